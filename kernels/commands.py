@@ -8,7 +8,6 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
@@ -92,8 +91,6 @@ def _checked(options: Namespace) -> list[tuple[str, int]]:
         raise InputError(f"--out {options.out}: several models need a folder that exists")
     if not options.out.parent.is_dir():
         raise InputError(f"--out {options.out}: there is no folder {options.out.parent}")
-    if options.all_reduce and not Path(options.all_reduce).is_file():
-        raise InputError(f"--all-reduce {options.all_reduce}: no such file")
     return models
 
 
@@ -112,10 +109,10 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
 def calibrate(options: Namespace) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model."""
     models = _checked(options)
+    reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     sections = on_gpu("measure.profile_sections", "calibrate")
     if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
-    reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
     for name, num_gpus in models:
         started = time.monotonic()
         if options.engine:
@@ -124,13 +121,8 @@ def calibrate(options: Namespace) -> None:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = options.out / sections.file_name(profile) if options.out.is_dir() else options.out
         path.write_text(dump(profile))
-        seconds = time.monotonic() - started
-        print(f"{name} tp {num_gpus}: {_summary(profile)}; {seconds:.0f} s -> {path.name}", flush=True)
-
-
-def _summary(profile: dict[str, Any]) -> str:
-    """The errors of the fit; without a fit, how the layers were measured."""
-    if not (fit := profile.get("fit")):
-        return str(profile["sections"]["linear"]["note"])
-    errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
-    return f"{errors} on {fit['num_batches']} unseen ragged batches"
+        about, seconds = profile["sections"]["linear"]["note"], time.monotonic() - started
+        if fit := profile.get("fit"):
+            errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
+            about = f"{errors} on {fit['num_batches']} unseen ragged batches"
+        print(f"{name} tp {num_gpus}: {about}; {seconds:.0f} s -> {path.name}", flush=True)

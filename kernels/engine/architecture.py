@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import shape_of
@@ -12,6 +11,8 @@ from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
 FAMILIES = ("opt", "llama", "mistral", "qwen2")
+OPT_ONLY = {"do_layer_norm_before": True, "activation_function": "relu"}  # of config.json, where it has the key
+GATED_ONLY = {"hidden_act": "silu", "mlp_bias": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +89,13 @@ def of_folder(folder: Path) -> Architecture:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise InputError(f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})")
+    for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
+        if config.get(key) not in (None, value):
+            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
     spec = shape_of(folder.name, config, path)
     check_served(spec)
-    return _opt(spec, config, path) if family == "opt" else _gated(spec, config, family, path)
-
-
-def _opt(spec: ModelSpec, config: dict[str, Any], path: Path) -> Architecture:
-    for key, value in {"do_layer_norm_before": True, "activation_function": "relu"}.items():
-        if config.get(key, value) != value:
-            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports OPT with {value!r} only")
-    return Architecture(spec, "opt")
-
-
-def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> Architecture:
-    if config.get("hidden_act", "silu") != "silu" or config.get("mlp_bias"):
-        raise InputError(f"{path}: the engine supports SwiGLU without biases only")
+    if family == "opt":
+        return Architecture(spec, "opt")
     rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
@@ -110,13 +103,10 @@ def _gated(spec: ModelSpec, config: dict[str, Any], family: str, path: Path) -> 
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)
-    windowed = _windowed(spec, config) if spec.window else None
+    windowed = None
+    if spec.window and "layer_types" in config:
+        windowed = tuple(kind == "sliding_attention" for kind in config["layer_types"])
+    elif spec.window:  # those from max_window_layers on (Qwen2), else all
+        first = config.get("max_window_layers", 0) if family == "qwen2" else 0
+        windowed = tuple(i >= first for i in range(spec.num_layers))
     return Architecture(spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed)
-
-
-def _windowed(spec: ModelSpec, config: dict[str, Any]) -> tuple[bool, ...]:
-    """The layers with a window: as layer_types lists them, else those from max_window_layers on (Qwen2), else all."""
-    if "layer_types" in config:
-        return tuple(kind == "sliding_attention" for kind in config["layer_types"])
-    first = config.get("max_window_layers", 0) if config["model_type"] == "qwen2" else 0
-    return tuple(i >= first for i in range(spec.num_layers))

@@ -13,11 +13,9 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
@@ -28,14 +26,14 @@ from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
-from testbed.kernels.engine.network import Attention, Network, Pass
-from testbed.kernels.engine.ragged import Ragged
+from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights, random_weights
-from testbed.kernels.measure.profile_sections import PER_LAYER, section, shipped
-from testbed.kernels.measure.sweeps import REPLAYS, Point, point, ragged_lens, swept
-from testbed.kernels.measure.timing import Timing, fingerprint, time_graph, warm_up
+from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
+from testbed.kernels.measure.profile_sections import described, shipped
+from testbed.kernels.measure.sweeps import Point, point, ragged_lens
+from testbed.kernels.measure.timing import Timing, fingerprint, warm_up
 from testbed.memory.contiguous.contiguous import Contiguous, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -137,23 +135,9 @@ def beyond(iterations: list[Iteration], cost: CostModel) -> Timing:
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
 TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
-ROWS = (*GRAPHS, 192, 256)
+ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64)
-OPTIONS = Options("cuda", torch.float16, graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
-
-
-class NoAttention(Attention):
-    """No attention, for measurements: its output is random, since constant bits would draw less power."""
-
-    def __init__(self, output: Tensor) -> None:
-        self.output = output
-
-    def open(self, batch: Ragged) -> None:
-        """See Attention."""
-
-    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        out.copy_(self.output)
-        return lambda layer: None
+OPTIONS = Options(graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
 
 
 def with_engine_sections(name: str) -> dict[str, Any]:
@@ -163,70 +147,21 @@ def with_engine_sections(name: str) -> dict[str, Any]:
     arch, profile = of_spec(spec), shipped(spec, 1)
     network = Network(arch, random_weights(arch, 0, "cuda", torch.float16), FusedMaths())
     warm_up()
-    linear, clocks = linear_points(network)
-    note = f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} MHz, largest first"
-    profile["sections"] |= {
-        "linear": section(PER_LAYER, ("num_tokens",), linear, note),
-        "output_head": section("once per iteration", ("num_rows",), head_points(network), "norm, product, argmax"),
-        "once_per_iteration": section("once per iteration", ("num_tokens",), embedding_points(network), "embedding"),
+    clocks: list[int] = []  # after each point
+    points = {
+        "linear": layer_points(network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))),
+        "output_head": head_points(network, ROWS, sampled=True),
+        "once_per_iteration": embedding_points(network, EMBEDDED),
     }
+    note = f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} MHz, largest first"
+    profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
     profile.pop("fit", None)  # of the replaced sections
     profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
-    profile["sections"] |= launched_sections(profile, network)
+    profile["sections"] |= described(launched_points(profile, network))
     return profile
 
 
-def linear_points(network: Network) -> tuple[list[Point], list[int]]:
-    """Points of a layer without attention and cache write, by tokens; and the SM clock in MHz after each point."""
-    points, clocks, spec = [], [], network.arch.spec
-    for count in reversed(TOKENS):
-        x = torch.randn(count, spec.hidden_size, dtype=torch.float16, device="cuda")
-        output = torch.randn(count, spec.num_heads, spec.head_size, dtype=torch.float16, device="cuda")
-        positions = torch.arange(count, device="cuda") % spec.max_len
-        whole = time_graph([partial(all_layers, network, x, positions, output)], REPLAYS)
-        clocks.append(int(torch.cuda.clock_rate()))
-        points.append(point(count, timing=whole.per(spec.num_layers)))
-    return sorted(points), clocks
-
-
-def all_layers(network: Network, x: Tensor, positions: Tensor, output: Tensor) -> Tensor:
-    """Every layer once, on a copy of x, with the same attention output in each."""
-    carried: Tensor | None = None
-    with torch.inference_mode():
-        x = x.clone()
-        one_layer = Pass(network, x, positions, NoAttention(output))
-        for i, layer in enumerate(network.layers):
-            carried = one_layer(i, layer, carried)
-    return x
-
-
-def head_points(network: Network) -> list[Point]:
-    """The final norm, the output projection and the most likely token, by rows."""
-    w = network.weights
-
-    def head(x: Tensor) -> None:
-        h = torch.empty_like(x)
-        network.maths.norm(h, x, network.arch.norm_eps)(w.norm, None)
-        torch.nn.functional.linear(h, w.head).argmax(dim=1)
-
-    width = network.arch.spec.hidden_size
-    return swept(ROWS, lambda n: [partial(head, torch.randn(n, width, dtype=torch.float16, device="cuda"))])
-
-
-def embedding_points(network: Network) -> list[Point]:
-    """Embeddings of tokens and, where they are learned, of positions, by tokens."""
-    w = network.weights
-
-    def embed(tokens: Tensor) -> None:
-        x = torch.nn.functional.embedding(tokens, w.embedding)
-        if w.positions is not None:
-            x += torch.nn.functional.embedding(tokens % len(w.positions), w.positions)
-
-    num_ids = len(w.embedding)
-    return swept((1, 32, 128, 512, 2560), lambda n: [partial(embed, torch.randint(num_ids, (n,), device="cuda"))])
-
-
-def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, Any]:
+def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list[Point]]:
     """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes alone."""
     bench = Bench(network.arch, network.weights, OPTIONS)
 
@@ -242,8 +177,4 @@ def launched_sections(profile: dict[str, Any], network: Network) -> dict[str, An
         cost = kernels(kernel, "ragged")
         for batch in BATCHES:
             graph.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost)))
-    note = "whole iterations as served, beyond the kernels of the other sections"
-    return {
-        "launched_eager": section("an iteration with a prompt and decodes", ("num_tokens",), eager, note),
-        "launched_graph": section("an iteration of decodes alone", ("kernel", "num_seqs"), graph, note),
-    }
+    return {"launched_eager": eager, "launched_graph": graph}

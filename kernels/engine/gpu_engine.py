@@ -34,7 +34,7 @@ class Engine:
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
-        self.outputs = Outputs(scheduler.state, SyntheticBeams())  # not used for parents: the model determines them
+        self.outputs = Outputs(state=scheduler.state, beams=SyntheticBeams())  # not for parents: those are the model's
         # The simulator's meter: by footprints where the policy has them, else by the tables of all sequences.
         says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
         self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)
@@ -97,8 +97,8 @@ class Engine:
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)
             outputs = [token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
-            self.records.served(request, group, now_s, outputs, self.runner.sampler.end(group))
-            token_buffers.end(group)
+            self.records.served(request, group, now_s, outputs)
+            self.runner.sampler.end(group)
 
     def _submit_arrived(self, arrivals: Iterator[Request], upcoming: Request | None) -> Request | None:
         """Queue every request that has arrived; returns the first that has not."""
@@ -125,7 +125,7 @@ class Engine:
             self._without_tokens(plan)
         if plan.rejected or (plan.preempted and state.running):
             return True
-        stuck, pending = bool(state.waiting or state.swapped), moves.num_pending > 0
+        stuck, pending = bool(state.waiting or state.swapped), bool(moves.pending)
         if stuck and not pending and plan.wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
@@ -133,7 +133,7 @@ class Engine:
         if upcoming is None and not stuck:
             return False
         next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)
-        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.has_landed if pending else None)
+        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.ended if pending else None)
         return True
 
     def _without_tokens(self, plan: Plan) -> None:

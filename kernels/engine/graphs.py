@@ -5,6 +5,7 @@ A captured launch has a fixed grid, so a batch is padded with sequences without 
 
 from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,23 +58,20 @@ class Captured:
         return self._logits[:num_seqs]
 
 
+@dataclass(slots=True)
 class DecodeGraphs:
     """Runs decode batches as graphs, captured at first use or before the start, and other batches by `otherwise`.
 
     `launched` is called when an iteration's work on the GPU begins.
     """
 
-    def __init__(
-        self, network: Network, attention: CudaAttention, max_len: int, otherwise: Callable[[Ragged], Tensor],
-        launched: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self.network = network
-        self.attention = attention
-        self.max_len = max_len
-        self.otherwise = otherwise
-        self.launched = launched
-        self._captured: dict[tuple[int, int], Captured] = {}
-        self._memory = torch.cuda.graph_pool_handle()
+    network: Network
+    attention: CudaAttention
+    max_len: int
+    otherwise: Callable[[Ragged], Tensor]
+    launched: Callable[[], None]
+    _captured: dict[tuple[int, int], Captured] = field(default_factory=dict)
+    _memory: Any = field(default_factory=torch.cuda.graph_pool_handle)
 
     def forward(self, batch: Ragged) -> Tensor:
         """The logits of the wanted rows."""

@@ -5,8 +5,9 @@ A row is one head's values of one slot. A block has the layout [num_kv_heads, bl
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
 from testbed.kernels.verify.reference import NAN_E4M3
 from testbed.memory.groups.grouped import Grouped
-from testbed.memory.policy import MemoryPolicy, Tier
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 Ints = NDArray[np.int64]
 
@@ -43,12 +44,7 @@ class Pools:
         """What fills a slot so that it reads as NaN."""
         return float("nan") if self.scales is None else NAN_E4M3
 
-    def rows(self, layer: int) -> tuple[Tensor, Tensor]:
-        """A layer's K and V as rows of one head's values."""
-        size = self.spec.head_size
-        return self.device[2 * layer].view(-1, size), self.device[2 * layer + 1].view(-1, size)
-
-    def all_rows(self) -> Tensor:
+    def rows(self) -> Tensor:
         """All planes as rows, [num_planes, num_rows, head_size]."""
         return self.device.view(self.device.shape[0], -1, self.spec.head_size)
 
@@ -62,32 +58,26 @@ class Pools:
         return pool.view(len(pool), -1, s.num_kv_heads, block_size, s.head_size)
 
 
-def make_pools(
-    spec: ModelSpec, num_slots: int, tiers: Iterable[Tier], block_size: int, device: str, dtype: torch.dtype,
-    pooled_layers: int,
-) -> Pools:  # fmt: skip
-    """Empty pools of the given numbers of slots, cut to whole blocks.
+def make_pools(spec: ModelSpec, pool: PoolSpec, block_size: int, like: Tensor, pooled_layers: int) -> Pools:
+    """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its device, or e4m3.
 
     pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a model gives none.
     """
-    planes, width, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, None
+    planes, width, dtype, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, like.dtype, None
     if spec.kv_dtype_bytes == 1:
-        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=device)
-    whole = num_slots // block_size * block_size
+        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device)
     below = {
         tier.name: torch.empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype,
-                               pin_memory=device != "cpu" and tier.num_slots > 0)
-        for tier in tiers
+                               pin_memory=like.is_cuda and tier.num_slots > 0)
+        for tier in pool.tiers
     }  # fmt: skip
-    return Pools(torch.zeros((planes, whole * width), dtype=dtype, device=device), below, spec, scales)
+    size = planes, pool.num_slots // block_size * block_size * width
+    return Pools(torch.zeros(size, dtype=dtype, device=like.device), below, spec, scales)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sequence's table for a kernel: `ids` are block ids, or the first slot and the length of an extent.
-
-    In pages of several layers, ids has a row for each column of the policy.
-    """
+    """A sequence's tables for a kernel: block ids, a row for each column; or the first slot and length of an extent."""
 
     ids: Ints
     num_slots: int
@@ -102,17 +92,17 @@ class Layout(ABC):
     def __init__(self, num_kv_heads: int) -> None:
         self.num_kv_heads = num_kv_heads
 
-    def table(self, place: Place, column: int) -> Ints:
-        """The ids of one column."""
-        return place.ids
+    def table_width(self, longest: int) -> int:
+        """The entries of a sequence's table for this many tokens."""
+        return -(-longest // self.block_size)
 
     def column_of(self, layer: int) -> int:
         """The column whose table a layer reads."""
         return 0
 
-    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
+    def rows_of(self, pools: Pools, layer: int) -> Tensor:
         """A layer's K and V as rows, from the one on that its tables count from."""
-        return pools.rows(layer)
+        return pools.rows()[2 * layer : 2 * layer + 2]
 
     def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
         """A sequence's place."""
@@ -127,8 +117,19 @@ class Layout(ABC):
         """The slots of a sequence's tokens at `positions`."""
 
     @abstractmethod
-    def rows(self, place: Place, slots: Ints) -> Ints:
-        """The rows of these slots of a place, [num_slots, num_kv_heads]."""
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        """The rows of a sequence's tokens at `positions`, [num_tokens, num_kv_heads]."""
+
+    @abstractmethod
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
+        """The rows of adjacent slots, [num_slots, num_kv_heads]; None where they are in no table of `live` extents."""
+
+    @abstractmethod
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
+        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
+
+        owners: rows of `tables`.
+        """
 
 
 class Blocks(Layout):
@@ -146,16 +147,22 @@ class Blocks(Layout):
             )
         runs = [range(start // size, (start + length) // size) for start, length in table]
         ids = np.array([block for run in runs for block in run], np.int64)
-        return Place(ids, len(ids) * size)
+        return Place(np.tile(ids, (self.num_columns, 1)), len(ids) * size)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
-        blocks, offsets = np.divmod(positions, self.block_size)
-        return np.asarray(self.table(place, column)[blocks] * self.block_size + offsets, np.int64)
+        return self.targets(place.ids, column, positions)
 
-    def rows(self, place: Place, slots: Ints) -> Ints:
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        return self.rows_of_slots(self.slots(place, positions, column))
+
+    def rows_of_slots(self, slots: Ints, live: object = None) -> Ints:
         blocks, offsets = np.divmod(slots, self.block_size)
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
+
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
+        blocks, offsets = np.divmod(positions, self.block_size)
+        return np.asarray(tables[owners, blocks].astype(np.int64) * self.block_size + offsets)
 
 
 class Extents(Layout):
@@ -163,18 +170,28 @@ class Extents(Layout):
 
     block_size = 1
 
+    def table_width(self, longest: int) -> int:
+        return 2
+
     def place(self, table: list[Extent], owner: object) -> Place:
         if len(table) != 1:
             raise PlugInError(f"the table of {owner}: is {table} (the contiguous kernels read one extent per sequence)")
-        return Place(np.array(table[0], np.int64), table[0].length)
+        return Place(np.array(table, np.int64), table[0].length)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
-        return np.asarray(place.ids[0] + positions, np.int64)
+        return np.asarray(place.ids[0, 0] + positions)
 
-    def rows(self, place: Place, slots: Ints) -> Ints:
-        first, length = place.ids
-        heads = first * self.num_kv_heads + np.arange(self.num_kv_heads) * length
-        return np.asarray(heads + (slots - first)[:, None], np.int64)
+    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
+        return self.targets(place.ids, np.zeros_like(positions), positions)
+
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
+        owner = next((one for (one,) in live if one.start <= slots[0] < one.start + one.length), None)
+        return owner and self.targets(np.array([owner]), np.zeros_like(slots), slots - owner.start)
+
+    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
+        first, length = tables[owners].astype(np.int64).T
+        heads = np.arange(self.num_kv_heads) * length[:, None]
+        return np.asarray((first * self.num_kv_heads + positions)[:, None] + heads)
 
 
 class Pages(Blocks):
@@ -192,21 +209,11 @@ class Pages(Blocks):
             for i in range(one.width):
                 self._places[groups[one.group].pop(0)] = column, i
 
-    def table(self, place: Place, column: int) -> Ints:
-        return np.asarray(place.ids[column])
-
     def column_of(self, layer: int) -> int:
         return self._places[layer][0]
 
-    def rows_of(self, pools: Pools, layer: int) -> tuple[Tensor, Tensor]:
-        keys, values = pools.rows(0)
-        before = self._places[layer][1] * self.block_size * self.num_kv_heads
-        return keys[before:], values[before:]
-
-    def place(self, table: list[Extent], owner: object) -> Place:
-        """Every column with the same blocks."""
-        place = super().place(table, owner)
-        return Place(np.tile(place.ids, (self.num_columns, 1)), place.num_slots)
+    def rows_of(self, pools: Pools, layer: int) -> Tensor:
+        return pools.rows()[:2, self._places[layer][1] * self.block_size * self.num_kv_heads :]
 
     def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
         """See Layout; an id of a block that was given back is 0, and is never read."""
@@ -218,32 +225,23 @@ class Pages(Blocks):
         return Place(ids, num_blocks * size)
 
 
-class Tables:
-    """Cached tables: between copies, moves and forks a table only grows; after these, or past its end, it is reread."""
+class Tables(dict[int, Place]):
+    """Cached places by sequence id: a table only grows between copies, moves and forks; past its end it is reread.
+
+    A registered prefix, which is no sequence of the policy, has a place here too.
+    """
 
     def __init__(self, policy: MemoryPolicy, layout: Layout) -> None:
+        super().__init__()
         self.policy = policy
         self.layout = layout
-        self._places: dict[int, Place] = {}
 
     def place(self, seq: Sequence, num_tokens: int) -> Place:
         """The place of at least the first num_tokens tokens of `seq`."""
-        place = self._places.get(seq.seq_id)
+        place = self.get(seq.seq_id)
         if place is None or place.num_slots < num_tokens:
-            place = self._places[seq.seq_id] = self.layout.place_of(self.policy, seq)
+            place = self[seq.seq_id] = self.layout.place_of(self.policy, seq)
             if place.num_slots < num_tokens:
                 name = type(self.policy).__name__
                 raise PlugInError(f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}")
         return place
-
-    def pin(self, seq: Sequence, place: Place) -> None:
-        """Set the place of a sequence that the policy does not know: a registered prefix."""
-        self._places[seq.seq_id] = place
-
-    def forget(self, seq_id: int) -> None:
-        """Drop the cached table of one sequence."""
-        self._places.pop(seq_id, None)
-
-    def forget_all(self) -> None:
-        """Drop all cached tables."""
-        self._places.clear()

@@ -17,7 +17,7 @@ from torch import Tensor, _addmm_activation
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.weights import Affine
 from testbed.kernels.launch.compile import load
-from testbed.kernels.launch.launch import HALF, Launch, View, check, check_range, pointers, stream_pointer
+from testbed.kernels.launch.launch import HALF, Launch, check, check_range, pointers, stream_pointer
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
 # Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else RMSNorm.
@@ -41,9 +41,9 @@ def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = N
             check(name, vector, (hidden,), (view.dtype,), align=16)
     threads = 1024 if hidden > 8192 else min(256, -(-hidden // 8 // 32) * 32)
     constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
-    kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=_bf16(view))
+    kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=view.bf16)
     arguments = (*pointers(y, x, carried, gain, shift), np.float32(eps))
-    return Launch(kernel, (num_tokens,), (threads,), arguments)
+    return Launch(kernel, (num_tokens,), threads, arguments)
 
 
 def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
@@ -58,9 +58,9 @@ def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
     check("turns", turns, (None, 2, head_size // 2), ("float32",))
     if head_size % 16:
         raise ValueError(f"q: head size {head_size} is no multiple of 16")
-    kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=_bf16(queries))
+    kernel = load("network.cu", "rotate", HEAD_SIZE=head_size, BF16=queries.bf16)
     numbers = map(np.int32, (queries.strides[0], keys.strides[0], num_heads, keys.shape[1]))
-    return Launch(kernel, (num_tokens,), (256,), (*pointers(q, k, positions, turns), *numbers))
+    return Launch(kernel, (num_tokens,), 256, (*pointers(q, k, positions, turns), *numbers))
 
 
 def bind_silu_mul(y: Any, x: Any) -> Launch:
@@ -71,12 +71,8 @@ def bind_silu_mul(y: Any, x: Any) -> Launch:
     if width % 16:
         raise ValueError(f"x: {width} values a token are no multiple of 16")
     check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
-    kernel, vectors = load("network.cu", "silu_mul", BF16=_bf16(view)), width // 16
-    return Launch(kernel, (-(-vectors // 256), num_tokens), (256,), (*pointers(y, x), np.int32(vectors)))
-
-
-def _bf16(view: View) -> int:
-    return int(view.dtype == "bfloat16")
+    kernel, vectors = load("network.cu", "silu_mul", BF16=view.bf16), width // 16
+    return Launch(kernel, (-(-vectors // 256), num_tokens), 256, (*pointers(y, x), np.int32(vectors)))
 
 
 class PlainMaths:
@@ -120,7 +116,22 @@ class FusedMaths(PlainMaths):
     """The operations as kernels, on the stream current at the call; the product's kernel includes ReLU."""
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
-        return FusedNorm(y, x, eps)
+        """See PlainMaths; the vectors of the first norm with a carried bias and of the first without are checked."""
+        launches, stream = dict[bool, Launch](), stream_pointer(x)
+
+        def normalize(norm: Affine, carried: Tensor | None) -> None:
+            launch = launches.get(carried is not None)
+            if launch is None:
+                launch = bind_add_norm(y, x, norm.weight, norm.bias, carried, eps=eps)
+                launches[carried is not None] = launch
+            launch.point(GAIN, norm.weight.data_ptr())
+            if norm.bias is not None:
+                launch.point(SHIFT, norm.bias.data_ptr())
+            if carried is not None:
+                launch.point(CARRIED, carried.data_ptr())
+            launch(stream)
+
+        return normalize
 
     def turn(self, q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> Callable[[], None]:
         return partial(bind_rotate(q, k, positions, table), stream_pointer(q))
@@ -130,27 +141,6 @@ class FusedMaths(PlainMaths):
 
     def silu_mul(self, y: Tensor, x: Tensor) -> Callable[[], object]:
         return partial(bind_silu_mul(y, x), stream_pointer(y))
-
-
-class FusedNorm:
-    """Checks the vectors of the first norm with a carried bias and of the first without; the others are alike."""
-
-    def __init__(self, y: Tensor, x: Tensor, eps: float) -> None:
-        self._buffers, self._eps, self._stream = (y, x), eps, stream_pointer(x)
-        self._launches: dict[bool, Launch] = {}
-
-    def __call__(self, norm: Affine, carried: Tensor | None) -> None:
-        carries = carried is not None
-        launch = self._launches.get(carries)
-        if launch is None:
-            launch = bind_add_norm(*self._buffers, norm.weight, norm.bias, carried, eps=self._eps)
-            self._launches[carries] = launch
-        launch.point(GAIN, norm.weight.data_ptr())
-        if norm.bias is not None:
-            launch.point(SHIFT, norm.bias.data_ptr())
-        if carried is not None:
-            launch.point(CARRIED, carried.data_ptr())
-        launch(self._stream)
 
 
 def rotary_table(arch: Architecture, device: str) -> Tensor:

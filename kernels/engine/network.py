@@ -15,6 +15,8 @@ from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.engine.weights import Affine, Layer, Weights
 from testbed.kernels.verify.reference import dequantized, full_attention, quantized
 
+Bind = Callable[[Tensor, Tensor, Tensor, Tensor], Callable[[int], None]]  # as Attention.bind
+
 
 class Attention(ABC):
     """Writes the new K and V of an iteration to their slots and attends to all stored tokens, layer by layer."""
@@ -52,7 +54,7 @@ class PlainAttention(Attention):
         self._read, self._written = [], []
         for column in range(layout.num_columns):
             contexts = [
-                layout.rows(place, layout.slots(place, np.arange(part.context_len), column))
+                layout.rows(place, np.arange(part.context_len), column)
                 for part, place in zip(batch.parts, batch.places, strict=True)
             ]
             written = np.concatenate([found[at] for found, at in zip(contexts, new, strict=True)])
@@ -93,26 +95,38 @@ class Network:
 
         tokens, positions: int64 [num_tokens]; wanted: int64 [num_wanted].
         """
+        x = self.embed(tokens, positions)
+        carried = self.run_layers(x, positions, attention.bind)
+        return self.project_out(x if wanted is None else x[wanted], carried, self.weights.head)
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """The residual stream before the first layer, [num_tokens, hidden]."""
         w = self.weights
         x = F.embedding(tokens, w.embedding)
         if w.positions is not None:
             x += F.embedding(positions, w.positions)
-        one_layer = Pass(self, x, positions, attention)
+        return x
+
+    def run_layers(self, x: Tensor, positions: Tensor, bind: Bind) -> Tensor | None:
+        """Every layer, on x in place; returns the bias that the last norm must add."""
+        one_layer = Pass(self, x, positions, bind)
         carried: Tensor | None = None
         for i, layer in enumerate(self.layers):
             carried = one_layer(i, layer, carried)
-        if wanted is not None:
-            x = x[wanted]
+        return carried
+
+    def project_out(self, x: Tensor, carried: Tensor | None, head: Tensor) -> Tensor:
+        """The last norm and the output projection."""
         h = torch.empty_like(x)
         if len(x):
-            self.maths.norm(h, x, self.arch.norm_eps)(w.norm, carried)
-        return F.linear(h, w.head)
+            self.maths.norm(h, x, self.arch.norm_eps)(self.weights.norm, carried)
+        return F.linear(h, head)
 
 
 class Pass:
     """One forward pass: buffers that all layers share, and the operations bound to them."""
 
-    def __init__(self, network: Network, x: Tensor, positions: Tensor, attention: Attention) -> None:
+    def __init__(self, network: Network, x: Tensor, positions: Tensor, bind: Bind) -> None:
         arch, maths = network.arch, network.maths
         size, ffn = arch.spec.head_size, arch.spec.ffn_size
         self.x, self.maths = x, maths
@@ -124,7 +138,7 @@ class Pass:
         self.active = x.new_empty(len(x), ffn)
         self.norm = maths.norm(self.h, x, arch.norm_eps)
         self.turn = None if network.turns is None else maths.turn(q, k, positions, network.turns)
-        self.attend = attention.bind(q, k, v, self.attended.unflatten(1, (-1, size)))
+        self.attend = bind(q, k, v, self.attended.unflatten(1, (-1, size)))
         self.gated = None if arch.is_opt else x.new_empty(len(x), 2 * ffn)
         self.silu_mul = None if self.gated is None else maths.silu_mul(self.active, self.gated)
 

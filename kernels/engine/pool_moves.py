@@ -1,6 +1,5 @@
 """Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels and copy engines."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -9,10 +8,10 @@ from torch import Tensor
 
 from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer
-from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
+from testbed.kernels.engine.layout import Extents, Ints, Layout, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, copies_of_runs, issue
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
 
 Pairs = list[tuple[int, int]]
 Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's blocks, and of the whole move
@@ -28,7 +27,7 @@ class Moves:
         self.pools = pools
         self.layout = layout
         self.live = live
-        self._pending: dict[int, torch.cuda.Event | None] = {}  # ends of transfers; None where it is over
+        self.pending: dict[int, torch.cuda.Event | None] = {}  # ends of transfers; None where it is over
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
     def perform(self, ops: Ops) -> None:
@@ -42,27 +41,15 @@ class Moves:
         """Begin transfers in the background, after all operations so far."""
         for move_id, move in transfers:
             self.swap(move)
-            self._pending[move_id] = None
+            self.pending[move_id] = None
 
-    @property
-    def num_pending(self) -> int:
-        """Transfers that `take_landed` has not returned yet."""
-        return len(self._pending)
-
-    def has_landed(self) -> bool:
-        """Whether one of these has ended."""
-        return any(ended is None or ended.query() for ended in self._pending.values())
-
-    def take_landed(self) -> list[int]:
-        """The transfers that have ended since the last call."""
-        landed = [move_id for move_id, ended in self._pending.items() if ended is None or ended.query()]
-        for move_id in landed:
-            del self._pending[move_id]
-        return landed
+    def ended(self) -> list[int]:
+        """The pending transfers that have ended."""
+        return [move_id for move_id, end in self.pending.items() if end is None or end.query()]
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy slots on the device, in order where one copy depends on another."""
-        rows = self.pools.all_rows()
+        rows = self.pools.rows()
         for group in independent(copies):
             source, target = (torch.from_numpy(r).to(rows.device) for r in self.copied_rows(group))
             rows[:, target] = rows[:, source]
@@ -102,26 +89,16 @@ class Moves:
             pairs += [((src + at) // size, (dst + at) // size) for at in range(0, length, size)]
         return tier, pairs if move.source == DEVICE else [(device, there) for there, device in pairs]
 
-    def copied_rows(self, copies: Iterable[Copy]) -> tuple[Ints, Ints]:
-        """The rows that the copies read and write; extents without an owner are left out."""
-        places = sorted(self.live()) if isinstance(self.layout, Extents) else []
-        rows: list[tuple[Ints, Ints]] = []
+    def copied_rows(self, copies: Iterable[Copy]) -> list[Ints]:
+        """The rows that the copies read, and those that they write; extents without an owner are left out."""
+        live, rows = list(self.live()) if isinstance(self.layout, Extents) else [], (list[Ints](), list[Ints]())
         for src, dst, length in copies:
-            source, target = self._place(places, src), self._place(places, dst)
-            if source is not None and target is not None:
-                run = np.arange(length)
-                rows.append((self.layout.rows(source, src + run), self.layout.rows(target, dst + run)))
-        if not rows:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return np.concatenate([r.ravel() for r, _ in rows]), np.concatenate([w.ravel() for _, w in rows])
-
-    def _place(self, places: list[list[Extent]], slot: int) -> Place | None:
-        if not isinstance(self.layout, Extents):
-            return Place(np.empty(0, np.int64), 0)  # the slot alone determines a block's rows
-        at = bisect_right(places, slot, key=lambda table: table[0].start) - 1
-        if at < 0 or slot >= places[at][0].start + places[at][0].length:
-            return None
-        return self.layout.place(places[at], f"slot {slot}")
+            run = np.arange(length)
+            read, written = (self.layout.rows_of_slots(first + run, live) for first in (src, dst))
+            if read is not None and written is not None:
+                rows[0].append(read)
+                rows[1].append(written)
+        return [np.concatenate([np.empty(0, np.int64), *(r.ravel() for r in side)]) for side in rows]
 
 
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
@@ -156,11 +133,10 @@ class CudaMoves(Moves):
         super().__init__(pools, layout, live)
         self._needed: torch.cuda.Event | None = None
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
-        if not isinstance(layout, Extents):  # load the kernels now: the block is written as it is
+        if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
             pool = pools.blocks(layout.block_size)
             staging = pool[:, :1].transpose(0, 1).contiguous()
-            cache_ops.scatter_blocks(pool, staging, _ids([0], pool))
-            cache_ops.gather_blocks(staging, pool, _ids([0], pool))
+            cache_ops.stage_blocks(pool, staging, _ids([0], pool), False)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
@@ -184,7 +160,7 @@ class CudaMoves(Moves):
         for move_id, move in transfers:
             stream = self._loads if move.target == DEVICE else self._stores
             stream.wait_stream(self._swaps)
-            _, self._pending[move_id] = self._cross(move, stream)
+            _, self.pending[move_id] = self._cross(move, stream)
 
     def wait(self) -> None:
         if self._needed is not None:
@@ -214,7 +190,7 @@ class CudaMoves(Moves):
         staging = torch.empty((len(pairs), *below.shape[1:]), dtype=below.dtype, device=pool.device)
         ids, there = _ids([on_device for on_device, _ in pairs], pool), [block for _, block in pairs]
         copies = copies_of_runs(staging, below, there, leaves)
-        move = bind_gather_blocks(staging, pool, ids) if leaves else bind_scatter_blocks(pool, staging, ids)
+        move = bind_stage_blocks(pool, staging, ids, leaves)
         stream = torch.cuda.current_stream()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()

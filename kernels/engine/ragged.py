@@ -1,12 +1,11 @@
 """Token ids of every sequence; and an iteration's work as flat arrays: prompts first, then one token of each decode."""
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
 Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
-ALIGN = 16  # bytes
 
 
 class TokenBuffers:
@@ -53,20 +51,17 @@ class TokenBuffers:
     def prompt(self, request: Incoming) -> list[int]:
         """The tokens of a request's prompt."""
         if request.prompt_ids is None:
-            rng = random.Random(f"{self.seed} {request.request_id}")
-            own = [rng.randrange(self.vocab_size) for _ in range(request.prompt_len)]
+            own = self._random(request.request_id, request.prompt_len)
         elif request.tokens_per_id == 1:
             own = [token % self.vocab_size for token in request.prompt_ids]
         else:
             own = [t for i in request.prompt_ids for t in self._content(i, request.tokens_per_id)]
-        return (self.registered_prefix(request.registered_prefix) + own[request.registered_prefix :])[
-            : request.prompt_len
-        ]
+        own[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
+        return own[: request.prompt_len]
 
     def registered_prefix(self, num_tokens: int) -> list[int]:
         """The tokens of the registered prefix."""
-        rng = random.Random(f"{self.seed} prefix")
-        return [rng.randrange(self.vocab_size) for _ in range(num_tokens)]
+        return self._random("prefix", num_tokens)
 
     def read(self, seq: Sequence, start: int, end: int) -> list[int]:
         """Tokens start to end of a sequence, all of which must exist."""
@@ -82,7 +77,10 @@ class TokenBuffers:
 
     @lru_cache(1 << 14)  # noqa: B019  (one object a run)
     def _content(self, content_id: int, length: int) -> list[int]:
-        rng = random.Random(f"{self.seed} content {content_id}")
+        return self._random(f"content {content_id}", length)
+
+    def _random(self, name: object, length: int) -> list[int]:
+        rng = random.Random(f"{self.seed} {name}")
         return [rng.randrange(self.vocab_size) for _ in range(length)]
 
 
@@ -222,18 +220,17 @@ class Arrays:
     """
 
     def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device) -> None:
-        sizes = {name: -(-math.prod(s) * np.dtype(t).itemsize // ALIGN) * ALIGN for name, (s, t) in shapes.items()}
-        total = sum(sizes.values())
-        self._packed = torch.zeros(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
-        self._there = torch.empty(total, dtype=torch.uint8, device=device)
-        self.host: dict[str, NDArray[np.generic]] = {}
+        packed = np.dtype([(name, kind, shape) for name, (shape, kind) in shapes.items()], align=True)
+        self._packed = torch.zeros(packed.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        self._there = torch.empty(packed.itemsize, dtype=torch.uint8, device=device)
+        (row,) = self._packed.numpy().view(packed)
+        self.host: dict[str, NDArray[Any]] = {name: row[name] for name in shapes}
         self.device: dict[str, Tensor] = {}
-        at = 0
+        fields: Any = packed.fields
         for name, (shape, kind) in shapes.items():
-            end = at + math.prod(shape) * np.dtype(kind).itemsize
-            self.host[name] = self._packed.numpy()[at:end].view(kind).reshape(shape)
-            self.device[name] = self._there[at:end].view(getattr(torch, np.dtype(kind).name)).view(shape)
-            at += sizes[name]
+            field, at = fields[name]
+            rows = self._there[at : at + field.itemsize].view(getattr(torch, np.dtype(kind).name))
+            self.device[name] = rows.view(shape)
 
     def send(self) -> None:
         """Copy the host's arrays to the device on the current stream; the host does not wait."""

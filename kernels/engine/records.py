@@ -6,10 +6,10 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +41,7 @@ class Clock:
         """Seconds since the run began."""
         return time.perf_counter() - self._start
 
-    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
         """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half millisecond."""
         while (left := when - self.now()) > 0 and not (sooner and sooner()):
             if left > 1e-3:
@@ -64,7 +64,7 @@ class StepClock(Clock):
     def now(self) -> float:
         return self._now
 
-    def sleep_until(self, when: float, sooner: Callable[[], bool] | None = None) -> None:
+    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
         if sooner is None:
             self._now = max(self._now, when)
         while sooner and not sooner():
@@ -79,8 +79,7 @@ class Timer:
 
     def __init__(self, on_gpu: bool = False) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
-        self._start = self._waited = self._wait_start = 0.0
-        self._begun = False
+        self.start()
 
     def start(self) -> None:
         """Called when the iteration begins, before planning."""
@@ -92,15 +91,14 @@ class Timer:
             self._begun = True
             self._events[0].record()
 
-    def wait(self) -> None:
-        """Called when all device work has been launched and the host begins to wait for it."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """All device work has been launched, and the host waits for its results."""
         if self._events:
             self._events[1].record()
-        self._wait_start = time.perf_counter()
-
-    def waited(self) -> None:
-        """Called when the results have arrived."""
-        self._waited += time.perf_counter() - self._wait_start
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
 
     def stop(self) -> tuple[float, float, float]:
         """Called when the iteration has been committed; returns its host_s, waited_s and gpu_s."""
@@ -139,7 +137,7 @@ class SwapTime(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """All rows of a run; `outputs`: generated tokens of each finished request by sequence; `totals`: a beam's scores.
+    """All rows of a run; `outputs`: generated tokens of each finished request by sequence.
 
     Row i of `iterations` belongs to the recorder's span i, which is always one iteration.
     """
@@ -147,21 +145,8 @@ class Records:
     recorder: Recorder = field(default_factory=Recorder)
     iterations: list[Iteration] = field(default_factory=list)
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
-    totals: dict[int, list[float]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
     swaps: list[SwapTime] = field(default_factory=list)
-
-    @property
-    def requests(self) -> list[Any]:
-        """The requests that have ended, in order of ending, with the recorder's columns; times in picoseconds."""
-        columns = self.recorder.requests.columns()
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [SimpleNamespace(**dict(zip(columns, row, strict=True))) for row in rows]
-
-    @property
-    def rejections(self) -> dict[int, str]:
-        """Reasons of rejections, by request id."""
-        return self.recorder.rejections
 
     def iterated(self, one: Iteration, plan: Plan, queues: tuple[int, int], seen: Seen) -> None:
         """Record an iteration; `queues` are the numbers of waiting and of swapped requests."""
@@ -169,19 +154,16 @@ class Records:
         start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
         self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
 
-    def served(
-        self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]], totals: list[float]
-    ) -> None:
+    def served(self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]]) -> None:
         """Record a finished request."""
         self.recorder.served(request, group, round(now_s * PS))
-        self.outputs[request.request_id], self.totals[request.request_id] = outputs, totals
+        self.outputs[request.request_id] = outputs
 
 
 def write_run(
     folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
 ) -> dict[str, Any]:
     """Write the tables; returns the numbers of the summary."""
-    folder.mkdir(parents=True, exist_ok=True)
     records.recorder.settle()
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [[f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations]
@@ -199,8 +181,10 @@ def write_run(
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
     """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with a row for it."""
-    searches = [row for row in records.requests if row.num_seqs > 1 < row.output_len and row.finish_ps != NOT_YET]
-    last = {(row.request_id, row.output_len) for row in searches} - {(line[0], line[1]) for line in records.beams}
+    columns = records.recorder.requests.columns()
+    searched = (columns["num_seqs"] > 1) & (columns["output_len"] > 1) & (columns["finish_ps"] != NOT_YET)
+    ends = zip(*(columns[name][searched].tolist() for name in ("request_id", "output_len")), strict=True)
+    last = set(ends) - {(line[0], line[1]) for line in records.beams}
     return sorted([*records.beams, *((*end, "", "") for end in last)], key=lambda line: line[:2])
 
 
@@ -210,9 +194,11 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     write_csv(path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True)))
 
 
-def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a table."""
+def write_csv(path: Path, names: Iterable[str], rows: Iterable[Iterable[Any]], about: str = "") -> None:
+    """Write a table; a first line has the device and date of a measurement, if any."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {about}\n" if about else "")
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(names)
         writer.writerows(rows)

@@ -62,9 +62,8 @@ class Runner:
         wanted = Wanted(owners, self.sampler.parallel)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
         ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
-        self.timer.wait()
-        self.moves.settle()
-        self.timer.waited()
+        with self.timer.waiting():
+            self.moves.settle()
         parents: dict[int, tuple[Replacement, ...]] = {}
         if batch.parts:
             self.slot_checker.after(batch, logits)
@@ -90,17 +89,17 @@ class Runner:
         for request_id, pairs in results.parents.items():
             if alive := self.state.running.get(request_id):
                 for _, child in pairs:
-                    self.tables.forget(alive.sequences[child].seq_id)
+                    self.tables.pop(alive.sequences[child].seq_id, None)
         for group in outcome.finished:
             for seq in group.sequences:
-                self.tables.forget(seq.seq_id)
+                self.tables.pop(seq.seq_id, None)
         self.slot_checker.released()
 
     def prepare(self, plan: Plan) -> None:
         """Perform the plan's moves in order."""
         for group in plan.preempted:
             for seq in group.sequences:
-                self.tables.forget(seq.seq_id)
+                self.tables.pop(seq.seq_id, None)
         self.slot_checker.planned(plan)
         for ops in plan.ops:
             if ops.copies or ops.moves:
@@ -108,13 +107,14 @@ class Runner:
             self.moves.perform(ops)
             self.slot_checker.moved(ops)
         if plan.ops:
-            self.tables.forget_all()
+            self.tables.clear()
             self.moves.wait()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
 
     def land(self) -> None:
         """Tell the policy of the transfers that have ended; what they brought may be found."""
-        for move_id in self.moves.take_landed():
+        for move_id in self.moves.ended():
+            del self.moves.pending[move_id]
             self.slot_checker.landed(move_id)
             self.state.policy.landed(move_id)
             self.state.memory_released()
@@ -128,35 +128,30 @@ class Runner:
 
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""
-        place = self.tables.layout.place(list(self.state.policy.non_sequence_slots().pinned), "the registered prefix")
-        seq = Sequence(-1, Incoming(-1, 0, num_tokens))
-        self.token_buffers.tokens[-1] = self.token_buffers.registered_prefix(num_tokens)
-        self.tables.pin(seq, place)
-        batch = ragged([Part(seq, num_tokens, 0, 0, True)], [], self.token_buffers, self.tables)
+        table, tokens = self.state.policy.non_sequence_slots().pinned, self.token_buffers.registered_prefix(num_tokens)
+        part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
+        batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self._forward(batch))
         del self.token_buffers.tokens[-1]
 
     def warm(self, num_tokens: int) -> None:
         """Run a batch of prompts of num_tokens tokens that writes nothing, to load kernels and matrix products."""
-        longest = min(num_tokens, self.longest)
+        longest, size = min(num_tokens, self.longest), self.tables.layout.block_size
         lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
-        self._forward(self.idle_batch(lengths)).argmax(dim=1).tolist()
-
-    def idle_batch(self, lengths: list[int]) -> Ragged:
-        """Prompts of the given lengths, all stored already: they read the pool and write nothing."""
-        parts, layout = [], self.tables.layout
-        for i, length in enumerate(lengths):
-            seq = Sequence(-2 - i, Incoming(-2 - i, 0, length))
-            slots = ceil_div(length, layout.block_size) * layout.block_size
-            self.token_buffers.tokens[seq.seq_id] = [0] * length
-            self.tables.pin(seq, layout.place([Extent(0, slots)], "an idle batch"))
-            parts.append(Part(seq, length, 0, length, True))
-        batch = ragged(parts, [], self.token_buffers, self.tables)
+        parts = [
+            self._prompt(-2 - i, [0] * n, [Extent(0, ceil_div(n, size) * size)], n, "an idle batch")
+            for i, n in enumerate(lengths)
+        ]
+        self._forward(ragged(parts, [], self.token_buffers, self.tables)).argmax(dim=1).tolist()
         for part in parts:
-            del self.token_buffers.tokens[part.seq.seq_id]
-            self.tables.forget(part.seq.seq_id)
-        return batch
+            del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
+
+    def _prompt(self, seq_id: int, tokens: list[int], table: list[Extent], written: int, name: str) -> Part:
+        """A prompt of no request, whose first `written` tokens are stored already."""
+        seq = Sequence(seq_id, Incoming(seq_id, 0, len(tokens)))
+        self.token_buffers.tokens[seq_id], self.tables[seq_id] = tokens, self.tables.layout.place(table, name)
+        return Part(seq, len(tokens), 0, written, True)
 
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()

@@ -1,6 +1,7 @@
 """Samples tokens from logits, appends them to the sequences, and selects the surviving beams by the model's scores."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,16 +14,7 @@ from testbed.sched.beams import Replacement, pairs
 Best = list[tuple[int, float]]  # the best next tokens of one candidate, in order, and their log-probabilities
 
 
-@dataclass(slots=True)
-class Beams:
-    """The candidates of one request: `totals` are log-probabilities; `held` has the results of recompute so far."""
-
-    totals: list[float]
-    held: dict[int, Best] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Survivors:
+class Survivors(NamedTuple):
     """The result of a step: the parent, the new token and the new total of each candidate."""
 
     parents: tuple[Replacement, ...]
@@ -50,13 +42,11 @@ def survive(totals: list[float], best: list[Best]) -> Survivors:
     ahead = [(-(totals[parent] + score), parent, token) for parent, one in enumerate(best) for token, score in one]
     chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
     replaced = pairs(tuple(parent for parent, _, _ in chosen))
-    free = iter([child for _, child in replaced])
-    tokens, reached, seen = [0] * k, [0.0] * k, set[int]()
+    free, reached = iter([child for _, child in replaced]), dict[int, tuple[int, float]]()
     for parent, token, score in chosen:
-        place = next(free) if parent in seen else parent
-        seen.add(parent)
-        tokens[place], reached[place] = token, score
-    return Survivors(replaced, tokens, reached)
+        reached[next(free) if parent in reached else parent] = token, score
+    placed = [reached[i] for i in range(k)]
+    return Survivors(replaced, [token for token, _ in placed], [score for _, score in placed])
 
 
 class TopP:
@@ -72,14 +62,14 @@ class TopP:
         self.top_p = top_p
         self.seed = seed
 
-    def choose(self, logits: Tensor, numbers: list[float]) -> list[int]:
+    def choose(self, logits: Tensor, numbers: Iterable[float]) -> list[int]:
         """One token for each row of logits [num_rows, vocab_size], by a random number from 0 to 1 for each."""
         shares, tokens = torch.sort(
             torch.softmax(logits.float() / self.temperature, dim=1), descending=True, stable=True
         )
         sums = shares.cumsum(dim=1)
         kept = torch.where(sums - shares < self.top_p, shares, 0.0).cumsum(dim=1)
-        aim = torch.tensor(numbers, device=logits.device)[:, None] * kept[:, -1:]
+        aim = torch.tensor([*numbers], device=logits.device)[:, None] * kept[:, -1:]
         places = torch.searchsorted(kept, aim, right=True).clamp_max(logits.shape[1] - 1)
         return tokens.gather(1, places).flatten().tolist()
 
@@ -101,7 +91,8 @@ class Sampler:
         self.token_buffers = token_buffers
         self.parallel = parallel
         self.history: list[tuple[int, int, int, int]] = []
-        self._beams: dict[int, Beams] = {}
+        # Of each search: its candidates' log-probabilities, and the results of recompute so far.
+        self._beams: dict[int, tuple[list[float], dict[int, Best]]] = {}
 
     def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
@@ -110,15 +101,16 @@ class Sampler:
         """
         parents: dict[int, tuple[Replacement, ...]] = {}
         buffers = self.token_buffers.tokens
-        if rows := wanted.drawn_rows:
-            chosen = logits if rows == list(range(len(logits))) else logits[rows]
-            for seq, token in zip(wanted.drawn, self.parallel.choose(chosen, wanted.numbers), strict=True):
+        if wanted.drawn:
+            seqs, rows, numbers = zip(*wanted.drawn, strict=True)
+            chosen = logits if rows == tuple(range(len(logits))) else logits[list(rows)]
+            for seq, token in zip(seqs, self.parallel.choose(chosen, numbers), strict=True):
                 buffers[seq.seq_id].append(token)
         tokens = best.tolist() if wanted.alone else []
         for seq, row in wanted.alone:
             buffers[seq.seq_id].append(tokens[row])
-        for request_id, (group, members, rows) in wanted.beams.items():
-            survivors = self._search(logits[rows], group, members)
+        for request_id, (group, members, own) in wanted.beams.items():
+            survivors = self._search(logits[own], group, members)
             if survivors is not None:
                 parents[request_id] = survivors.parents
                 before = [buffers[seq.seq_id] for seq in group.sequences]
@@ -129,41 +121,39 @@ class Sampler:
                     buffers[seq.seq_id].append(token)
         return parents
 
-    def end(self, group: SequenceGroup) -> list[float]:
-        """Finish a request; returns the log-probabilities of its candidates if it is a beam."""
-        beams = self._beams.pop(group.request.request_id, None)
-        return beams.totals if beams else []
+    def end(self, group: SequenceGroup) -> None:
+        """Remove what is kept of a finished request."""
+        self._beams.pop(group.request.request_id, None)
+        self.token_buffers.end(group)
 
     def _search(self, logits: Tensor, group: SequenceGroup, members: list[int]) -> Survivors | None:
         """The next step of a beam; None while recompute lacks the scores of other candidates."""
         request_id, k = group.request.request_id, len(group.sequences)
         best = best_of(logits, k)
         if group.num_generated:
-            beams = self._beams[request_id]
-            beams.held.update(zip(members, best, strict=True))
-            if len(beams.held) < k:
+            totals, held = self._beams[request_id]
+            held.update(zip(members, best, strict=True))
+            if len(held) < k:
                 return None
-            survivors = survive(beams.totals, [beams.held[i] for i in range(k)])
+            survivors = survive(totals, [held[i] for i in range(k)])
         else:
             survivors = Survivors((), [token for token, _ in best[0]], [score for _, score in best[0]])
-        self._beams[request_id] = Beams(survivors.totals)
+        self._beams[request_id] = survivors.totals, {}
         return survivors
 
 
 class Wanted:
     """The rows of the logits by what happens to them: `alone` take the most likely token, others are drawn or searched.
 
-    A row of a request that has not forked yet is drawn from once for each of its sequences. `numbers` are the random
-    numbers of the draws. `beams` has each search's group, members and rows by request id.
+    A row of a request that has not forked yet is drawn from once for each of its sequences; `drawn` has the sequence,
+    the row and the random number of each draw. `beams` has each search's group, members and rows by request id.
     """
 
     def __init__(self, owners: list[Owner], parallel: TopP) -> None:
         self.owners = owners
         self.alone: list[tuple[Sequence, int]] = []
         self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
-        self.drawn: list[Sequence] = []
-        self.drawn_rows: list[int] = []
-        self.numbers: list[float] = []
+        self.drawn: list[tuple[Sequence, int, float]] = []
         for row, (group, member) in enumerate(owners):
             request_id, step = group.request.request_id, group.num_generated
             if group.request.beam:
@@ -174,6 +164,4 @@ class Wanted:
                 self.alone.append((group.sequences[0], row))
             else:
                 for i in [member] if step else range(len(group.sequences)):
-                    self.drawn.append(group.sequences[i])
-                    self.drawn_rows.append(row)
-                    self.numbers.append(parallel.uniform(request_id, i, step))
+                    self.drawn.append((group.sequences[i], row, parallel.uniform(request_id, i, step)))

@@ -13,11 +13,10 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
-from testbed.kernels.engine.cuda_attention import CudaAttention, PagedAttention
-from testbed.kernels.engine.extent_attention import ExtentAttention
+from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import DecodeGraphs
-from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, Pools, make_pools
+from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
@@ -27,7 +26,7 @@ from testbed.kernels.engine.runner import Runner, live_tables
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
-from testbed.kernels.launch.attention import FP8_SIZES, MAX_BLOCK_SIZE
+from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint
 from testbed.memory.contiguous.contiguous import Contiguous
@@ -40,14 +39,12 @@ from testbed.sim.arrivals import SessionWorkload
 
 @dataclass(frozen=True)
 class Options:
-    """Options of an engine, as in EngineConfig. device: "cpu" runs all operations in torch, "cuda" runs the kernels.
+    """Options of an engine, as in EngineConfig.
 
     debug checks every slot at every step; seed determines prompts without content and random draws; parallel samples
     the sequences of a request with several; registered is the length of the registered prefix.
     """
 
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
     debug: bool = False
     seed: int = 0
     parallel: TopP | None = None
@@ -59,7 +56,7 @@ class Options:
 
 
 def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
-    """An engine for this scheduler, whose policy manages `pool`."""
+    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are on a GPU."""
     policy, spec = scheduler.policy, arch.spec
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
         raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
@@ -67,14 +64,13 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
         raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    pools = make_pools(spec, pool.num_slots, pool.tiers, layout.block_size, options.device, options.dtype,
-                       1 if pooled else spec.num_layers)  # fmt: skip
+    pools = make_pools(spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers)
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
     sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
-    state, on_gpu = scheduler.state, options.device != "cpu"
+    state, on_gpu = scheduler.state, weights.embedding.is_cuda
     network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
-    attention = (by_kernels if on_gpu else PlainAttention)(pools, layout, arch.windows)
+    attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
     moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, partial(live_tables, state)), Timer(on_gpu)
     max_len = min(spec.max_len, pool.max_len)
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
@@ -99,25 +95,12 @@ def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None
     """
     if isinstance(policy, Contiguous):
         return Extents(num_kv_heads)
-    if isinstance(policy, Grouped):
-        if policy.pages.block_size > MAX_BLOCK_SIZE:
-            raise InputError(f"policy.block_size={policy.pages.block_size}: the paged kernels support up to 256")
-        return Pages(num_kv_heads, policy, windows)
-    size = getattr(policy, "block_size", 1)
+    size = getattr(policy.pages if isinstance(policy, Grouped) else policy, "block_size", 1)
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
-        if size % 2:
+        if isinstance(policy, Grouped) or size % 2:
             raise InputError(f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256")
         size //= 2
-    return Blocks(num_kv_heads, size)
-
-
-def by_kernels(pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> CudaAttention:
-    """Attention by the kernels that read this layout."""
-    if pools.scales is not None and pools.spec.head_size not in FP8_SIZES:
-        raise InputError(
-            f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {pools.spec.head_size}"
-        )
-    return (ExtentAttention if isinstance(layout, Extents) else PagedAttention)(pools, layout, windows)
+    return Pages(num_kv_heads, policy, windows) if isinstance(policy, Grouped) else Blocks(num_kv_heads, size)
 
 
 def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:
@@ -127,7 +110,8 @@ def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict
     """
     engine = engine or make_engine(setup)
     records = engine.serve(list(setup.workload))
-    about = {"kind": "cpu" if device_of(setup) == "cpu" else "gpu", "fingerprint": fingerprint_of(setup)}
+    found = fingerprint_of(setup)
+    about = {"kind": "gpu" if found else "cpu", "fingerprint": found}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {"stopped_at_latency": None, "cost_profile": None, "counters": counters, "engine": about}
@@ -140,16 +124,13 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> Engine:
     options = engine_options(config.engine)
     _check(setup)
     arch = architecture(options, setup.model)
-    dtype, device, seed = getattr(torch, options.dtype), options.device, config.seed
+    where = options.device, getattr(torch, options.dtype)
     if weights is None and options.weights == "random":
-        weights = random_weights(arch, seed, device, dtype)
-    weights = weights or load_weights(arch, Path(options.weights), device, dtype)
-    prefix = setup.workload.rows.registered_prefix
-    chosen = Options(
-        device, dtype, options.debug, seed,
-        TopP(options.temperature, options.top_p, config.seed), window_s=config.window_s, graphs=options.graphs,
-        warm=options.warm, registered=prefix if setup.scheduler.policy.shares else 0,
-    )  # fmt: skip
+        weights = random_weights(arch, config.seed, *where)
+    weights = weights or load_weights(arch, Path(options.weights), *where)
+    prefix = setup.workload.rows.registered_prefix if setup.scheduler.policy.shares else 0
+    parallel = TopP(options.temperature, options.top_p, config.seed)
+    chosen = Options(options.debug, config.seed, parallel, None, config.window_s, options.graphs, options.warm, prefix)
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 
 
@@ -167,11 +148,6 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
             f"engine.device={options.device}: {error} (run it on a machine with one, or simulate)"
         ) from error
     return options
-
-
-def device_of(setup: Setup) -> str:
-    """The device of a setup's engine."""
-    return (setup.config.engine or EngineConfig()).device
 
 
 def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
@@ -209,4 +185,4 @@ def _check(setup: Setup) -> None:
 
 def fingerprint_of(setup: Setup) -> dict[str, Any] | None:
     """The GPU and its software; None on a CPU."""
-    return None if device_of(setup) == "cpu" else fingerprint()
+    return None if (setup.config.engine or EngineConfig()).device == "cpu" else fingerprint()

@@ -63,7 +63,7 @@ class SlotChecker(NoSlotChecker):
 
     def planned(self, plan: Plan) -> None:
         self.step += 1
-        self.tables.forget_all()
+        self.tables.clear()
 
     def moved(self, ops: Ops) -> None:
         self.memory.perform(ops)
@@ -110,7 +110,7 @@ class SlotChecker(NoSlotChecker):
         if len(gone):
             heads = self.pools.spec.num_kv_heads
             rows = (gone[:, None] * heads + np.arange(heads)).ravel()  # whole blocks or extents: any order
-            self.pools.all_rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = self.pools.nan
+            self.pools.rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = self.pools.nan
             for slot in gone.tolist():
                 self.memory.tiers[DEVICE].pop(slot, None)
         self._owned = owned

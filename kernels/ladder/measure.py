@@ -100,7 +100,7 @@ def times(pools: Pools, load: Load) -> Iterator[Sequence[Any]]:
     for name, attend in STEPS.items():
         calls: Calls = [partial(attend, inputs.out, inputs.q, k, v, batch) for k, v in caches]
         graph, stream = time_graph(calls), time_stream(calls[0])
-        yield load.name, name, inputs.kv_bytes, graph.median_us, graph.low_us, graph.high_us, stream.median_us
+        yield load.name, name, inputs.kv_bytes, *graph, stream.median_us
 
 
 def _require(found: dict[str, float], shape: Shape, where: str) -> None:

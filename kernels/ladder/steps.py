@@ -5,18 +5,17 @@ The input is a flat list of tokens, prompts first, then one token of each decode
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.launch.attention import Shapes, check_attention, paged_decode
+from testbed.kernels.launch.attention import Shapes, check_attention, decode
 from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import Launch, stream_pointer
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.prefill_attention import prefill
 
 
 class Wave(NamedTuple):
@@ -27,56 +26,27 @@ class Wave(NamedTuple):
     context_lens: Tensor
 
 
-@dataclass(frozen=True)
 class LadderBatch:
     """Sequence i has news[i] new tokens after contexts[i] - news[i] cached ones; the first num_prompts are prompts.
 
-    block_tables: int32 [num_seqs, max_blocks], on the device of all tensors.
+    block_tables: int32 [num_seqs, max_blocks], on the device of all tensors. tokens: (sequence, context length) of each
+    token, for launchers with one launch for each. seq_ids, positions: its sequence, and the tokens before it there.
+    query_starts: the first token of every sequence, and the number of tokens; context_lens: the tokens of every one.
+    waves: the first new token of every sequence, then the second of those that have one, and so on.
     """
 
-    news: Sequence[int]
-    contexts: Sequence[int]
-    num_prompts: int
-    block_tables: Tensor
-
-    @cached_property
-    def tokens(self) -> list[tuple[int, int]]:
-        """(sequence, context length) of every token, for launchers with one launch per token."""
-        pairs = zip(self.news, self.contexts, strict=True)
-        return [(seq, end - new + i + 1) for seq, (new, end) in enumerate(pairs) for i in range(new)]
-
-    @cached_property
-    def seq_ids(self) -> Tensor:
-        """The sequence of every token, int32."""
-        return self._ints([seq for seq, _ in self.tokens])
-
-    @cached_property
-    def positions(self) -> Tensor:
-        """Tokens of its sequence before every token, int32."""
-        return self._ints([end - 1 for _, end in self.tokens])
-
-    @cached_property
-    def query_starts(self) -> Tensor:
-        """The first token of every sequence and the number of tokens, int32."""
-        return self._ints([0, *np.cumsum(self.news).tolist()])
-
-    @cached_property
-    def context_lens(self) -> Tensor:
-        """The tokens of every sequence, int32."""
-        return self._ints(self.contexts)
-
-    @cached_property
-    def waves(self) -> list[Wave]:
-        """The first new token of every sequence, then the second of those that have one, and so on."""
-        found = []
-        for i in range(max(self.news)):
-            seqs = [seq for seq, new in enumerate(self.news) if new > i]
+    def __init__(self, news: Sequence[int], contexts: Sequence[int], num_prompts: int, block_tables: Tensor) -> None:
+        self.news, self.contexts, self.num_prompts, self.block_tables = news, contexts, num_prompts, block_tables
+        ends = zip(news, contexts, strict=True)
+        self.tokens = [(seq, end - new + i + 1) for seq, (new, end) in enumerate(ends) for i in range(new)]
+        ints = partial(torch.tensor, dtype=torch.int32, device=block_tables.device)
+        self.seq_ids, self.positions = ints([seq for seq, _ in self.tokens]), ints([end - 1 for _, end in self.tokens])
+        self.query_starts, self.context_lens = ints([0, *np.cumsum(news).tolist()]), ints(contexts)
+        self.waves = []
+        for i in range(max(news)):
+            seqs = [seq for seq, new in enumerate(news) if new > i]
             tokens = self.query_starts[seqs].long() + i
-            found.append(Wave(tokens, self.block_tables[seqs].contiguous(), self.positions[tokens] + 1))
-        return found
-
-    def _ints(self, values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=self.block_tables.device)
+            self.waves.append(Wave(tokens, block_tables[seqs].contiguous(), self.positions[tokens] + 1))
 
 
 THREADS = 128  # of every thread block in the ladder
@@ -132,17 +102,17 @@ def production(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: 
     end = sum(batch.news[:n])
     if n:
         places = tables[:n], batch.query_starts[: n + 1], lens[:n]
-        paged_prefill(out[:end], q[:end], *caches, *places, max_query_len=max(batch.news[:n]))
+        prefill(out[:end], q[:end], *caches, *places, max_query_len=max(batch.news[:n]))
     if n < len(batch.news):
-        paged_decode(out[end:], q[end:], *caches, tables[n:], lens[n:], max_context_len=max(batch.contexts[n:]))
+        decode(out[end:], q[end:], *caches, tables[n:], lens[n:], max_context_len=max(batch.contexts[n:]))
 
 
 def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments: Any) -> None:
     """Launch kernel `name` of a source in this folder; tensors pass by address, numbers as 32 bits."""
-    kernel = load(f"../ladder/{source}", name, **s.defines, BLOCK_SIZE=s.block_size)
+    kernel = load(f"../ladder/{source}", name, **s.defines)
     kinds: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
     raw = [kinds[type(a)](a) if type(a) in kinds else a.data_ptr() for a in arguments]
-    Launch(kernel, grid, (THREADS,), raw)(stream_pointer(arguments[0]))
+    Launch(kernel, grid, THREADS, raw)(stream_pointer(arguments[0]))
 
 
 STEPS: dict[str, Attend] = {

@@ -5,33 +5,37 @@ call waits, and none allocates if a workspace is passed, so after one warm-up ca
 graph. Block ids are on the device, where reading them would wait: the caller checks them. torch and CuPy arrays are
 used in place; float16 and bfloat16, accumulation in fp32.
 
-Cache layout: [num_blocks, num_kv_heads, block_size, head_size], K and V apart, of the type of the queries; or e4m3 with
-kv_scales, float32 [2, num_kv_heads], by which a cached value of K and of V is multiplied. window: a token reads the
-last so many tokens only, itself included; table entries of blocks before them may have any valid id.
+k_cache, v_cache and places, which say where a sequence's tokens lie:
+blocks: [num_blocks, num_kv_heads, block_size, head_size]; block tables, int32 [num_seqs, max_blocks].
+extents: [num_slots, num_kv_heads, head_size], a pool of slots; int32 [num_seqs, 2] = first slot and capacity of a
+sequence's extent, which is laid out [num_kv_heads, capacity, head_size], as in FasterTransformer.
+The caches have the type of the queries; or they are e4m3 with kv_scales, float32 [2, num_kv_heads], by which a cached
+value of K and of V is multiplied. window: a token reads the last so many tokens only, itself included; table entries of
+blocks before them may have any valid id.
 """
 
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from testbed.kernels.launch import launch
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
-from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers
+from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers, view
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 FP8_SIZES = (64, 128, 256)  # head sizes with caches of e4m3
 MAX_BLOCK_SIZE = 256
+ENDLESS = 1 << 30  # of an extent, which kernels read as one block
 SHARED_LIMIT = 200 << 10  # bytes of scores that fit a thread block: those of 51,200 slots
 K_CACHE, V_CACHE = 2, 3  # indexes of the caches among the arguments of all attention kernels
 KV_SCALES = -2  # and of their scales, in the kernels that take some
 
 
-@dataclass(frozen=True, slots=True)
-class Workspace:
+class Workspace(NamedTuple):
     """Partial results of split contexts (fp32) and counters (int32, zero between launches)."""
 
     part_o: Any
@@ -43,58 +47,51 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
     """A workspace for decode launches with queries like `q` over up to `num_chunks` chunks per sequence."""
     num_seqs, num_heads, head_size = q.shape
     rows = num_seqs * num_heads * num_chunks if num_chunks > 1 else 1
-    shapes = {"part_o": (rows, head_size), "part_state": (rows, 2), "counters": (num_seqs * num_heads,)}
-    on_torch = launch.is_torch(q)
-    module, zeros = (sys.modules["torch"], q.new_zeros) if on_torch else (require_gpu(), require_gpu().zeros)
-    kinds = {"part_o": module.float32, "part_state": module.float32, "counters": module.int32}
-    return Workspace(**{name: zeros(shape, dtype=kinds[name]) for name, shape in shapes.items()})
+
+    def zeros(kind: str, *shape: int) -> Any:
+        if launch.is_torch(q):
+            return q.new_zeros(shape, dtype=getattr(sys.modules["torch"], kind))
+        return require_gpu().zeros(shape, kind)
+
+    return Workspace(zeros("float32", rows, head_size), zeros("float32", rows, 2), zeros("int32", num_seqs * num_heads))
 
 
-def bind_paged_decode(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
+def bind_decode(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, context_lens: Any, *, max_context_len: int,
     scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
     kv_scales: Any = None, window: int | None = None,
 ) -> Launch:  # fmt: skip
-    """One query token per sequence against a paged cache (PagedAttention; split contexts as in Flash-Decoding).
+    """One query token per sequence against its cached tokens (PagedAttention; split contexts as in Flash-Decoding).
 
-    out, q: [num_seqs, num_heads, head_size]; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size];
-    block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
-    The caches' pointers may be replaced.
+    out, q: [num_seqs, num_heads, head_size]; context_lens: int32 [num_seqs], none above max_context_len. Blocks and
+    extents differ only by layout. The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
-    tables = check_tables(block_tables, context_lens, s.num_rows)
-    if tables.shape[1] * s.block_size < max_context_len:
-        raise ValueError(
-            f"block_tables: {tables.shape[1]} blocks of {s.block_size} slots, too few for {max_context_len} tokens"
-        )
-    places = (block_tables, context_lens, tables.shape[1])
-    constants = {"PAGED": 1, "BLOCK_SIZE": s.block_size}
-    return _bind_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
+    width = check_places(places, context_lens, s.num_rows, s.paged)
+    if width * s.block_size < max_context_len:
+        raise ValueError(f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens")
+    groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
+    num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
+    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, s.kv_scales > 0, s.window)
+    chunks = plan.num_chunks(plan.most_read(max_context_len, s.window))
+    workspace = workspace or decode_workspace(q, chunks)
+    needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
+    if chunks > MAX_CHUNKS:
+        raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
+    if chunks > 1 and capacity < needed:
+        raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {needed}")
+    combined = num_sms * plan.ctas_per_sm
+    if plan.wave and s.num_rows > min(MAX_WAVE, combined // groups):
+        raise ValueError(f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, combined // groups)}")
+    kernel = load("decode.cu", "decode", **s.defines, **plan.constants)
+    numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, combined // groups)
+    grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
+    addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
+    arguments = (*addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers), s.kv_scales, np.int32(s.window))
+    return Launch(kernel, grid, plan.num_warps * 32, arguments)
 
 
-paged_decode = at_once(bind_paged_decode)
-
-
-def bind_contiguous_decode(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, extents: Any, context_lens: Any, *, max_context_len: int,
-    scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
-    kv_scales: Any = None, window: int | None = None,
-) -> Launch:  # fmt: skip
-    """The same arithmetic on one extent per sequence, as in FasterTransformer; it differs from paged only by layout.
-
-    k_cache, v_cache: [num_slots, num_kv_heads, head_size], a pool of slots; an extent of `capacity` slots that begins
-    at `first` is laid out [num_kv_heads, capacity, head_size]. extents: int32 [num_seqs, 2] = first, capacity.
-    """
-    check("k_cache", k_cache, (None, None, None), HALF + FP8, align=16)
-    s = check_attention(out, q, k_cache, v_cache, kv_scales, window, pooled=True)
-    check("extents", extents, (s.num_rows, 2), ("int32",))
-    check("context_lens", context_lens, (s.num_rows,), ("int32",))
-    places = (extents, context_lens, 2)
-    constants = {"PAGED": 0, "BLOCK_SIZE": 1}
-    return _bind_decode(s, (out, q, k_cache, v_cache), places, constants, max_context_len, scale, plan, workspace)
-
-
-contiguous_decode = at_once(bind_contiguous_decode)
+decode = at_once(bind_decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,51 +102,53 @@ class Shapes:
     num_heads: int
     num_kv_heads: int
     head_size: int
-    num_blocks: int
-    block_size: int
+    cache_rows: int  # of a cache: slots times kv heads
+    block_size: int  # ENDLESS: extents
     q_stride: int
-    bf16: bool
+    bf16: int
     kv_scales: int  # address; 0: the caches have the type of the queries
     window: int  # 0: none
 
     @property
-    def defines(self) -> dict[str, int]:
-        """Compile-time constants that every attention source takes."""
-        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": int(self.bf16)}
-        return base | cache_defines(self.kv_scales > 0, self.window > 0)
+    def paged(self) -> bool:
+        """Whether the caches are blocks."""
+        return self.block_size != ENDLESS
 
     @property
-    def last_arguments(self) -> tuple[Any, ...]:
-        """The last arguments of decode.cu and prefill.cu."""
-        return self.kv_scales, np.int32(self.window)
+    def defines(self) -> dict[str, int]:
+        """Compile-time constants that every attention source takes."""
+        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
+        where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
+        return base | where | cache_defines(self.kv_scales > 0, self.window > 0)
 
 
 def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
     """Compile-time constants of the cache's type and of windows."""
-    return {name: 1 for name, on in {"FP8": fp8, "WINDOWED": windowed}.items() if on}
+    return {"FP8": int(fp8), "WINDOWED": int(windowed)}
 
 
 def check_attention(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None,
-    pooled: bool = False,
-) -> Shapes:  # fmt: skip
-    """Check queries, output and caches; `pooled` caches are pools of slots instead of blocks."""
+    out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None
+) -> Shapes:
+    """Check queries, output and caches."""
     queries = _check_queries(out, q)
     num_rows, num_heads, head_size = queries.shape
-    shape = (None, None, head_size) if pooled else (None, None, None, head_size)
+    blocks = len(view("k_cache", k_cache).shape) != 3
+    shape = (None, None, None, head_size) if blocks else (None, None, head_size)
     keys = check("k_cache", k_cache, shape, (queries.dtype,) if kv_scales is None else FP8, align=16)
     check("v_cache", v_cache, keys.shape, (keys.dtype,), align=16)
-    num_blocks, num_kv_heads, block_size = (*keys.shape[:2], 1 if pooled else keys.shape[2])
+    num_kv_heads, cache_rows = keys.shape[1], math.prod(keys.shape[:-1])
     if num_heads % num_kv_heads:
         raise ValueError(f"q: {num_heads} heads are no multiple of k_cache's {num_kv_heads} kv heads")
-    if num_blocks * num_kv_heads * block_size >= 1 << 31:
-        raise ValueError(f"k_cache: {num_blocks * num_kv_heads * block_size} rows of a head, at most {2**31 - 1}")
-    check_range("k_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
+    if cache_rows >= 1 << 31:
+        raise ValueError(f"k_cache: {cache_rows} rows of a head, at most {2**31 - 1}")
+    if blocks:
+        check_range("k_cache: block size", keys.shape[2], 1, MAX_BLOCK_SIZE)
     if window is not None:
         check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
-        num_rows, num_heads, num_kv_heads, head_size, num_blocks, block_size, queries.strides[0],
-        queries.dtype == "bfloat16", check_scales(kv_scales, num_kv_heads, head_size), window or 0,
+        num_rows, num_heads, num_kv_heads, head_size, cache_rows, keys.shape[2] if blocks else ENDLESS,
+        queries.strides[0], queries.bf16, check_scales(kv_scales, num_kv_heads, head_size), window or 0,
     )  # fmt: skip
 
 
@@ -173,10 +172,10 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
     return address
 
 
-def check_tables(block_tables: Any, context_lens: Any, num_seqs: int) -> View:
-    """Check a block table and its context lengths."""
+def check_places(places: Any, context_lens: Any, num_seqs: int, paged: bool = True) -> int:
+    """Check places and context lengths; returns the width of the places."""
     check("context_lens", context_lens, (num_seqs,), ("int32",))
-    return check("block_tables", block_tables, (num_seqs, None), ("int32",))
+    return check("places", places, (num_seqs, None if paged else 2), ("int32",)).shape[1]
 
 
 def log2_scale(scale: float | None, head_size: int) -> np.float32:
@@ -184,43 +183,15 @@ def log2_scale(scale: float | None, head_size: int) -> np.float32:
     return np.float32((head_size**-0.5 if scale is None else scale) * math.log2(math.e))
 
 
-def _bind_decode(
-    s: Shapes, tensors: tuple[Any, ...], places: tuple[Any, Any, int], constants: dict[str, int],
-    max_context_len: int, scale: float | None, plan: DecodePlan | None, workspace: Workspace | None,
-) -> Launch:  # fmt: skip
-    groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
-    num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
-    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, s.kv_scales > 0, s.window)
-    max_context_len = plan.most_read(max_context_len, s.window)
-    chunks = plan.num_chunks(max_context_len)
-    workspace = workspace or decode_workspace(tensors[1], chunks)
-    rows = s.num_rows * s.num_heads
-    capacity = workspace.part_o.shape[0]
-    if chunks > MAX_CHUNKS:
-        raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
-    if chunks > 1 and capacity < rows * chunks:
-        raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {rows * chunks}")
-    combined = num_sms * plan.ctas_per_sm
-    if plan.wave and s.num_rows > min(MAX_WAVE, combined // groups):
-        raise ValueError(f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, combined // groups)}")
-    constants |= plan.constants
-    kernel = load("decode.cu", "decode", **s.defines, **constants)
-    buffers = (*tensors, *places[:2], workspace.part_o, workspace.part_state, workspace.counters)
-    numbers = (s.q_stride, s.num_kv_heads, places[2], plan.chunk_tokens, s.num_rows, chunks, combined // groups)
-    grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
-    arguments = (*pointers(*buffers), log2_scale(scale, s.head_size), *map(np.int32, numbers), *s.last_arguments)
-    return Launch(kernel, grid, (plan.num_warps * 32,), arguments)
-
-
 def paper_decode(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, context_lens: Any, *, max_context_len: int,
+    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, context_lens: Any, *, max_context_len: int,
     scale: float | None = None,
 ) -> None:  # fmt: skip
     """The paper's design (section 5.1), to measure its cost: a warp per block, scores of a context in shared memory.
 
     out, q: [num_seqs, num_heads, head_size]; k_cache: [num_blocks, num_kv_heads, head_size / 8, block_size, 8] as
     `write_cache(paper_layout=True)` fills it; v_cache: [num_blocks, num_kv_heads, head_size, block_size];
-    block_tables: int32 [num_seqs, max_blocks]; context_lens: int32 [num_seqs], none above max_context_len.
+    places: block tables; context_lens: int32 [num_seqs], none above max_context_len.
     """
     queries = _check_queries(out, q)
     num_seqs, num_heads, head_size = queries.shape
@@ -234,11 +205,11 @@ def paper_decode(
     if block_size & (block_size - 1):
         raise ValueError(f"v_cache: this design needs a power of two as block size, got {block_size}")
     check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
-    tables = check_tables(block_tables, context_lens, num_seqs)
+    width = check_places(places, context_lens, num_seqs)
     constants = {"HEAD_SIZE": head_size, "GROUP": num_heads // num_kv_heads, "BLOCK_SIZE": block_size}
-    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=int(queries.dtype == "bfloat16"))
+    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=queries.bf16)
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
-    addresses = pointers(out, q, k_cache, v_cache, block_tables, context_lens)
-    numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, tables.shape[1])))
+    addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
+    numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, width)))
     capacity = -(-max_context_len // block_size) * block_size * 4  # bytes of the scores of whole blocks
-    Launch(kernel, (num_heads, num_seqs), (128,), (*addresses, *numbers), capacity)(launch.stream_pointer(q))
+    Launch(kernel, (num_heads, num_seqs), 128, (*addresses, *numbers), capacity)(launch.stream_pointer(q))

@@ -8,6 +8,7 @@ gathered block is one transfer. Calls return before the copies end; wait for the
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ import numpy as np
 from testbed.kernels.launch import launch
 from testbed.kernels.launch.attention import check_scales
 from testbed.kernels.launch.compile import load, require_gpu
-from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers
+from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers, view
 
 MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
 Copies = list[tuple[int, int, int]]  # target and source address, bytes
+End = tuple[int, int, int, int]  # of block copies: address, that of ids or 0, vectors of a block, of a plane
 
 
 def bind_write_cache(
@@ -30,35 +32,36 @@ def bind_write_cache(
 ) -> Launch:  # fmt: skip
     """Write new keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
 
-    k, v: [num_tokens, num_kv_heads, head_size], rows may be strided; slot_mapping: int64 [num_tokens], block id *
-    block_size + offset, negative to skip a token; k_cache, v_cache: [num_blocks, num_kv_heads, block_size, head_size],
-    or the layout of `paper_decode` if `paper_layout`. With kv_scales, float32 [2, num_kv_heads] of K and of V, the
-    caches are e4m3: values are divided by their head's scale and rounded, those beyond 448 to 448. K_CACHE, V_CACHE
-    and KV_SCALES are the indexes of these arguments.
+    k, v: [num_tokens, num_kv_heads, head_size], rows may be strided. k_cache, v_cache: blocks, [num_blocks,
+    num_kv_heads, block_size, head_size], or the layout of `paper_decode` if `paper_layout`, with slot_mapping int64
+    [num_tokens], block id * block_size + offset; or a pool of slots, [num_slots, num_kv_heads, head_size], with int64
+    [num_tokens, num_kv_heads], the row of head_size values of each head; negative to skip a token. With kv_scales,
+    float32 [2, num_kv_heads] of K and of V, the caches are e4m3: values are divided by their head's scale and rounded,
+    those beyond 448 to 448. K_CACHE, V_CACHE and KV_SCALES are the indexes of these arguments.
     """
     types = HALF if kv_scales is None or paper_layout else FP8
-    values = check("v_cache", v_cache, (None, None, None, None), types, align=16)
-    num_blocks, num_kv_heads, block_size, head_size = values.shape
-    keys_shape: tuple[int, ...] = values.shape
+    paged = len(view("v_cache", v_cache).shape) != 3
+    values = check("v_cache", v_cache, (None,) * (4 if paged else 3), types, align=16)
+    keys_shape = values.shape
+    num_kv_heads, head_size, block_size = values.shape[1], values.shape[-1], values.shape[2] if paged else 1
     if paper_layout:
         block_size, head_size = head_size, block_size
-        keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
+        keys_shape = (values.shape[0], num_kv_heads, head_size // 8, block_size, 8)
     check("k_cache", k_cache, keys_shape, (values.dtype,), align=16)
     if head_size % 8:
         raise ValueError(f"v_cache: head size {head_size} is no multiple of 8")
     kinds = HALF if values.dtype in FP8 else (values.dtype,)
-    row = (None, num_kv_heads, head_size)
-    new_k, new_v = (check(*new, row, kinds, strided_dims=1, align=16) for new in (("k", k), ("v", v)))
+    new_k = check("k", k, (None, num_kv_heads, head_size), kinds, strided_dims=1, align=16)
+    new_v = check("v", v, new_k.shape, (new_k.dtype,), strided_dims=1, align=16)
     num_tokens = new_k.shape[0]
-    check("v", v, new_k.shape, (new_k.dtype,), strided_dims=1)
-    check("slot_mapping", slot_mapping, (num_tokens,), ("int64",))
+    check("slot_mapping", slot_mapping, (num_tokens,) if paged else (num_tokens, num_kv_heads), ("int64",))
     scales = check_scales(kv_scales, num_kv_heads, head_size)
-    fp8 = {"FP8": 1, "BF16": int(new_k.dtype == "bfloat16")} if scales else {}
-    kernel = _kernel("write_cache", head_size, block_size, paper_layout, **fp8)
+    where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
+    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, BF16=new_k.bf16, FP8=int(scales > 0), **where)
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
-    return Launch(kernel, (num_tokens,), (threads,), arguments)
+    return Launch(kernel, (num_tokens,), threads, arguments)
 
 
 write_cache = at_once(bind_write_cache)
@@ -69,28 +72,35 @@ def bind_copy_blocks(pool: Any, pairs: Any) -> Launch:
 
     No target may appear twice or also be a source.
     """
-    blocks, listed = _check_pool(pool), check("pairs", pairs, (None, 2), ("int32",))
+    blocks, vectors = _check_pool(pool)
+    listed = check("pairs", pairs, (None, 2), ("int32",))
     check_range("pairs: number of copies", listed.shape[0], 0, MAX_GRID)
-    return _bound("copy_blocks", blocks, listed.shape[0], pool, pairs)
+    strides = vectors, blocks.shape[1] * vectors
+    target, source = ((blocks.pointer, listed.pointer + column * 4, *strides) for column in (1, 0))
+    return _bound(blocks.shape[0], listed.shape[0], vectors, target, source, step=2)
 
 
 copy_blocks = at_once(bind_copy_blocks)
 
 
-def bind_gather_blocks(staging: Any, pool: Any, ids: Any) -> Launch:
-    """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids, num_planes, ...block]."""
-    return _bound("gather_blocks", *_check_staging(staging, pool, ids), staging, pool, ids)
+def bind_stage_blocks(pool: Any, staging: Any, ids: Any, to_host: bool) -> Launch:
+    """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids, num_planes, ...block].
+
+    Not to_host: the inverse; all ids must differ.
+    """
+    blocks, vectors = _check_pool(pool)
+    listed = check("ids", ids, (None,), ("int32",))
+    (num_planes, num_blocks), num_ids = blocks.shape[:2], listed.shape[0]
+    check_range("ids: number of blocks", num_ids, 0, MAX_GRID)
+    staged = check("staging", staging, (None, num_planes, *blocks.shape[2:]), (blocks.dtype,), align=16)
+    if staged.shape[0] < num_ids:
+        raise ValueError(f"staging: has {staged.shape[0]} blocks, ids has {num_ids}")
+    here = blocks.pointer, listed.pointer, vectors, num_blocks * vectors
+    there = staged.pointer, 0, num_planes * vectors, vectors
+    return _bound(num_planes, num_ids, vectors, *((there, here) if to_host else (here, there)))
 
 
-gather_blocks = at_once(bind_gather_blocks)
-
-
-def bind_scatter_blocks(pool: Any, staging: Any, ids: Any) -> Launch:
-    """The inverse of `gather_blocks`; all ids must differ."""
-    return _bound("scatter_blocks", *_check_staging(staging, pool, ids), pool, staging, ids)
-
-
-scatter_blocks = at_once(bind_scatter_blocks)
+stage_blocks = at_once(bind_stage_blocks)
 
 
 def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool) -> None:
@@ -98,15 +108,14 @@ def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], 
 
     pairs: (device block id, host block id).
     """
-    device, host, block_bytes = _check_pools(pool, host_pool)
+    device, host, size = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
-    copies = []
-    for device_id, host_id in pairs:
-        for plane in range(num_planes):
-            on_device = device.pointer + (plane * num_blocks + device_id) * block_bytes
-            on_host = host.pointer + (host_id * num_planes + plane) * block_bytes
-            copies.append((on_host, on_device, block_bytes) if to_host else (on_device, on_host, block_bytes))
-    issue(copies, launch.stream_pointer(pool))
+    ends = [
+        (device.pointer + (plane * num_blocks + here) * size, host.pointer + (there * num_planes + plane) * size, size)
+        for here, there in pairs
+        for plane in range(num_planes)
+    ]
+    issue(_copies(ends, to_host), launch.stream_pointer(pool))
 
 
 def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple[int, int]], staging: Any,
@@ -116,23 +125,23 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
     device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once, num_planes, ...block].
     """
     _check_pools(pool, host_pool)
-    capacity = launch.view("staging", staging).shape[0]
+    capacity = view("staging", staging).shape[0]
     for first in range(0, len(pairs), capacity):
         ids = device_ids[first : first + capacity]
         copies = copies_of_runs(staging, host_pool, [host for _, host in pairs[first : first + capacity]], to_host)
         if to_host:
-            gather_blocks(staging, pool, ids)
+            stage_blocks(pool, staging, ids, to_host)
         issue(copies, launch.stream_pointer(pool))
         if not to_host:
-            scatter_blocks(pool, staging, ids)
+            stage_blocks(pool, staging, ids, to_host)
 
 
 def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> Copies:
     """One copy for each run of adjacent host blocks, from or to staged blocks in the order of host_ids."""
-    staged, host = launch.view("staging", staging).pointer, launch.view("host_pool", host_pool)
+    staged, host = view("staging", staging).pointer, view("host_pool", host_pool)
     piece = host.itemsize * math.prod(host.shape[1:])
     ends = [(staged + at * piece, host.pointer + host_id * piece, n * piece) for at, host_id, n in runs(host_ids)]
-    return [(on_host, on_device, size) if to_host else (on_device, on_host, size) for on_device, on_host, size in ends]
+    return _copies(ends, to_host)
 
 
 def issue(copies: Copies, stream: int) -> None:
@@ -144,50 +153,40 @@ def issue(copies: Copies, stream: int) -> None:
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
     """Maximal runs of adjacent ids as (position, first id, count)."""
-    found: list[tuple[int, int, int]] = []
-    for position, block_id in enumerate(ids):
-        if found and block_id == found[-1][1] + found[-1][2]:
-            at, first, count = found[-1]
-            found[-1] = (at, first, count + 1)
-        else:
-            found.append((position, block_id, 1))
+    found = []
+    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+        (position, first), *others = run
+        found.append((position, first, 1 + len(others)))
     return found
 
 
-def _check_pool(pool: Any) -> View:
+def _copies(ends: list[tuple[int, int, int]], to_host: bool) -> Copies:
+    """Copies between addresses on the device and on the host."""
+    return [(there, here, size) if to_host else (here, there, size) for here, there, size in ends]
+
+
+def _check_pool(pool: Any) -> tuple[View, int]:
+    """The pool, and the vectors of 16 bytes of a block in a plane."""
     blocks = check("pool", pool, (None,) * 5, HALF + FP8, align=16)
-    if np.prod(blocks.shape[2:]) * blocks.itemsize % 16:
+    vectors, rest = divmod(math.prod(blocks.shape[2:]) * blocks.itemsize, 16)
+    if rest:
         raise ValueError(f"pool: a block of {blocks.shape[2:]} is no multiple of 16 bytes")
     check_range("pool: number of planes", blocks.shape[0], 1, MAX_GRID)
-    return blocks
-
-
-def _check_staging(staging: Any, pool: Any, ids: Any) -> tuple[View, int]:
-    blocks, num_ids = _check_pool(pool), check("ids", ids, (None,), ("int32",)).shape[0]
-    check_range("ids: number of blocks", num_ids, 0, MAX_GRID)
-    staged = check("staging", staging, (None, blocks.shape[0], *blocks.shape[2:]), (blocks.dtype,), align=16)
-    if staged.shape[0] < num_ids:
-        raise ValueError(f"staging: has {staged.shape[0]} blocks, ids has {num_ids}")
-    return blocks, num_ids
+    return blocks, vectors
 
 
 def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
-    device, host = check("pool", pool, (None,) * 5, HALF + FP8, align=16), launch.view("host_pool", host_pool)
+    device, host = check("pool", pool, (None,) * 5, HALF + FP8, align=16), view("host_pool", host_pool)
     if host.on_gpu or host.shape[1:] != (device.shape[0], *device.shape[2:]) or host.dtype != device.dtype:
         raise ValueError(
             f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] of {device.dtype}, "
             f"got {host.shape} of {host.dtype}"
         )
-    return device, host, device.shape[2] * device.shape[3] * device.shape[4] * device.itemsize
+    return device, host, math.prod(device.shape[2:]) * device.itemsize
 
 
-def _bound(name: str, blocks: View, count: int, *arrays: Any) -> Launch:
-    vectors = int(np.prod(blocks.shape[2:])) * blocks.itemsize // 16
-    splits = max(1, min(8, vectors // 1024))
-    arguments = (*pointers(*arrays), np.int64(blocks.shape[1]), np.int32(vectors))
-    return Launch(_kernel(name), (splits, count, blocks.shape[0]), (256,), arguments)
-
-
-def _kernel(name: str, head_size: int = 8, block_size: int = 1, paper_layout: bool = False, **more: int) -> Any:
-    constants = {"HEAD_SIZE": head_size, "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    return load("cache_ops.cu", name, **constants, **more)
+def _bound(num_planes: int, count: int, vectors: int, target: End, source: End, step: int = 1) -> Launch:
+    kernel = load("cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0)
+    ends = (part for address, ids, *strides in (target, source) for part in (address, ids, *map(np.int64, strides)))
+    grid = max(1, min(8, vectors // 1024)), count, num_planes
+    return Launch(kernel, grid, 256, (*ends, np.int32(step), np.int32(vectors)))

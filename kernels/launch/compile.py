@@ -80,34 +80,30 @@ def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
         nvrtc.destroyProgram(program)
 
 
-def cache_dir() -> Path:
-    """The folder of compiled variants; TESTBED_KERNEL_CACHE overrides it."""
-    return Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
-
-
 def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
-    """The cached machine code of one variant, compiled at first use."""
+    """The machine code of one variant, compiled at first use and cached; TESTBED_KERNEL_CACHE overrides the folder."""
     from cupy.cuda import nvrtc
 
     identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))
-    path = cache_dir() / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
+    folder = Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
+    path = folder / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(compile_cubin(source, defines, arch))
         os.replace(file.name, path)
     return path
 
 
-def architecture(capability: str) -> str:
-    """NVRTC's name of a compute capability such as "90"; Hopper-only instructions need its "a" target."""
-    return f"sm_{capability}" + ("a" if capability == "90" else "")
+def architecture(capability: int) -> str:
+    """NVRTC's name of a compute capability such as 90; Hopper-only instructions need its "a" target."""
+    return f"sm_{capability}" + ("a" if capability == 90 else "")
 
 
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
     cupy = require_gpu()
-    arch = architecture(cupy.cuda.Device(device).compute_capability)
+    arch = architecture(int(cupy.cuda.Device(device).compute_capability))
     kernel = cupy.RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
     kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
     return kernel
@@ -118,9 +114,10 @@ def load(source: str, name: str, **defines: int) -> Any:
     return _load(source, name, tuple(sorted(defines.items())), require_gpu().cuda.runtime.getDevice())
 
 
-def precompile(variants: Sequence[tuple[str, Mapping[str, int]]], arch: str, processes: int | None = None) -> None:
-    """Compile many variants in parallel, each once, in processes that never use a GPU."""
+def precompile(variants: Sequence[tuple[str, Mapping[str, int]]]) -> None:
+    """Compile many variants for the current device in parallel, each once, in processes that never use a GPU."""
+    arch = architecture(compute_capability())
     distinct = {(source, tuple(sorted(defines.items()))) for source, defines in variants}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in sorted(distinct)]:
             task.result()

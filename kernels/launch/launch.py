@@ -37,6 +37,11 @@ class View:
         """Bytes of a cached value."""
         return 1 if self.dtype in FP8 else 2
 
+    @property
+    def bf16(self) -> int:
+        """Whether values are bfloat16, as a compile-time constant."""
+        return int(self.dtype == "bfloat16")
+
 
 def is_torch(array: Any) -> bool:
     """Whether this is a torch tensor, found without importing torch."""
@@ -45,16 +50,12 @@ def is_torch(array: Any) -> bool:
 
 
 def view(name: str, array: Any) -> View:
-    """The view of an array without a copy: torch tensors and CuPy arrays directly, other arrays through DLPack."""
+    """The view of a torch tensor or a CuPy array, without a copy."""
     if is_torch(array):
         dtype = str(array.dtype).removeprefix("torch.")
         return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, array.is_cuda)
     if not hasattr(array, "__cuda_array_interface__"):
-        if not hasattr(array, "__dlpack__"):
-            raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
-        if array.__dlpack_device__()[0] != 2:  # kDLCUDA
-            return View(0, tuple(array.shape), (), str(array.dtype), False)
-        array = require_gpu().from_dlpack(array)
+        raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
     strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
     return View(array.data.ptr, tuple(array.shape), strides, str(array.dtype), True)
 
@@ -110,10 +111,10 @@ class Launch:
     __slots__ = ("_addresses", "_arguments", "_cells", "_launch", "_shape")
 
     def __init__(
-        self, kernel: Any, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], shared_bytes: int = 0
+        self, kernel: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared_bytes: int = 0
     ) -> None:
         self._launch = require_gpu().cuda.driver.launchKernel
-        self._shape = (kernel.kernel.ptr, *three(grid), *three(block), shared_bytes)
+        self._shape = (kernel.kernel.ptr, *(*map(int, grid), 1, 1)[:3], threads, 1, 1, shared_bytes)
         self._cells = packed(arguments)
         first = self._cells.ctypes.data
         self._addresses = np.array(range(first, first + CELL * len(self._cells), CELL), np.uint64)
@@ -153,12 +154,6 @@ def packed(arguments: Sequence[Any]) -> NDArray[np.uint64]:
         value = np.asarray(argument if isinstance(argument, np.generic) else np.uint64(argument))
         cell[: value.nbytes] = np.frombuffer(value.tobytes(), np.uint8)
     return cells
-
-
-def three(sizes: Sequence[int]) -> tuple[int, int, int]:
-    """A grid or block in all three dimensions."""
-    x, y, z = (*map(int, sizes), 1, 1)[:3]
-    return x, y, z
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

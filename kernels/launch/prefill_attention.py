@@ -1,18 +1,18 @@
-"""Launch wrapper of ragged paged prefill, which chooses the fastest kernel that can run.
+"""Launch wrapper of ragged prefill, which chooses the fastest kernel that can run.
 
-tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of 8 to 256; wgmma: prefill_wgmma.cu, any block size, no
-window; mma: prefill.cu, anywhere, and the only one for caches of e4m3.
+tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of a power of two and extents; mma: prefill.cu, anywhere,
+and the only one for caches of e4m3.
 """
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from testbed.kernels.launch.attention import Shapes, check_attention, check_tables, log2_scale
+from testbed.kernels.launch.attention import ENDLESS, Shapes, check_attention, check_places, log2_scale
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.launch import Launch, at_once, check, check_range, pointers, view
 
@@ -21,73 +21,63 @@ Q_ROWS = K_ROWS = 128
 NUM_THREADS = 384
 NUM_COUNTERS = 4096
 ITEMS = 256  # least number per group: about two per multiprocessor, long ones first, so that all end together
-BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BOX_OF_EXTENT = 32  # rows of an extent that are copied at once
 UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = 1, 0, 3, 3, 0  # of the driver's CUtensorMap enumerations
 MAP_BYTES, MAP_ALIGN = 128, 64
 L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
 SHORT_PROMPT = 256  # new tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
-SHORT = 192  # tokens up to which two thread blocks on a multiprocessor beat larger ones with more to overlap
 
 
-def bind_paged_prefill(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, block_tables: Any, query_starts: Any, context_lens: Any, *,
+def bind_prefill(
+    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, query_starts: Any, context_lens: Any, *,
     max_query_len: int, scale: float | None = None, kind: str | None = None, pack: bool | None = None,
     kv_scales: Any = None, window: int | None = None,
 ) -> Launch:  # fmt: skip
-    """All new tokens of a batch, causal, against a paged cache that already contains them (FlashAttention-2 and 3).
+    """All new tokens of a batch, causal, against a cache that already contains them (FlashAttention-2 and 3).
 
     out, q: [num_tokens, num_heads, head_size], sequence by sequence; query_starts: int32 [num_seqs + 1];
-    context_lens: int32 [num_seqs], the new tokens included; caches and block_tables as in `paged_decode`.
+    context_lens: int32 [num_seqs], the new tokens included; caches and places as in `decode`.
     kind: the kernel, None for the fastest that can run here; pack: whether heads share thread blocks in kind tma, None
     to choose by the length of the prompts.
     The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     num_seqs = view("context_lens", context_lens).shape[0]
-    tables = check_tables(block_tables, context_lens, num_seqs)
+    width = check_places(places, context_lens, num_seqs, s.paged)
     check("query_starts", query_starts, (num_seqs + 1,), ("int32",))
     check_range("max_query_len", max_query_len, 1, max(1, s.num_rows))
-    buffers = pointers(out, q, k_cache, v_cache, block_tables, query_starts, context_lens)
-    kind = kind or fastest(s, buffers[2:4], max(max_query_len, tables.shape[1] * s.block_size))
-    if (s.kv_scales and kind != "mma") or (s.window and kind == "wgmma"):
-        raise ValueError(f"kind={kind}: {'reads no e4m3' if s.kv_scales else 'knows no window'} (leave kind out)")
+    buffers = pointers(out, q, k_cache, v_cache, places, query_starts, context_lens)
+    kind = kind or fastest(s, buffers[2:4])
+    if s.kv_scales and kind != "mma":
+        raise ValueError(f"kind={kind}: reads no e4m3 (leave kind out)")
     if kind == "tma":
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
-        return bind_tma(s, buffers, tables.shape[1], num_seqs, max_query_len, scale, pack)
-    return _bind_plain(kind, s, buffers, tables.shape[1], num_seqs, max_query_len, scale)
+        return bind_tma(s, buffers, width, num_seqs, max_query_len, scale, pack)
+    return bind_mma(s, buffers, width, num_seqs, max_query_len, scale)
 
 
-paged_prefill = at_once(bind_paged_prefill)
+prefill = at_once(bind_prefill)
 
 
-def fastest(s: Shapes, caches: list[int], longest: int) -> str:
-    """The kind of kernel for contexts up to `longest` and caches at these addresses."""
-    if s.kv_scales or not has_wgmma(s.head_size):
-        return "mma"
-    if takes(s, caches):
-        return "tma"
-    return "mma" if s.window or longest <= SHORT else "wgmma"
+def fastest(s: Shapes, caches: list[int]) -> str:
+    """The kind of kernel for caches at these addresses."""
+    return "tma" if not s.kv_scales and has_wgmma(s.head_size) and takes(s, caches) else "mma"
 
 
-def _bind_plain(
-    kind: str, s: Shapes, pointers: list[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None
+def bind_mma(
+    s: Shapes, pointers: list[int], width: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
-    """A launch of wgmma or of mma."""
-    numbers = s.q_stride, s.num_kv_heads, max_blocks
-    grid: tuple[int, ...]
-    more: Iterable[object]
-    if kind == "wgmma":  # 128 rows of Q, and two stages of 128 rows of K and of V
-        tiles, pairs, shared_bytes = -(-max_query_len // Q_ROWS), num_seqs * s.num_heads, 5 * Q_ROWS * s.head_size * 2
-        capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads // s.num_heads
-        source, threads, grid = "prefill_wgmma.cu", 256, (tiles * pairs,)
-        more = map(np.int32, (num_seqs, tiles, min(pairs, max(8, L2_SHARE // capacity))))
-    else:
-        source, threads, grid = "prefill.cu", 128, (-(-max_query_len // mma_q_rows(s.head_size)), s.num_heads, num_seqs)
-        more, shared_bytes = s.last_arguments, mma_shared_bytes(s.head_size, s.kv_scales > 0)
-    kernel = load(source, "prefill", **s.defines, BLOCK_SIZE=s.block_size)
+    """A launch of prefill.cu whose arguments were checked; `pointers` as in `bind_tma`."""
+    kernel, fp8 = load("prefill.cu", "prefill", **s.defines), s.kv_scales > 0
+    q_rows = 64 if s.head_size > 128 else 128
+    rows = q_rows + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
+    shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes
     kernel.max_dynamic_shared_size_bytes = shared_bytes
-    arguments = (*pointers, log2_scale(scale, s.head_size), *map(np.int32, numbers), *more)
-    return Launch(kernel, grid, (threads,), arguments, shared_bytes)
+    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width))
+    arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, s.kv_scales, np.int32(s.window))
+    grid = -(-max_query_len // q_rows), s.num_heads, num_seqs
+    return Launch(kernel, grid, 128, arguments, shared_bytes)
 
 
 def has_wgmma(head_size: int) -> bool:
@@ -95,23 +85,12 @@ def has_wgmma(head_size: int) -> bool:
     return head_size in (64, 128) and compute_capability() == 90
 
 
-def mma_q_rows(head_size: int) -> int:
-    """New tokens per thread block of prefill.cu (its Q_ROWS)."""
-    return 64 if head_size > 128 else 128
-
-
-def mma_shared_bytes(head_size: int, fp8: bool = False) -> int:
-    """Dynamic shared memory of prefill.cu: rows of Q, 64 of K and of V in two stages; e4m3: in one, and as bytes."""
-    rows = mma_q_rows(head_size) + (2 if fp8 else 4) * 64
-    return rows * (head_size + 8) * 2 + (2 * 64 * head_size if fp8 else 0)
-
-
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
     """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one map of memory."""
     row = s.head_size * 2
-    last = origin_of(caches[0]) + ((1 << 31) - 1) * row - s.num_blocks * s.num_kv_heads * s.block_size * row
+    last = origin_of(caches[0]) + ((1 << 31) - 1 - s.cache_rows) * row
     here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
-    return s.head_size in (64, 128) and s.block_size in BLOCK_SIZES and here
+    return s.head_size in (64, 128) and s.block_size in (*BLOCK_SIZES, ENDLESS) and here
 
 
 def packed(group: int, pack: bool) -> int:
@@ -120,32 +99,34 @@ def packed(group: int, pack: bool) -> int:
 
 
 def constants(group: int, block_size: int, pack: bool) -> dict[str, int]:
-    """The kernel's compile-time constants, without the shape."""
-    return {"BLOCK_SIZE": block_size, "PACK": int(packed(group, pack) > 1)}
+    """The kernel's compile-time constants, without the shape; a box is copied from memory at once."""
+    box_rows = BOX_OF_EXTENT if block_size == ENDLESS else min(block_size, K_ROWS)
+    return {"BOX_ROWS": box_rows, "PACK": int(packed(group, pack) > 1)}
 
 
 def bind_tma(
-    s: Shapes, pointers: Sequence[int], max_blocks: int, num_seqs: int, max_query_len: int, scale: float | None,
-    pack: bool,
-) -> Launch:  # fmt: skip
-    """A launch whose arguments were checked.
+    s: Shapes, pointers: Sequence[int], width: int, num_seqs: int, max_query_len: int, scale: float | None, pack: bool
+) -> Launch:
+    """A launch of prefill_tma.cu whose arguments were checked.
 
-    pointers: of out, q, K and V cache, block tables, query starts and context lengths.
+    pointers: of out, q, K and V cache, places, query starts and context lengths.
     """
     share = s.num_heads // s.num_kv_heads
-    kernel = load("prefill_tma.cu", "prefill", **s.defines, **constants(share, s.block_size, pack))
+    chosen = constants(share, s.block_size, pack)
+    kernel = load("prefill_tma.cu", "prefill", **s.defines, **chosen)
     shared_bytes = 6 * 128 * s.head_size * 2 + 128  # Q, two stages of K and of V, the output; and barriers
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     device, origin, heads = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2]), packed(share, pack)
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
-    capacity = max_blocks * s.block_size * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
+    longest = width * s.block_size if s.paged else max_query_len
+    capacity = longest * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
-    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, max_blocks, num_seqs, tiles, group, s.window))
-    rows = int(rows_of_memory(device, origin, s.head_size, s.block_size).data.ptr)
+    numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width, num_seqs, tiles, group, s.window))
+    rows = int(rows_of_memory(device, origin, s.head_size, chosen["BOX_ROWS"]).data.ptr)
     counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors(device))
-    return Launch(kernel, (grid,), (NUM_THREADS,), arguments, shared_bytes)
+    return Launch(kernel, (grid,), NUM_THREADS, arguments, shared_bytes)
 
 
 def evenly(pairs: int, most: int) -> int:
@@ -161,12 +142,12 @@ def origin_of(pointer: int) -> int:
 
 
 @cache
-def rows_of_memory(device: int, origin: int, head_size: int, block_size: int) -> Any:
-    """A map of memory from `origin` on as rows of a head, in boxes of a block and 64 values, 128-byte swizzled."""
+def rows_of_memory(device: int, origin: int, head_size: int, box_rows: int) -> Any:
+    """A map of memory from `origin` on as rows of a head, in boxes of box_rows by 64 values, 128-byte swizzled."""
     bytes_of_map = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
     at = -bytes_of_map.ctypes.data % MAP_ALIGN
     encoded = bytes_of_map[at : at + MAP_BYTES]
-    sizes, strides, box = (head_size, (1 << 31) - 1), (head_size * 2,), (64, min(block_size, K_ROWS))
+    sizes, strides, box = (head_size, (1 << 31) - 1), (head_size * 2,), (64, box_rows)
     code = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
         ctypes.c_void_p(encoded.ctypes.data), UINT16, 2, ctypes.c_void_p(origin), (ctypes.c_uint64 * 2)(*sizes),
         (ctypes.c_uint64 * 1)(*strides), (ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1),

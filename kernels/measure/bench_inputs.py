@@ -1,7 +1,6 @@
 """Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and differ in caches.
 
-The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory. Beside
-them one GPU's shard of a model: its heads, and its layers without attention in torch, with the real matrix shapes.
+The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,19 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.kernels.launch.attention import contiguous_decode, decode_workspace, paged_decode, paper_decode
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.attention import decode, decode_workspace, paper_decode
+from testbed.kernels.launch.prefill_attention import prefill
 from testbed.kernels.measure.timing import num_rotations
-from testbed.kernels.verify.reference import Form, Shape
+from testbed.kernels.verify.reference import PLAIN, Form, Shape, shuffled_tables
 
 Calls = list[Callable[[], object]]
 LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
-PLAIN = Form()
 
 
 class Pools:
@@ -40,13 +36,6 @@ class Pools:
     def blocks(self, shape: Shape) -> int:
         """Number of blocks that fit for one layer."""
         return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
-
-
-def random_tables(rng: np.random.Generator, blocks: np.ndarray, num_blocks: int) -> torch.Tensor:
-    """Block tables with every id used at most once, in random order."""
-    tables = np.zeros((len(blocks), int(blocks.max())), np.int32)
-    tables[np.arange(tables.shape[1]) < blocks[:, None]] = rng.permutation(num_blocks)[: int(blocks.sum())]
-    return torch.from_numpy(tables).cuda()
 
 
 def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[LayerCaches, dict[str, Any]]:
@@ -69,7 +58,8 @@ class Inputs:
         self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
         self.spread = max(1, min(spread, pools.blocks(shape) // (used * self.layers)))
         self.k_cache, self.v_cache = pools.caches(self.layers, used * self.spread, shape)
-        self.tables = random_tables(np.random.default_rng(seed), self.blocks, used * self.spread)
+        tables, _ = shuffled_tables(np.random.default_rng(seed), self.blocks, used * (self.spread - 1), shared=False)
+        self.tables = torch.from_numpy(tables).cuda()
         self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
 
     def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:
@@ -97,16 +87,16 @@ class DecodeInputs(Inputs):
     def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of our paged kernel, one per layer."""
         layers, options = formed(self.k_cache, self.v_cache, form)
-        return self._decodes(partial(paged_decode, **options), layers, self.tables)
+        return self._decodes(layers, self.tables, **options)
 
     def contiguous(self) -> Calls:
         """Calls of the contiguous kernel on the same memory."""
         size = (self.layers, -1, self.shape.num_kv_heads, self.shape.head_size)
         layers = zip(self.k_cache.view(size), self.v_cache.view(size), strict=True)
-        return self._decodes(contiguous_decode, layers, self.extents)
+        return self._decodes(layers, self.extents)
 
-    def _decodes(self, decode: Callable[..., None], layers: LayerCaches, places: torch.Tensor) -> Calls:
-        options = {"max_context_len": self.longest, "workspace": self.workspace}
+    def _decodes(self, layers: LayerCaches, places: torch.Tensor, **options: Any) -> Calls:
+        options |= {"max_context_len": self.longest, "workspace": self.workspace}
         rows = zip(self.out, self.q, layers, strict=True)
         return [partial(decode, out, q, *kv, places, self.context_lens, **options) for out, q, kv in rows]
 
@@ -139,66 +129,15 @@ class PrefillInputs(Inputs):
     def paged(self, form: Form = PLAIN) -> Calls:
         """Calls of the prefill kernel, one per layer."""
         layers, options = formed(self.k_cache, self.v_cache, form)
-        prefill, arrays = partial(paged_prefill, self.out, self.q), (self.tables, self.starts, self.context_lens)
-        return [partial(prefill, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers]
+        arrays = self.tables, self.starts, self.context_lens
+        return [
+            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers
+        ]
 
     def sdpa(self) -> Calls:
         """torch's causal attention on contiguous memory; equal lengths without a past only."""
         q = self.q.view(len(self.lens), self.max_new, -1, self.shape.head_size).transpose(1, 2)
         return self.sdpa_of([q] * self.layers, is_causal=True)
-
-
-class Layers:
-    """Random weights of the output projection and of a few layers, larger in total than the L2 cache."""
-
-    def __init__(self, model: ModelSpec, num_gpus: int) -> None:
-        self.model = model
-        hidden, ffn, size = model.hidden_size, model.ffn_size // num_gpus, model.head_size
-        self.num_heads, self.num_kv_heads = model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
-        self.q_width, self.kv_width = self.num_heads * size, self.num_kv_heads * size
-        self.gated = model.ffn_matrices == 3
-        count = min(model.num_layers, num_rotations(2 * model.layer_params // num_gpus))
-        shapes = {
-            "qkv": (self.q_width + 2 * self.kv_width, hidden),
-            "out": (hidden, self.q_width),
-            "up": ((1 + self.gated) * ffn, hidden),
-            "down": (hidden, ffn),
-        }
-        self.layers = [{name: _weight(shape) for name, shape in shapes.items()} for _ in range(count)]
-        self.head = _weight((model.vocab_size // num_gpus, hidden))
-        self.gain = torch.ones(hidden, dtype=torch.float16, device="cuda")
-
-    def norm(self, x: Tensor) -> Tensor:
-        """RMSNorm for gated models (LLaMA), LayerNorm for the others (OPT)."""
-        width = (x.shape[1],)
-        return F.rms_norm(x, width, self.gain, 1e-5) if self.gated else F.layer_norm(x, width, self.gain, self.gain)
-
-    def project(self, x: Tensor, layer: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Norm, then q, k and v of every token, as views of one product."""
-        qkv = F.linear(self.norm(x), layer["qkv"])
-        size = self.model.head_size
-        q, k, v = torch.split(qkv, [self.q_width, self.kv_width, self.kv_width], dim=1)
-        return q.unflatten(1, (-1, size)), k.unflatten(1, (-1, size)), v.unflatten(1, (-1, size))
-
-    def feed_forward(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> Tensor:
-        """Output projection, residual, norm, feed-forward, residual."""
-        x = x + F.linear(attended.flatten(1), layer["out"])
-        up = F.linear(self.norm(x), layer["up"])
-        if self.gated:
-            gate, up = up.chunk(2, dim=1)
-            up = F.silu(gate) * up
-        else:
-            up = F.relu(up)
-        return x + F.linear(up, layer["down"])
-
-    def project_out(self, x: Tensor, head: Tensor) -> Tensor:
-        """The final norm and the output projection."""
-        return F.linear(self.norm(x), head)
-
-    def linear(self, x: Tensor, attended: Tensor, layer: dict[str, Tensor]) -> None:
-        """A layer without attention and the cache write."""
-        self.project(x, layer)
-        self.feed_forward(x, attended, layer)
 
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
@@ -209,7 +148,3 @@ def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
         )
     kv_heads = max(1, model.num_kv_heads // num_gpus)
     return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)
-
-
-def _weight(shape: tuple[int, ...]) -> Tensor:
-    return torch.randn(shape, dtype=torch.float16, device="cuda") * float(shape[1] ** -0.5)

@@ -3,10 +3,10 @@
 `testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and torch, in one run.
 """
 
+import csv
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,40 +16,26 @@ import torch
 
 from testbed.command_line import Parser
 from testbed.core.shapes import read_model
+from testbed.kernels.engine.records import write_csv
 from testbed.kernels.measure import sweeps
-from testbed.kernels.measure.bench_inputs import PLAIN, DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up, write_rows
-from testbed.kernels.verify.reference import Form, Shape
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up
+from testbed.kernels.verify.reference import PLAIN, Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
-MHA, GQA, SMALL, LARGE = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64), Shape(64, 8, 128)
-# (shape, sequences, context): earlier microseconds of the best paged kernel and of torch's attention.
-DECODE_GOALS = {
-    (MHA, 8, 64): (10.2, 12.3), (MHA, 8, 128): (13.0, 16.3), (MHA, 8, 256): (18.6, 21.2),
-    (MHA, 32, 64): (19.6, 25.2), (MHA, 32, 128): (29.1, 34.2), (MHA, 32, 256): (48.7, 49.0),
-    (MHA, 32, 1024): (164.9, 157.2), (MHA, 128, 512): (312.3, 305.8), (MHA, 8, 8192): (328.8, 344.5),
-    (MHA, 1, 16384): (89.0, 87.8), (GQA, 8, 64): (12.3, 11.9), (GQA, 8, 256): (15.9, 12.9),
-    (GQA, 32, 64): (13.2, 9.9), (GQA, 32, 128): (18.6, 11.8), (GQA, 32, 256): (23.4, 16.0),
-    (GQA, 32, 1024): (47.6, 38.8), (GQA, 128, 512): (88.3, 70.7), (GQA, 8, 8192): (76.6, 72.1),
-    (GQA, 1, 16384): (31.0, 26.7), (SMALL, 32, 1024): (10.2, 10.2), (LARGE, 8, 8192): (66.9, 66.9),
-}  # fmt: skip
-# (shape, sequences, new tokens): microseconds of the best paged kernels: FlashAttention-3 in FlashInfer 0.5.3, at
-# 16x161 with 32/8 heads FlashAttention-2; at 1x1024 and 32/8 heads 1x4096, not measured there, an earlier best.
-PREFILL_GOALS = {
-    (MHA, 1, 1024): 111, (MHA, 1, 2048): 118, (MHA, 1, 4096): 357, (MHA, 4, 1024): 131, (MHA, 16, 161): 60,
-    (MHA, 1, 16384): 5371, (GQA, 1, 1024): 79, (GQA, 1, 2048): 95, (GQA, 1, 4096): 535, (GQA, 4, 1024): 104,
-    (GQA, 16, 161): 38, (GQA, 1, 16384): 4725,
-}  # fmt: skip
+MHA, GQA, SMALL = Shape(40, 40, 128), Shape(32, 8, 128), Shape(14, 2, 64)
+GOALS = Path(__file__).with_name("goals.csv")
 CONTIGUOUS = 1.1  # goal as a multiple of the time of torch's attention on contiguous memory
 FIG_18A = [(batch, context) for batch in (8, 32) for context in (64, 128, 256)]
 READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
+GOAL_AXES = ("num_heads", "num_kv_heads", "head_size", "batch", "context")
 PROSE = ("what", "case", "measured", "goal", "verdict")
 # Of a time, in microseconds: median, 10th and 90th percentile. kernel: paged, contiguous, paper, torch; fused or
 # per block for swaps, direction out or in. context: tokens per sequence, their mean where spread is ragged.
 COLUMNS = ("kernel", "median_us", "low_us", "high_us", "num_heads", "num_kv_heads", "head_size", "block_size", "spread",
            "batch", "context", "direction", "num_blocks")  # fmt: skip
-Time = dict[str, Any]
+WHERE = ("batch", "context", "spread", "direction", "num_blocks")
 
 
 class Report:
@@ -58,34 +44,35 @@ class Report:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
-    def add(self, what: str, case: str, value: str, goal: str, met: bool | None, *times: Time) -> None:
-        """Add and print one result; met is None where there is no goal. Its text has a row with the first time."""
+    def add(
+        self, what: str, case: str, value: str, goal: str = "", met: bool | None = None, *,
+        batch: tuple[Any, ...] = (), **times: Timing,
+    ) -> None:  # fmt: skip
+        """Add and print one result with its times by kernel; met is None where there is no goal. batch: of `timed`."""
         verdict = "" if met is None else "met" if met else "MISSED"
         prose = dict(zip(PROSE, (what, case, value, goal, verdict), strict=True))
         print(" | ".join(prose.values()), flush=True)
-        self.rows.append(prose | (times[0] if times else {}))
-        self.rows += [{"what": what, "case": case, **time} for time in times[1:]]
+        first, *others = [timed(kernel, time, *batch) for kernel, time in times.items()] or [{}]
+        self.rows += [prose | first, *({"what": what, "case": case, **time} for time in others)]
 
     def write(self, folder: Path, device: dict[str, object]) -> None:
         """Write CSV and Markdown, with device and date in the header."""
         about = in_words(device)
-        table = [{name: row.get(name, "") for name in (*PROSE, *COLUMNS)} for row in self.rows]
-        write_rows(folder / "h200.csv", table, about)
+        names = (*PROSE, *COLUMNS)
+        write_csv(folder / "h200.csv", names, ([row.get(name, "") for name in names] for row in self.rows), about)
         rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 
-def timed(
-    kernel: str, timing: Timing, shape: Shape, batch: int | str = "", context: int | str = "", spread: str = "equal"
-) -> Time:
-    """A timing with its shape and its batch."""
-    times = {name: round(us, 3) for name, us in asdict(timing).items()}
+def timed(kernel: str, timing: Timing, shape: Shape, *where: object) -> dict[str, Any]:
+    """A row of COLUMNS. where: values of its last columns, from `batch` on; the spread is equal unless it is given."""
+    times = {name: round(us, 3) for name, us in timing._asdict().items()}
     sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
     block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
-    where = {"block_size": block_size, "spread": spread, "batch": batch, "context": context}
-    return {"kernel": kernel, **times, **sizes, **where}
+    row = {"kernel": kernel, **times, **sizes, "block_size": block_size, "spread": "equal"}
+    return row | dict(zip(WHERE, where, strict=False))
 
 
 def bench_correctness(report: Report, rounds: int) -> bool:
@@ -93,7 +80,7 @@ def bench_correctness(report: Report, rounds: int) -> bool:
 
     def right(line: str) -> None:
         name, _, value = line.removeprefix("right: ").partition(": ")
-        report.add("right", name, value, "", None)
+        report.add("right", name, value)
 
     passed = verify(rounds, right)
     report.add("right", "all kernels", "within tolerance" if passed else "WRONG", "fp16 2e-3, bf16 1e-2", passed)
@@ -111,56 +98,62 @@ def bench_paging(report: Report, pools: Pools) -> None:
         paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
         cost = float(np.median([p / c - 1 for p, c in pairs]))
         text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
-        times = (timed(*one, MHA, n, length, spread) for one in (("paged", paged), ("contiguous", contiguous)))
-        report.add("paging cost", name, text, "at most 5%", cost <= 0.05, *times)
+        times = {"paged": paged, "contiguous": contiguous}
+        report.add("paging cost", name, text, "at most 5%", cost <= 0.05, batch=(MHA, n, length, spread), **times)
 
 
 def bench_paper(report: Report, pools: Pools) -> None:
     """The paper's design compared with ours, at the shapes of Fig. 18a and by block size."""
     for n, length in FIG_18A:
-        paper, ours = paper_and_ours(DecodeInputs(pools, MHA, [length] * n), n, length, "equal")
-        text = f"{paper['median_us']:.1f} us, ours {ours['median_us']:.1f} us"
-        report.add("the paper's design", f"{n}x{length}", text, "", None, paper, ours)
+        inputs = DecodeInputs(pools, MHA, [length] * n)
+        paged, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
+        text = f"{paper.median_us:.1f} us, ours {paged.median_us:.1f} us"
+        report.add("the paper's design", f"{n}x{length}", text, batch=(MHA, n, length), paper=paper, paged=paged)
     for size in sweeps.BLOCK_SIZES:
-        inputs = DecodeInputs(pools, Shape(40, 40, 128, size), sweeps.ragged_lens(32, 400, 2048))
-        paper, ours = paper_and_ours(inputs, 32, 400, "ragged")
-        text = f"ours {ours['median_us']:.1f} us, the paper's design {paper['median_us']:.1f} us"
-        report.add("by block size", f"{size}, ragged 32 of mean 400", text, "", None, ours, paper)
+        shape = Shape(40, 40, 128, size)
+        inputs = DecodeInputs(pools, shape, sweeps.ragged_lens(32, 400, 2048))
+        paged, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
+        case, text = f"{size}, ragged 32 of mean 400", f"ours {paged.median_us:.1f} us, the paper's design "
+        where = shape, 32, 400, "ragged"
+        report.add("by block size", case, f"{text}{paper.median_us:.1f} us", batch=where, paged=paged, paper=paper)
 
 
-def paper_and_ours(inputs: DecodeInputs, batch: int, context: int, spread: str) -> tuple[Time, Time]:
-    """The times of both kernels."""
-    ours, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
-    where = inputs.shape, batch, context, spread
-    return timed("paper", paper, *where), timed("paged", ours, *where)
+def goals(kind: str) -> Iterator[tuple[Shape, int, int, str, str]]:
+    """Shapes, sequences, context, our goal and torch's time."""
+    for row in csv.DictReader(line for line in GOALS.read_text().splitlines() if not line.startswith("#")):
+        if row["kind"] == kind:
+            heads, kv_heads, size, n, context = (int(row[name]) for name in GOAL_AXES)
+            yield Shape(heads, kv_heads, size), n, context, row["goal_us"], row["torch_us"]
+
+
+def heads_of(shape: Shape, batch: int, length: int) -> str:
+    """The case of a batch of sequences of equal length."""
+    return f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size} {batch}x{length}"
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
     """Claim 3: decode compared with the best known times, and with torch's attention in the same run."""
-    for (shape, n, context), (goal, torch_goal) in DECODE_GOALS.items():
-        inputs = DecodeInputs(pools, shape, [context] * n)
+    for shape, n, length, goal, torch_goal in goals("decode"):
+        inputs = DecodeInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         rate = inputs.kv_bytes / ours.median_us * 1e6
-        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
         share = f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth" if inputs.kv_bytes > 600e6 else ""
-        met = ours.median_us <= goal and (not share or rate >= 0.92 * READ_BANDWIDTH)
+        met = ours.median_us <= float(goal) and (not share or rate >= 0.92 * READ_BANDWIDTH)
         text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other.median_us:.1f} us"
-        times = timed("paged", ours, shape, n, context), timed("torch", other, shape, n, context)
-        report.add("decode", f"{words} {n}x{context}", text, f"{goal} (torch {torch_goal})", met, *times)
+        batch, words = (shape, n, length), f"{goal} (torch {torch_goal})"
+        report.add("decode", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other)
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
     """Claim 4: prefill compared with the best known times."""
-    for (shape, n, length), goal in PREFILL_GOALS.items():
+    for shape, n, length, goal, _ in goals("prefill"):
         inputs = PrefillInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
         text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
-        times = timed("paged", ours, shape, n, length), timed("torch", other, shape, n, length)
-        words = f"{shape.num_heads}/{shape.num_kv_heads} heads of {shape.head_size}"
-        goals = f"{goal}, and {CONTIGUOUS:.2f} of torch here"
-        met = ours.median_us <= min(goal, CONTIGUOUS * other.median_us)
-        report.add("prefill", f"{words} {n}x{length}", text, goals, met, *times)
+        met = ours.median_us <= min(float(goal), CONTIGUOUS * other.median_us)
+        batch, words = (shape, n, length), f"{goal}, and {CONTIGUOUS:.2f} of torch here"
+        report.add("prefill", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other)
 
 
 def bench_swap(report: Report) -> None:
@@ -180,8 +173,8 @@ def bench_swap(report: Report) -> None:
             goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
             goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
-            time = timed(str(method), timing, shape, spread="") | {"direction": direction, "num_blocks": count}
-            report.add("swap", case, f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", goal, met, time)
+            text, where = f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", (shape, "", "", "", direction, count)
+            report.add("swap", case, text, goal, met, batch=where, **{str(method): timing})
 
 
 def bench(out: Path, rounds: int) -> None:

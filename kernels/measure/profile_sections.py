@@ -4,26 +4,32 @@ A profile is measured on one GPU with the shapes of one shard. It contains every
 computes costs from it. The fit is then tested on random ragged decode iterations outside the sweep.
 """
 
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.cost.sections import read_profile
-from testbed.kernels.launch.attention import paged_decode
+from testbed.cost.sections import AXES, read_profile
+from testbed.kernels.engine.network import Network
+from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
-from testbed.kernels.launch.compile import architecture, precompile
+from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
-from testbed.kernels.measure.bench_inputs import DecodeInputs, Layers, Pools, shard_shape
+from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, shard_shape
+from testbed.kernels.measure.network_sections import all_layers, head_points, layer_points, shard_network
+from testbed.kernels.measure.sweeps import Point
 from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
 from testbed.kernels.verify.verify_attention import variants
 
@@ -31,46 +37,42 @@ POOL_BYTES = 24 << 30
 PROMPT_BYTES = 4 << 30
 SWAP_BYTES = 3 << 30
 NUM_HOLDOUT = 200
-PER_LAYER = "one layer; times num_layers"
 MAX_MEAN_CONTEXT = 1536
-AXES = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
+FIT = ["num_seqs", "total_context", "longest_context", "measured_us", "predicted_us"]
 
 
-def section(unit: str, axes: Sequence[str], points: list[sweeps.Point], note: str = "") -> dict[str, Any]:
-    """One section of a profile: the names of a point's leading columns, and the unit of its time."""
+def described(points: Mapping[str, list[Point]], **notes: str) -> dict[str, Any]:
+    """Points as sections of a profile, described as in sections.toml but for these notes."""
+    about = tomllib.loads(Path(__file__).with_name("sections.toml").read_text(encoding="utf-8"))
     return {
-        "covers": unit,
-        "axes": list(axes),
-        "columns": ["median_us", "low_us", "high_us"],
-        "note": note,
-        "points": points,
+        name: {
+            "covers": about[name]["covers"],
+            "axes": list(AXES[name][-1]),
+            "columns": ["median_us", "low_us", "high_us"],
+            "note": notes.get(name, about[name].get("note", "")),
+            "points": rows,
+        }
+        for name, rows in points.items()
     }
 
 
-def attention_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     """Decode by three kernels, prefill, both together, cache write."""
-    pools, axes = Pools(POOL_BYTES), ("block_size", "spread", "num_seqs", "total_context")
+    pools, longest = Pools(POOL_BYTES), min(model.max_len, 16_384)
     shapes = {size: shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES}
-    longest = min(model.max_len, 16_384)
 
-    def decode(kernel: str, sizes: Iterable[int], spread: str = "ragged") -> list[sweeps.Point]:
+    def decodes(kernel: str, sizes: Iterable[int], spread: str = "ragged") -> list[Point]:
         return [row for s in sizes for row in sweeps.decode_attention(pools, shapes[s], longest, spread, kernel)]
 
     others = [size for size in sweeps.BLOCK_SIZES if size != 16]
-    paged = decode("paged", [16]) + decode("paged", [16], "equal") + decode("paged", others)
     return {
-        "decode_attention": section(PER_LAYER, axes, paged),
-        "decode_attention_paper_kernel": section(PER_LAYER, axes, decode("paper", sweeps.BLOCK_SIZES),
-                                                 "the paper's design: one warp per block"),
-        "contiguous_attention": section(PER_LAYER, axes, decode("contiguous", [16]),
-                                        "one extent per sequence; block size without meaning"),
-        "prefill_attention": section(PER_LAYER, ("num_seqs", "new_tokens", "past_tokens"),
-                                     sweeps.prefill_attention(pools, shapes[16], longest), "block size 16"),
-        "mixed_attention": section(PER_LAYER, sweeps.MIXED_AXES,
-                                   sweeps.mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
-                                   "block size 16, ragged lengths; both kernels in one stream"),
-        "cache_write": section(PER_LAYER, ("num_tokens",), sweeps.cache_write(pools, shapes[16]), "block size 16"),
-    }  # fmt: skip
+        "decode_attention": decodes("paged", [16]) + decodes("paged", [16], "equal") + decodes("paged", others),
+        "decode_attention_paper_kernel": decodes("paper", sweeps.BLOCK_SIZES),
+        "contiguous_attention": decodes("contiguous", [16]),
+        "prefill_attention": sweeps.prefill_attention(pools, shapes[16], longest),
+        "mixed_attention": sweeps.mixed_attention(Pools(PROMPT_BYTES), pools, shapes[16], longest),
+        "cache_write": sweeps.cache_write(pools, shapes[16]),
+    }
 
 
 def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
@@ -83,11 +85,9 @@ def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
     return profile
 
 
-def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
+def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     """Block copy and swap over all layers, by block size."""
-    copies: list[sweeps.Point] = []
-    swaps: list[sweeps.Point] = []
-    shape = shard_shape(model, num_gpus)
+    copies, swaps, shape = list[Point](), list[Point](), shard_shape(model, num_gpus)
     token_bytes = 2 * model.num_layers * shape.num_kv_heads * shape.head_size * 2
     tokens = min(1024, SWAP_BYTES // token_bytes // 256 * 256)
     device = torch.randn(tokens * token_bytes, device="cuda", dtype=torch.float16)  # twice what is swapped
@@ -95,16 +95,10 @@ def move_sections(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
     for size in sweeps.BLOCK_SIZES:
         block = (shape.num_kv_heads, size, shape.head_size)
         pool = device.view(2 * model.num_layers, -1, *block)
-        host = pinned.view(-1, 2 * model.num_layers, *block)
         copies += sweeps.block_copy(pool)
         counts = sorted({max(1, t // size) for t in (1, 16, 256, tokens)})
-        swaps += sweeps.swap(pool, host, counts)
-    return {
-        "block_copy": section("all layers, K and V", ("block_size", "num_blocks"), copies),
-        "swap": section(
-            "all layers, K and V, host part included", ("method", "direction", "block_size", "num_blocks"), swaps
-        ),
-    }
+        swaps += sweeps.swap(pool, pinned.view(-1, 2 * model.num_layers, *block), counts)
+    return {"block_copy": copies, "swap": swaps}
 
 
 def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -115,34 +109,23 @@ def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | Non
     torch.cuda.empty_cache()
     shapes = [shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES]
     plans = {plan_decode(rows, 1, model.head_size, 256, 132) for rows in (1, 500, 10_000)}
-    swept = [variant for shape in shapes for plan in plans for variant in variants(shape, plan)]
-    precompile(swept, architecture("{}{}".format(*torch.cuda.get_device_capability())))
-    layers = Layers(model, num_gpus)
+    precompile([variant for shape in shapes for plan in plans for variant in variants(shape, plan)])
+    network = shard_network(model, num_gpus)
     warm_up()
-    note = "matrix products, norms, residual adds, activation; no position embedding, no sampling"
-    profile: dict[str, Any] = {
-        "format": 1,
-        "fingerprint": fingerprint(),
-        "model": asdict(model),
-        "num_gpus": num_gpus,
-        "sections": {
-            "linear": section(PER_LAYER, ("num_tokens",), sweeps.linear(layers), note),
-            "output_head": section(
-                "once per iteration", ("num_rows",), sweeps.output_head(layers), "final norm and output projection"
-            ),
-            "overhead": section("as named", ("what",), sweeps.overheads()),
-        },
+    points = {
+        "linear": layer_points(network, sweeps.LINEAR_TOKENS),
+        "output_head": head_points(network, sweeps.HEAD_ROWS),
+        "overhead": sweeps.overheads(),
     }
-    if points := all_reduce(num_gpus):
-        reduced = section("one all-reduce", ("num_gpus", "bytes"), points, "NCCL, fp16, NVLink multicast off")
-    if num_gpus > 1 and reduced:
-        profile["sections"]["all_reduce"] = reduced
-    profile["sections"] |= attention_sections(model, num_gpus)
-    torch.cuda.empty_cache()
-    profile["sections"] |= move_sections(model, num_gpus)
-    torch.cuda.empty_cache()
-    profile["fit"] = evaluate_fit(profile, layers, Pools(POOL_BYTES), NUM_HOLDOUT)
-    return profile
+    if found := all_reduce(num_gpus):
+        reduced = described({"all_reduce": found})["all_reduce"]
+    sections = described(points) | ({"all_reduce": reduced} if num_gpus > 1 and reduced else {})
+    for measured in (attention_points, move_points):
+        sections |= described(measured(model, num_gpus))
+        torch.cuda.empty_cache()
+    about = {"format": 1, "fingerprint": fingerprint(), "model": asdict(model), "num_gpus": num_gpus}
+    profile: dict[str, Any] = {**about, "sections": sections}
+    return {**profile, "fit": evaluate_fit(profile, network, Pools(POOL_BYTES), NUM_HOLDOUT)}
 
 
 def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[int]:
@@ -154,28 +137,29 @@ def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[
     return [int(x) for x in np.clip(np.round(lens), 1, longest)]
 
 
-def measure_iteration(layers: Layers, pools: Pools, num_gpus: int, lens: list[int], seed: int) -> float:
+def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -> float:
     """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output head."""
-    shape, model = shard_shape(layers.model, num_gpus), layers.model
-    inputs, last = DecodeInputs(pools, shape, lens, seed), np.array(lens) - 1
+    lens, shape, last = inputs.lens, inputs.shape, np.array(inputs.lens) - 1
     ids = inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
     slots = torch.from_numpy(ids * shape.block_size + last % shape.block_size).cuda()
-    x = torch.randn(len(lens), model.hidden_size, dtype=torch.float16, device="cuda")
-    caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))[: len(layers.layers)]
+    x = torch.randn(len(lens), network.arch.spec.hidden_size, dtype=torch.float16, device="cuda")
+    caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))
+    places = inputs.tables, inputs.context_lens
 
-    def run(i: int) -> None:
-        q, k, v = layers.project(x, layers.layers[i])
-        write_cache(*caches[i], k, v, slots)
-        places = inputs.tables, inputs.context_lens
-        paged_decode(inputs.out[0], q, *caches[i], *places, max_context_len=max(lens), workspace=inputs.workspace)
-        layers.feed_forward(x, inputs.out[0], layers.layers[i])
+    def bind(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
+        def attend(i: int) -> None:
+            layer = caches[i % len(caches)]
+            write_cache(*layer, k, v, slots)
+            decode(out, q, *layer, *places, max_context_len=inputs.longest, workspace=inputs.workspace)
 
-    layer_us = time_graph([partial(run, i) for i in range(len(caches))], 5, 1000.0).median_us
-    head_us = time_graph([partial(layers.project_out, x, layers.head)], 5, 300.0).median_us
-    return layer_us * model.num_layers + head_us
+        return attend
+
+    layers = time_graph([partial(all_layers, network, x, inputs.context_lens, bind)], 5, 1000.0)
+    head = time_graph([partial(network.project_out, x, None, network.weights.head)], 5, 300.0)
+    return layers.median_us / len(network.layers) * num_layers + head.median_us
 
 
-def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batches: int) -> dict[str, Any]:
+def evaluate_fit(profile: dict[str, Any], network: Network, pools: Pools, num_batches: int) -> dict[str, Any]:
     """Relative errors of the profile's costs on `num_batches` random iterations, and the batches."""
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
     cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
@@ -183,9 +167,9 @@ def evaluate_fit(profile: dict[str, Any], layers: Layers, pools: Pools, num_batc
     num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):
         lens = random_lens(rng, min(model.max_len, 16_384), num_slots)
-        measured = measure_iteration(layers, pools, num_gpus, lens, seed)
+        measured = measure_iteration(network, model.num_layers, DecodeInputs(pools, shape, lens, seed))
         predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
     errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
     median, p95 = (round(float(np.percentile(errors, percent)), 5) for percent in (50, 95))
-    return {"axes": AXES, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}
+    return {"axes": FIT, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}

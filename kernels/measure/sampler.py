@@ -10,6 +10,7 @@ sampling and number of groups.
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -37,18 +38,16 @@ def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Ten
     for first in range(0, num_groups * kind.width, kind.width):
         rows = slice(first, first + kind.width)
         prob, logprob = probs[rows], logprobs[rows]
-        parents, tokens = best_of(logprob, [-1.0] * kind.width) if kind.name == "beam" else drawn(prob)
+        if kind.name == "beam":
+            parents, tokens = best_of(logprob, [-1.0] * kind.width)
+        else:  # each sequence continues with a token drawn from its distribution
+            drawn = torch.multinomial(prob, num_samples=1, replacement=True)
+            parents, tokens = list(range(kind.width)), drawn.squeeze(dim=-1).tolist()
         for seq in range(kind.width):
             logprob[seq]  # the read for the most probable tokens, of which none is requested
         for parent, token in zip(parents, tokens, strict=True):
             found.append((first + parent, token, logprob[parent, token].item()))
     return found
-
-
-def drawn(prob: torch.Tensor) -> tuple[list[int], list[int]]:
-    """Each sequence continues with a token drawn from its distribution."""
-    tokens = torch.multinomial(prob, num_samples=1, replacement=True)
-    return list(range(len(prob))), tokens.squeeze(dim=-1).tolist()
 
 
 def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], list[int]]:
@@ -67,15 +66,13 @@ def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], 
     return [parent for parent, _ in chosen], [token for _, token in chosen]
 
 
-def inputs(kind: Kind, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities of random logits and their logarithms, [num_groups * width, vocabulary]."""
-    probs = torch.softmax(torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda"), dim=-1, dtype=torch.float)
-    return probs, torch.log(probs)
-
-
 def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
     """A row for each kind of sampling and number of groups; all cases take turns, for a host changes its clock."""
-    cases = [(kind, num_groups, *inputs(kind, num_groups)) for kind in KINDS for num_groups in NUM_GROUPS]
+    cases = []
+    for kind, num_groups in product(KINDS, NUM_GROUPS):
+        logits = torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda")
+        probs = torch.softmax(logits, dim=-1, dtype=torch.float)
+        cases.append((kind, num_groups, probs, torch.log(probs)))
     samples: list[list[float]] = [[] for _ in cases]
     for _ in range(REPEATS):
         for case, times in zip(cases, samples, strict=True):
@@ -84,8 +81,7 @@ def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
             sample(*case)
             times.append(1e6 * (time.perf_counter() - start))
     for (kind, num_groups, *_), times in zip(cases, samples, strict=True):
-        timing = Timing.of(times[1:])  # the first loads kernels
-        yield kind.name, kind.width, num_groups, timing.median_us, timing.low_us, timing.high_us
+        yield kind.name, kind.width, num_groups, *Timing.of(times[1:])  # the first loads kernels
 
 
 MEASUREMENT = Measurement(__doc__, "kind,width,groups,median_us,p10_us,p90_us", rows)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from testbed.kernels.launch.cache_ops import copy_blocks, swap_fused, swap_per_block, write_cache
-from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Layers, Pools, PrefillInputs
-from testbed.kernels.measure.timing import Timing, num_rotations, time_graph, time_stream
+from testbed.kernels.measure.bench_inputs import Calls, DecodeInputs, Pools, PrefillInputs
+from testbed.kernels.measure.timing import Timing, time_graph, time_stream
 from testbed.kernels.verify.reference import Shape
 
 Point = list[float | int | str]
@@ -20,6 +20,7 @@ TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
           1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)  # fmt: skip
 # Every token count of a decode batch, because the library's choice of matrix kernel changes times by up to 25%.
 LINEAR_TOKENS = sorted({*TOKENS, *range(1, 258), *range(288, 513, 32)})
+HEAD_ROWS = [count for count in TOKENS if count <= 512]
 NUM_SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 CONTEXTS = (16, 64, 128, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -29,12 +30,11 @@ REPLAYS = 7
 MIXED_NEW, MIXED_PAST = (16, 64, 256, 512, 1024, 2048), (0, 512, 2048)
 MIXED_SEQS, MIXED_CONTEXTS = (1, 8, 32, 64, 128, 256), (64, 512, 2048)
 MIXED_TOKENS = 1 << 18  # context tokens summed over all decodes
-MIXED_AXES = ("prefill_tokens", "past_tokens", "num_seqs", "mean_context")
 
 
 def point(*key: float | int | str, timing: Timing) -> Point:
     """One measured point."""
-    return [*key, round(timing.median_us, 3), round(timing.low_us, 3), round(timing.high_us, 3)]
+    return [*key, *(round(us, 3) for us in timing)]
 
 
 def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
@@ -54,29 +54,6 @@ def swept(counts: Sequence[int], calls: Callable[[int], Calls], *key: float | in
     Largest first: the clocks settle some 100 ms after a change of load, which changes small counts by up to 10%.
     """
     return sorted(point(*key, n, timing=time_graph(calls(n), REPLAYS)) for n in sorted(counts, reverse=True))
-
-
-def linear(layers: Layers) -> list[Point]:
-    """Matrix products, norms, residual adds and activation of one layer, by tokens."""
-
-    def calls(count: int) -> Calls:
-        x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
-        attended = torch.randn(count, layers.q_width, dtype=torch.float16, device="cuda")
-        return [partial(layers.linear, x, attended, layer) for layer in layers.layers]
-
-    return swept(LINEAR_TOKENS, calls)
-
-
-def output_head(layers: Layers) -> list[Point]:
-    """Final norm and output projection, by rows (one per sequence)."""
-    head = layers.head
-    copies = [head] + [head.clone() for _ in range(min(4, num_rotations(head.numel() * 2)) - 1)]
-
-    def calls(count: int) -> Calls:
-        x = torch.randn(count, layers.model.hidden_size, dtype=torch.float16, device="cuda")
-        return [partial(layers.project_out, x, weight) for weight in copies]
-
-    return swept([t for t in TOKENS if t <= 512], calls)
 
 
 def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[tuple[int, int]]:

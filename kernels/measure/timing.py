@@ -3,13 +3,10 @@
 And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables and profiles record.
 """
 
-import csv
 import datetime
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +19,7 @@ from testbed.kernels.launch.compile import require_gpu
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Microseconds per call: median over replays, and the 10th and 90th percentile."""
 
     median_us: float
@@ -37,7 +33,7 @@ class Timing:
 
     def per(self, parts: int) -> "Timing":
         """Of one of so many equal parts."""
-        return Timing(self.median_us / parts, self.low_us / parts, self.high_us / parts)
+        return Timing(*(us / parts for us in self))
 
     def __str__(self) -> str:
         return f"{self.median_us:.1f} us [{self.low_us:.1f}, {self.high_us:.1f}]"
@@ -127,21 +123,6 @@ def fingerprint() -> dict[str, Any]:
 def in_words(about: Mapping[str, object]) -> str:
     """All of a fingerprint in one line."""
     return ", ".join(f"{key} {value}" for key, value in about.items())
-
-
-def in_short(about: Mapping[str, object]) -> str:
-    """Device, torch, CUDA and date of a fingerprint."""
-    return f"{about['device']}, torch {about['torch']}, CUDA {about['runtime_cuda']}, {about['date']}"
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, object]], about: str) -> None:
-    """Write a CSV of rows with the same columns; its first line has the device and date of the measurement."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {about}\n")
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def file_name(profile: dict[str, Any]) -> str:

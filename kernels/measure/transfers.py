@@ -12,6 +12,7 @@ import ctypes
 import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
-from testbed.kernels.launch.cache_ops import MAX_GRID, bind_gather_blocks, bind_scatter_blocks, issue
+from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, issue
 from testbed.kernels.launch.launch import Launch
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools
 from testbed.kernels.measure.sweeps import Point, point
@@ -39,6 +40,7 @@ WINDOW_US, DECODES_PER_GRAPH, REPEATS = 3000.0, 10, 3
 COLUMNS = ("median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown")
 Pairs = list[tuple[int, int]]
 Call = Callable[[], object]
+Step = Callable[[int], object]  # on a stream
 
 
 class Case(NamedTuple):
@@ -83,32 +85,29 @@ class Transfer:
         self.block = case.block_bytes or case.extent_bytes
         self.blocks = rng.permutation(SPACE // self.block)[: case.num_extents * case.extent_bytes // self.block]
         self.extents = rng.permutation(SPACE // case.extent_bytes)[: case.num_extents]
+        gathers, is_in = case.method == "gather", case.way == "in"
+        cells = np.arange(case.num_extents) * case.extent_bytes if gathers else self.blocks * self.block
+        near = (cells + (memory.staging if gathers else memory.near).data_ptr()).tolist()
         far = (self.extents * case.extent_bytes + memory.far.data_ptr()).tolist()
-        if case.method == "gather":
-            near = [memory.staging.data_ptr() + at * case.extent_bytes for at in range(case.num_extents)]
-        else:
-            near = (self.blocks * self.block + memory.near.data_ptr()).tolist()
-        pairs = list(zip(near, far, strict=True) if case.way == "in" else zip(far, near, strict=True))
-        self.copy = (batch_of if case.method == "batch" else copies_of)(pairs, case.extent_bytes)
+        pairs = list(zip(near, far, strict=True) if is_in else zip(far, near, strict=True))
+        one_by_one = partial(issue, [(target, source, case.extent_bytes) for target, source in pairs])
+        copy = batch_of(pairs, case.extent_bytes) if case.method == "batch" else one_by_one
         self.ids = torch.from_numpy(self.blocks.astype(np.int32)).cuda()
-        self.launches = list(self._bound()) if case.method == "gather" else []
+        staged = list(self._staged()) if gathers else []
+        self.steps: list[Step] = [copy, *staged] if is_in else [*staged, copy]
 
     def call(self) -> None:
         """Issue the transfer."""
         stream = torch.cuda.current_stream().cuda_stream
-        for launch in self.launches if self.case.way != "in" else ():
-            launch(stream)
-        self.copy()
-        for launch in self.launches if self.case.way == "in" else ():
-            launch(stream)
+        for step in self.steps:
+            step(stream)
 
-    def _bound(self) -> Iterator[Launch]:
+    def _staged(self) -> Iterator[Launch]:
         shape = (1, self.block // 256, 128)
-        pool, staged = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
+        pool, staging = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
         for first in range(0, len(self.ids), MAX_GRID):
-            staging, ids = staged[first:], self.ids[first : first + MAX_GRID]
-            is_in = self.case.way == "in"
-            yield bind_scatter_blocks(pool, staging, ids) if is_in else bind_gather_blocks(staging, pool, ids)
+            ids = self.ids[first : first + MAX_GRID]
+            yield bind_stage_blocks(pool, staging[first:], ids, self.case.way != "in")
 
     def is_right(self) -> bool:
         """Whether some of the extents have arrived, after `call` has ended."""
@@ -123,13 +122,7 @@ class Transfer:
         return True
 
 
-def copies_of(pairs: Pairs, num_bytes: int) -> Call:
-    """One cudaMemcpyAsync for each (target, source)."""
-    copies = [(target, source, num_bytes) for target, source in pairs]
-    return lambda: issue(copies, torch.cuda.current_stream().cuda_stream)
-
-
-def batch_of(pairs: Pairs, num_bytes: int) -> Call:
+def batch_of(pairs: Pairs, num_bytes: int) -> Step:
     """One cudaMemcpyBatchAsync for all (target, source)."""
     targets, sources = np.array(pairs, np.uint64).T.copy()
     sizes = np.full(len(pairs), num_bytes, np.uint64)
@@ -138,10 +131,10 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Call:
     arrays = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)]
     kept = targets, sources, sizes
 
-    def call() -> None:
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    def call(stream: int) -> None:
         count, one = ctypes.c_size_t(len(kept[0])), ctypes.c_size_t(1)
-        if error := copy(*arrays, count, ctypes.byref(in_stream_order), ctypes.byref(first), one, stream):
+        ends = ctypes.byref(in_stream_order), ctypes.byref(first), one, ctypes.c_void_p(stream)
+        if error := copy(*arrays, count, *ends):
             raise InputError(f"cudaMemcpyBatchAsync: error {error} (leave batch out of --methods)")
 
     return call

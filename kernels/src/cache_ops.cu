@@ -1,17 +1,13 @@
 // Everything that moves K and V without computing on them; copies are in 16-byte vectors.
 //
 // write_cache    fused reshape and block write (paper section 5.1): new K and V of a mixed batch, flattened over
-//                tokens, to their slots. Grid (num_tokens).
-// copy_blocks    fused block copy for copy-on-write: many blocks, all layers, K and V, one launch.
-//                Grid (splits, num_pairs, num_planes).
-// gather_blocks  blocks of a pool -> staging buffer, for swap-out as few large transfers; scatter_blocks is its
-//                inverse for swap-in. Grid (splits, num_ids, num_planes).
+//                tokens, to their slots; or, not PAGED, to a row for each head. Grid (num_tokens).
+// copy_blocks    whole blocks of all layers, K and V, in one launch: within a pool (copy-on-write), from a pool to a
+//                staging buffer, for swap-out as few large transfers, or back. Grid (splits, num_blocks, num_planes).
 //
-// A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V.
-// Compile-time: HEAD_SIZE, BLOCK_SIZE, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them); FP8 with BF16.
-#ifndef BF16
-#define BF16 0
-#endif
+// A pool is [num_planes, num_blocks, block bytes], with one plane for each layer's K and each layer's V; a staging
+// buffer is [num_blocks, num_planes, block bytes].
+// Compile-time: HEAD_SIZE, PAGED, BLOCK_SIZE, BF16, FP8, PAPER_LAYOUT (write_cache: K and V as paper_decode.cu reads them).
 #include "common.cuh"
 
 #define VECTORS (HEAD_SIZE / 8)
@@ -21,8 +17,6 @@ typedef uint2 cached;  // eight values in the cache
 DEVICE cached quantized(uint4 x, float scale) {
   return make_uint2(narrow(x.x, scale) | narrow(x.y, scale) << 16, narrow(x.z, scale) | narrow(x.w, scale) << 16);
 }
-#define K_SCALE kv_scales[i / VECTORS]
-#define V_SCALE kv_scales[num_kv_heads + i / VECTORS]
 #else
 typedef uint4 cached;
 #define quantized(x, scale) (x)
@@ -33,10 +27,11 @@ write_cache(cached* k_cache,                // [num_blocks, num_kv_heads, BLOCK_
             cached* v_cache,                // as k_cache; PAPER_LAYOUT: HEAD_SIZE before BLOCK_SIZE
             const word16* k,                // [num_tokens, num_kv_heads, HEAD_SIZE], rows of k_stride values
             const word16* v,                // as k, rows of v_stride values
-            const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token
+            const long long* slot_mapping,  // [num_tokens]: block id * BLOCK_SIZE + offset; negative: skip the token;
+                                            // or [num_tokens, num_kv_heads]: rows of HEAD_SIZE values
             int k_stride, int v_stride, int num_kv_heads,
             const float* kv_scales) {       // FP8: [2, num_kv_heads] of K, of V
-  long long token = blockIdx.x, slot = slot_mapping[token];
+  long long token = blockIdx.x, slot = slot_mapping[PAGED ? token : token * num_kv_heads];
   if (slot < 0) return;
   long long block = slot / BLOCK_SIZE;
   int offset = (int)(slot % BLOCK_SIZE);
@@ -45,10 +40,11 @@ write_cache(cached* k_cache,                // [num_blocks, num_kv_heads, BLOCK_
   for (int i = threadIdx.x; i < num_kv_heads * VECTORS; i += blockDim.x) {
     long long head = block * num_kv_heads + i / VECTORS;
     int vector = i % VECTORS;
-    long long at = (head * BLOCK_SIZE + offset) * VECTORS + vector;
-    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = quantized(k_row[i], K_SCALE);
+    long long row = PAGED ? head * BLOCK_SIZE + offset : slot_mapping[token * num_kv_heads + i / VECTORS];
+    long long at = row * VECTORS + vector;
+    k_cache[PAPER_LAYOUT ? (head * VECTORS + vector) * BLOCK_SIZE + offset : at] = quantized(k_row[i], kv_scales[i / VECTORS]);
     if (!PAPER_LAYOUT) {
-      v_cache[at] = quantized(v_row[i], V_SCALE);
+      v_cache[at] = quantized(v_row[i], kv_scales[num_kv_heads + i / VECTORS]);
       continue;
     }
     word16* column = (word16*)v_cache + (head * HEAD_SIZE + vector * 8) * BLOCK_SIZE + offset;
@@ -57,39 +53,23 @@ write_cache(cached* k_cache,                // [num_blocks, num_kv_heads, BLOCK_
   }
 }
 
-// One thread block's share of `vectors` vectors, split over gridDim.x thread blocks; four loads in flight per thread.
-DEVICE void copy_share(uint4* to, const uint4* from, int vectors) {
+// Where a block's plane of a pool or of a staging buffer begins. Its number is one of `ids`, or counted without.
+DEVICE long long start_of(const int* ids, int step, long long of_block, long long of_plane) {
+  return (ids ? ids[blockIdx.y * step] : (int)blockIdx.y) * of_block + blockIdx.z * of_plane;
+}
+
+// A thread block's share of `vectors` vectors is split over gridDim.x thread blocks; four loads in flight per thread.
+extern "C" __global__ void __launch_bounds__(256)
+copy_blocks(uint4* to, const int* to_ids,             // the block of each copy: to_ids[i * step], or i without ids
+            long long to_block, long long to_plane,   // vectors from a block to the next, from a plane to the next
+            const uint4* from, const int* from_ids,   // no block is both
+            long long from_block, long long from_plane,
+            int step, int vectors) {                  // vectors: of a block in a plane
+  to += start_of(to_ids, step, to_block, to_plane), from += start_of(from_ids, step, from_block, from_plane);
   int stride = gridDim.x * blockDim.x, i = blockIdx.x * blockDim.x + threadIdx.x;
   for (; i + 3 * stride < vectors; i += 4 * stride) {
     uint4 a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
     to[i] = a, to[i + stride] = b, to[i + 2 * stride] = c, to[i + 3 * stride] = d;
   }
   for (; i < vectors; i += stride) to[i] = from[i];
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-copy_blocks(uint4* pool,           // [num_planes, num_blocks, vectors]
-            const int* pairs,      // [num_pairs, 2]: source, target block id; no block is both
-            long long num_blocks, int vectors) {
-  uint4* plane = pool + (long long)blockIdx.z * num_blocks * vectors;
-  const int* pair = pairs + 2 * blockIdx.y;
-  copy_share(plane + (long long)pair[1] * vectors, plane + (long long)pair[0] * vectors, vectors);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-gather_blocks(uint4* staging,      // [num_ids, num_planes, vectors]
-              const uint4* pool,   // [num_planes, num_blocks, vectors]
-              const int* ids,      // [num_ids] block ids
-              long long num_blocks, int vectors) {
-  copy_share(staging + ((long long)blockIdx.y * gridDim.z + blockIdx.z) * vectors,
-             pool + (blockIdx.z * num_blocks + ids[blockIdx.y]) * vectors, vectors);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-scatter_blocks(uint4* pool,           // [num_planes, num_blocks, vectors]
-               const uint4* staging,  // [num_ids, num_planes, vectors]
-               const int* ids,        // [num_ids] block ids
-               long long num_blocks, int vectors) {
-  copy_share(pool + (blockIdx.z * num_blocks + ids[blockIdx.y]) * vectors,
-             staging + ((long long)blockIdx.y * gridDim.z + blockIdx.z) * vectors, vectors);
 }

@@ -8,13 +8,6 @@
 typedef unsigned short word16;        // one fp16 or bf16 value
 typedef unsigned long long address_t;  // byte address
 
-#ifndef FP8
-#define FP8 0
-#endif
-#ifndef WINDOWED
-#define WINDOWED 0
-#endif
-
 #define FULL_MASK 0xffffffffu
 #define NEG_INF __int_as_float(0xff800000)
 #define DEVICE static __device__ __forceinline__

@@ -34,11 +34,7 @@
 #define V_FULL (ROW_BYTES / 128)      // steps of 16 bytes per lane
 #define V_REST (ROW_BYTES % 128)      // 0, 32 or 64: 4 or 8 bytes per lane
 #define ACCUMULATORS (HEAD_SIZE / 16)
-#if PAGED
 #define ONE_BLOCK_PER_TILE (BLOCK_SIZE % TILE == 0)
-#else
-#define ONE_BLOCK_PER_TILE 1
-#endif
 
 #include "decode_tiles.cuh"
 #include "decode_fp8.cuh"
@@ -101,13 +97,9 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
   int kv_head = work.group / HEAD_TILES, head = kv_head * GROUP + work.group % HEAD_TILES * 8;
   int heads_here = min(HEADS, (kv_head + 1) * GROUP - head), num_heads = b.num_kv_heads * GROUP;
   int tile = work.tile + warp;
-#if PAGED
-  Place place = {b.places + (long long)seq * b.places_width, b.places_width, (unsigned)kv_head * BLOCK_SIZE,
-                 (unsigned)b.num_kv_heads * BLOCK_SIZE};
-#else
-  int2 extent = __ldg((const int2*)b.places + seq);
-  Place place = {(unsigned)extent.x * b.num_kv_heads + (unsigned)kv_head * extent.y};
-#endif
+  const int* table = b.places + (long long)seq * b.places_width;
+  Place place = {table, b.places_width, (unsigned)kv_head * (PAGED ? BLOCK_SIZE : __ldg(table + 1)),
+                 (unsigned)b.num_kv_heads * (PAGED ? BLOCK_SIZE : 1)};
   int block = fetch_block(place, tile, lane);
   if (work.chunk >= work.num_chunks) return;
 

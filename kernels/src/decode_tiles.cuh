@@ -1,36 +1,24 @@
 // Of decode.cu: where a tile's keys and values lie, and how they get into registers; for 16-bit caches, the two products.
 #pragma once
 
-// Where one sequence's rows (HEAD_SIZE values each) of one kv head lie.
+// Where one sequence's rows (HEAD_SIZE values each) of one kv head lie. An extent is one block that never ends.
 struct Place {
-#if PAGED
-  const int* table;     // [max_blocks] block ids of this sequence
+  const int* table;     // [max_blocks] block ids of this sequence; or the first slot of its extent
   int max_blocks;       // width of the table
-  unsigned head_row;    // kv head * BLOCK_SIZE
-  unsigned block_rows;  // num_kv_heads * BLOCK_SIZE
-#else
-  unsigned first_row;   // of this extent and kv head
-#endif
+  unsigned head_row;    // kv head * slots of a block, or of the extent
+  unsigned block_rows;  // num_kv_heads * BLOCK_SIZE; of an extent, which begins at a slot, num_kv_heads
 };
 
 // The table entry that this lane needs for `tile`; reads within the table even when the tile is past the context.
 DEVICE int fetch_block(const Place& place, int tile, int lane) {
-#if PAGED
   int token = tile * TILE + (ONE_BLOCK_PER_TILE ? 0 : lane % TILE);
-  return __ldg(place.table + min(token / BLOCK_SIZE, place.max_blocks - 1));
-#else
-  return 0;
-#endif
+  return __ldg(place.table + (PAGED ? min(token / BLOCK_SIZE, place.max_blocks - 1) : 0));
 }
 
 // Row of the tile's first token, or of token lane % 16 where a tile can span blocks.
 DEVICE unsigned row_of_tile(const Place& place, int block, int tile, int lane) {
-#if PAGED
   int token = tile * TILE + (ONE_BLOCK_PER_TILE ? 0 : lane % TILE);
   return (unsigned)block * place.block_rows + place.head_row + token % BLOCK_SIZE;
-#else
-  return place.first_row + tile * TILE;
-#endif
 }
 
 // Row of token `slot` of the tile; slots past the context (`last` is the final valid one) repeat the last token, and

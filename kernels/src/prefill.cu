@@ -3,20 +3,20 @@
 //
 //   out[i, h] = softmax(scale * q[i, h] . K[s, h / GROUP, :past + i + 1]^T) V,   i-th new token of sequence s
 //
-// Cache layout as decode.cu: [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE].
+// PAGED or not, and the caches' layout, as decode.cu; an extent is read as one block that never ends.
 //
 // Grid (tiles of Q_ROWS new tokens, num_heads, num_seqs), the longest tile of a sequence first. 4 warps, each with
 // 16 * M_TILES query rows; K and V pass through shared memory in tiles of 64 tokens, double buffered by cp.async, so
 // one barrier a tile suffices. Rows are padded by 16 bytes: eight rows of one ldmatrix then touch all 32 banks once.
 // Block ids of the tile after next are fetched by one load per lane and handed around by shuffles.
 //
-// Runs where prefill_wgmma.cu cannot: GPUs other than Hopper, head sizes 80, 96 and 256; and for e4m3, short contexts,
-// and windows over small blocks.
+// Runs where prefill_tma.cu cannot: GPUs other than Hopper, head sizes 80, 96 and 256, blocks that are no power of two,
+// and e4m3. Measured (H200, fp16, 40 heads of 128; microseconds at 1x1024 / 1x4096 new tokens): 66 / 623.
 //
 // FP8: rows arrive as bytes in shared memory, and each thread widens what it copied; so K and V have one stage.
 // WINDOWED: tiles before the window of a thread block's first row are not read.
 //
-// Compile-time: HEAD_SIZE, GROUP, BLOCK_SIZE, BF16, FP8, WINDOWED. Shared memory: `mma_shared_bytes` of its launch.
+// Compile-time: HEAD_SIZE, GROUP, PAGED, BLOCK_SIZE, BF16, FP8, WINDOWED. Shared memory: see its launch.
 #include "common.cuh"
 
 #define NUM_WARPS 4
@@ -25,21 +25,21 @@
 #define K_ROWS 64
 #define PITCH (HEAD_SIZE + 8)  // values per row in shared memory
 #define VECTORS (HEAD_SIZE / 8)
+#define HEADS 1  // a row is a token
 #define STAGE (K_ROWS * PITCH)  // values of one K or V tile
 #define CTAS_PER_SM (HEAD_SIZE > 128 ? 1 : 2)
 #if FP8
 typedef unsigned char cached;
-#define STAGES 1
-#define COPIED (HEAD_SIZE / 16)        // vectors of 16 bytes of a cached row
-#define COPY_BYTES HEAD_SIZE           // from a row that was copied to the next
-#define COPY_STAGE (K_ROWS * HEAD_SIZE)
 #else
 typedef word16 cached;
-#define STAGES 2
-#define COPIED VECTORS
-#define COPY_BYTES (PITCH * 2)
-#define COPY_STAGE (STAGE * 2)
 #endif
+#define STAGES (FP8 ? 1 : 2)
+#define COPIED (HEAD_SIZE * (int)sizeof(cached) / 16)  // vectors of 16 bytes of a cached row
+#define COPY_BYTES (FP8 ? HEAD_SIZE : PITCH * 2)       // from a row that was copied to the next
+#define COPY_STAGE (K_ROWS * COPY_BYTES)
+
+// Byte offset of 16-byte vector `vector` of row `row` in shared memory.
+DEVICE unsigned place(int row, int vector) { return row * (PITCH * 2) + vector * 16; }
 
 // Row of token lane % 16 of this warp's 16 rows of a tile; tokens past the context repeat the last one, and those before
 // `start` that one.
@@ -77,19 +77,19 @@ DEVICE void widen_tile(word16* kv, const char* bytes) {
 }
 #endif
 
-#include "softmax.cuh"
+#include "prefill_rows.cuh"
 #include "prefill_mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(NUM_WARPS * 32, CTAS_PER_SM)
 prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
-        const cached* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const cached* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
         const cached* v_cache,    // as k_cache
-        const int* block_tables,  // [num_seqs, max_blocks]
+        const int* places,        // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
         const int* query_starts,  // [num_seqs + 1] first new token of each sequence
         const int* context_lens,  // [num_seqs] cached tokens, the new ones included
         float scale_log2,         // softmax scale * log2(e)
-        int q_stride, int num_kv_heads, int max_blocks,
+        int q_stride, int num_kv_heads, int places_width,
         const float* kv_scales,   // FP8: [2, num_kv_heads] of K, of V
         int window) {             // WINDOWED
   extern __shared__ __align__(16) word16 shared[];  // Q_ROWS + STAGES * 2 * K_ROWS rows of PITCH; FP8: K and V as bytes
@@ -99,8 +99,8 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   if (first >= num_new) return;
   int past = context_len - num_new, num_tiles = (past + min(first + Q_ROWS, num_new) + K_ROWS - 1) / K_ROWS;
   int start_token = WINDOWED ? max(0, past + first + 1 - window) : 0, first_tile = start_token / K_ROWS;
-  const int* table = block_tables + (long long)seq * max_blocks;
-  unsigned block_rows = (unsigned)num_kv_heads * BLOCK_SIZE, head_row = (unsigned)(head / GROUP) * BLOCK_SIZE;
+  const int* table = places + (long long)seq * places_width;
+  unsigned block_rows = num_kv_heads * (PAGED ? BLOCK_SIZE : 1), head_row = head / GROUP * (PAGED ? BLOCK_SIZE : table[1]);
   word16* kv = shared + Q_ROWS * PITCH;
   char* copies = (char*)(FP8 ? kv + 2 * STAGE : kv);
   float v_scale = 1;
@@ -147,12 +147,14 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     if (WINDOWED && key + K_ROWS <= position + 1 - window) continue;  // or before the window of every row
     float s[M_TILES][K_ROWS / 8][4];
     score(s, q_warp, k, lane);
-    if (key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window))
-      mask(s, position, key, window, lane);
+    bool hides = key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window);
 #pragma unroll
     for (int m = 0; m < M_TILES; m++) {
+      float(&scores)[K_ROWS / 2] = (float(&)[K_ROWS / 2])s[m];
+      int own = position + m * 16 + lane / 4, positions[2] = {own, own + 8};
       float shrink[2];
-      soften<K_ROWS>((float(&)[K_ROWS / 2])s[m], state.top[m], state.sum[m], shrink, scale_log2);
+      if (hides) mask<K_ROWS>(scores, positions, key, window, lane);
+      if (!soften<K_ROWS>(scores, state.top[m], state.sum[m], shrink, scale_log2)) continue;
 #pragma unroll
       for (int r = 0; r < 2; r++)
 #pragma unroll
@@ -161,6 +163,8 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     weigh(state, s, k + STAGE * 2, lane);
   }
   long long out_stride = (long long)num_heads * HEAD_SIZE;
-  store(state, shared + warp_row * PITCH, out + (start + first + warp_row) * out_stride + head * HEAD_SIZE, out_stride,
-        num_new - first - warp_row, v_scale, lane);
+#pragma unroll
+  for (int m = 0; m < M_TILES; m++)
+    store((float(&)[HEAD_SIZE / 2])state.o[m], state.sum[m], (char*)shared,
+          out + (start + first) * out_stride + head * HEAD_SIZE, out_stride, warp_row + m * 16, num_new - first, v_scale);
 }

@@ -4,46 +4,71 @@
 // First token of the first box that is read.
 DEVICE int first_box(const Item& item) { return item.low / BOX_ROWS * BOX_ROWS; }
 
-// First cache row of the box that this lane copies of a tile; boxes outside what is read repeat the first that is.
-DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int lane) {
-  int token = tile * K_ROWS + lane / SLABS * BOX_ROWS;
-  if (lane >= BOXES || token >= item.context_len || (WINDOWED && token < item.low)) token = first_box(item);
-  int block = b.block_tables[(long long)item.seq * b.max_blocks + token / BLOCK_SIZE];
-  return (block * b.num_kv_heads + item.head / GROUP) * BLOCK_SIZE + token % BLOCK_SIZE;
+// First cache row of a box of a tile; boxes outside what is read repeat the first that is.
+DEVICE int row_of_box(const Batch& b, const Item& item, int tile, int box) {
+  int token = tile * K_ROWS + box / SLABS * BOX_ROWS;
+  if (box >= BOXES || token >= item.context_len || (WINDOWED && token < item.low)) token = first_box(item);
+  const int* places = b.places + (long long)item.seq * b.places_width;
+  int kv_head = item.head / GROUP;
+  if (!PAGED) return places[0] * b.num_kv_heads + kv_head * places[1] + token;
+  return (places[token / BLOCK_SIZE] * b.num_kv_heads + kv_head) * BLOCK_SIZE + token % BLOCK_SIZE;
 }
 
-// A box of a tile by a tensor copy; `row` is this lane's.
-DEVICE void copy_box_of(unsigned tile, const TensorMap* map, int row, unsigned full, int lane) {
-  int slab = lane % SLABS, first = lane / SLABS * BOX_ROWS;
-  copy_box(tile + slab * SLAB_BYTES + first * 128, map, slab * 64, row, full);
+// The first cache rows of this lane's boxes of a tile: every 32nd.
+struct Rows {
+  int of[BOXES_OF_LANE];
+};
+
+DEVICE Rows rows_of_boxes(const Batch& b, const Item& item, int tile, int lane) {
+  Rows rows;
+#pragma unroll
+  for (int i = 0; i < BOXES_OF_LANE; i++) rows.of[i] = row_of_box(b, item, tile, i * 32 + lane);
+  return rows;
 }
 
-DEVICE void copy_tile(unsigned tile, const TensorMap* map, int row, unsigned full, int lane) {
-  if (lane == 0) expect_bytes(full, TILE_BYTES);
+// The boxes of a tile but those of rows `begin` to `end` by tensor copies.
+DEVICE void copy_boxes(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int begin, int end,
+                       unsigned full, int lane) {
+  if (lane == 0) expect_bytes(full, TILE_BYTES - (end - begin) * SLABS * 128);
   __syncwarp();
-  if (lane < BOXES) copy_box_of(tile, map, row, full, lane);
+#pragma unroll
+  for (int i = 0; i < BOXES_OF_LANE; i++) {
+    int box = i * 32 + lane, slab = box % SLABS, first = box / SLABS * BOX_ROWS;
+    if (box < BOXES && (box / SLABS < begin / BOX_ROWS || box / SLABS >= end / BOX_ROWS))
+      copy_box(tile + slab * SLAB_BYTES + first * 128, b.rows, slab * 64, cache.first_row + rows.of[i], full);
+  }
 }
 
-// As copy_tile, for a tile of V of which only the first `filled` rows hold tokens. The box in which they end comes by
+// As copy_boxes, for a tile of which only the first `filled` rows hold tokens. The box in which they end comes by
 // ordinary copies, with zeros behind the last token. `repeats`: boxes outside what is read repeat one that is full of
 // tokens; else they are zeros too.
-DEVICE void copy_last_values(unsigned tile, const Batch& b, int row, int filled, bool repeats, unsigned full, int lane) {
+DEVICE void copy_last_tile(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int filled,
+                           bool repeats, unsigned full, int lane) {
   int first = filled / BOX_ROWS * BOX_ROWS, begin = WINDOWED && !repeats ? 0 : first;
-  int end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : K_ROWS;
-  const word16* box = b.v + (long long)__shfl_sync(FULL_MASK, row, first / BOX_ROWS * SLABS % 32) * HEAD_SIZE;
+  int end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : K_ROWS, last_box = first / BOX_ROWS * SLABS;
+  int row = rows.of[0];
+#pragma unroll
+  for (int i = 1; i < BOXES_OF_LANE; i++) row = i == last_box / 32 ? rows.of[i] : row;
+  const word16* box = cache.values + (long long)__shfl_sync(FULL_MASK, row, last_box % 32) * HEAD_SIZE;
   for (int i = begin * VECTORS + lane; i < end * VECTORS; i += 32) {
     int r = i / VECTORS, vector = i % VECTORS;
     bool valid = r < filled && (!WINDOWED || r >= first);
-    copy_async(tile + place(r, vector), valid ? box + (r - first) * HEAD_SIZE + vector * 8 : b.v, valid ? 16 : 0);
+    copy_async(tile + place(r, vector), valid ? box + (r - first) * HEAD_SIZE + vector * 8 : cache.values,
+               valid ? 16 : 0);
   }
   commit_copies();
   wait_copies<0>();
   publish_shared();
   __syncwarp();
-  if (lane == 0) expect_bytes(full, TILE_BYTES - (end - begin) * SLABS * 128);
-  __syncwarp();
-  if (lane < BOXES && (lane / SLABS < begin / BOX_ROWS || lane / SLABS >= end / BOX_ROWS))
-    copy_box_of(tile, b.rows, b.v_row + row, full, lane);
+  copy_boxes(tile, b, cache, rows, begin, end, full, lane);
+}
+
+DEVICE void copy_tile(unsigned tile, const Batch& b, const Item& item, const Cache& cache, const Rows& rows, int filled,
+                      unsigned full, int lane) {
+  if (filled >= K_ROWS)
+    copy_boxes(tile, b, cache, rows, K_ROWS, K_ROWS, full, lane);
+  else
+    copy_last_tile(tile, b, cache, rows, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
 }
 
 // The copying warp: every tile of every item, as soon as a stage is free.
@@ -55,24 +80,24 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
     Item item = item_of(b, index);
     int drawn = item.end_tile ? 0 : draw_item(counter, num_items, lane);
     if (item.end_tile) {
-      int first_tile = item.low / K_ROWS, row = row_of_box(b, item, first_tile, lane);
+      int first_tile = item.low / K_ROWS;
+      Rows rows = rows_of_boxes(b, item, first_tile, lane);
       publish_item(item_numbers, barriers, index, items++, lane);
       for (int tile = first_tile; tile < item.end_tile; tile++, count++) {
-        int stage = count % 2, parity = count / 2 % 2 ^ 1, next = row;
+        int stage = count % 2, parity = count / 2 % 2 ^ 1;
+        Rows next = rows;
         if (tile + 1 < item.end_tile)
-          next = row_of_box(b, item, tile + 1, lane);
+          next = rows_of_boxes(b, item, tile + 1, lane);
         else
           drawn = draw_item(counter, num_items, lane);  // not earlier: the first free block takes the longest items
         wait_barrier(barriers + K_FREE + stage * 8, parity);
-        copy_tile(base + K_AT + stage * TILE_BYTES, b.rows, b.k_row + row, barriers + K_FULL + stage * 8, lane);
+        // The rest of a block may be read: its scores are masked. What lies behind an extent may be no memory.
+        copy_tile(base + K_AT + stage * TILE_BYTES, b, item, b.k, rows, PAGED ? K_ROWS : item.context_len - tile * K_ROWS,
+                  barriers + K_FULL + stage * 8, lane);
         wait_barrier(barriers + V_FREE + stage * 8, parity);
-        unsigned values = base + V_AT + stage * TILE_BYTES, full = barriers + V_FULL + stage * 8;
-        int filled = item.context_len - tile * K_ROWS;
-        if (filled >= K_ROWS)
-          copy_tile(values, b.rows, b.v_row + row, full, lane);
-        else
-          copy_last_values(values, b, row, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
-        row = next;
+        copy_tile(base + V_AT + stage * TILE_BYTES, b, item, b.v, rows, item.context_len - tile * K_ROWS,
+                  barriers + V_FULL + stage * 8, lane);
+        rows = next;
       }
     }
     index = __shfl_sync(FULL_MASK, drawn, 0);

@@ -1,13 +1,18 @@
 // Of prefill_tma.cu: what is computed at once, who takes it, and how the others hear of it.
 #pragma once
 
+struct Cache {
+  const word16* values;
+  int first_row;  // in the map of memory
+};
+
 struct Batch {
-  const word16 *q, *v;
+  const word16* q;
+  Cache k, v;
   const TensorMap* rows;  // memory from some address on, as rows of HEAD_SIZE values
-  int k_row, v_row;       // the caches' first rows there
   int q_stride;
-  const int *block_tables, *query_starts, *context_lens;
-  int num_kv_heads, max_blocks, num_seqs, num_tiles, group, window;
+  const int *places, *query_starts, *context_lens;
+  int num_kv_heads, places_width, num_seqs, num_tiles, group, window;
 };
 
 // Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there. They read from

@@ -1,4 +1,4 @@
-// Of prefill.cu: the products, the online softmax and the output of a warp's rows.
+// Of prefill.cu: the products of a warp's rows.
 #pragma once
 
 // s[m][n] = scores of 16 rows and 8 keys, unscaled.
@@ -29,20 +29,6 @@ DEVICE void score(float (&s)[M_TILES][K_ROWS / 8][4], unsigned q, unsigned k, in
   }
 }
 
-// Keys after a row's own position, or before its window, get no weight. `position` is that of the warp's row 0, `key`
-// the tile's first key.
-DEVICE void mask(float (&s)[M_TILES][K_ROWS / 8][4], int position, int key, int window, int lane) {
-#pragma unroll
-  for (int m = 0; m < M_TILES; m++)
-#pragma unroll
-    for (int n = 0; n < K_ROWS / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        int here = key + n * 8 + lane % 4 * 2 + i % 2, own = position + m * 16 + lane / 4 + i / 2 * 8;
-        if (here > own || (WINDOWED && here <= own - window)) s[m][n][i] = MASKED;
-      }
-}
-
 struct State {
   float top[M_TILES][2], sum[M_TILES][2], o[M_TILES][HEAD_SIZE / 8][4];
 };
@@ -66,31 +52,5 @@ DEVICE void weigh(State& state, const float (&s)[M_TILES][K_ROWS / 8][4], unsign
         mma(state.o[m][2 * d + 1], p[m][0], p[m][1], p[m][2], p[m][3], b[2], b[3]);
       }
     }
-  }
-}
-
-// Divides by the denominators, multiplies by V's scale, and writes through this warp's own rows of shared memory, 16
-// bytes per lane.
-DEVICE void store(State& state, word16* staging, word16* out, long long out_stride, int num_rows, float v_scale,
-                  int lane) {
-  __syncwarp();  // every lane has read its last query row
-#pragma unroll
-  for (int m = 0; m < M_TILES; m++)
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float sum = state.sum[m][r];
-      sum += __shfl_xor_sync(FULL_MASK, sum, 1);
-      sum += __shfl_xor_sync(FULL_MASK, sum, 2);
-      sum = v_scale / sum;
-      unsigned* row = (unsigned*)(staging + (m * 16 + r * 8 + lane / 4) * PITCH) + lane % 4;
-#pragma unroll
-      for (int d = 0; d < HEAD_SIZE / 8; d++)
-        row[d * 4] = pack(state.o[m][d][2 * r] * sum, state.o[m][d][2 * r + 1] * sum);
-    }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < M_TILES * VECTORS / 2; i++) {
-    int r = (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    if (r < num_rows) *(uint4*)(out + r * out_stride + vector * 8) = *(uint4*)(staging + r * PITCH + vector * 8);
   }
 }

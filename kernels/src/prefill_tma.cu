@@ -8,8 +8,8 @@
 //   wait K(n) | S = Q K(n) started | O += P(n-1) V(n-1) started | wait S, softmax | wait O, rescale where a maximum grew
 //
 // Pingpong: the warpgroups take turns at starting products, so that one computes its softmax while the other multiplies.
-// Lazy: a row's maximum is followed only where it grew by more than 2^8; weights stay below 2^8, the result is the same.
 // The tail of the last block has no tokens, perhaps NaN: its scores are masked, its rows of V arrive as zeros.
+// PAGED or not as decode.cu: a box is a block or 128 rows of one, of an extent BOX_ROWS rows.
 //
 // A warpgroup whose rows are all past the sequence's end only keeps the barriers going.
 // Halves: a warpgroup computes only half of the last tile where its rows see no more of it.
@@ -20,11 +20,11 @@
 // first.
 //
 // What each part is worth (H200, fp16, 40 heads of 128; microseconds at 1x4096 / 4x1024 / 16x161 new tokens): all 365 / 119 /
-// 49; without halves 382 / 123 / 52, without pingpong 403 / 135 / 49, without lazy 383 / 126 / 50.
+// 49; without halves 382 / 123 / 52, without pingpong 403 / 135 / 49, without lazy (prefill_rows.cuh) 383 / 126 / 50.
 // 32/8 heads, PACK off and on: 87 / 91 at 4x1024, 39 / 32 at 16x161; so short prompts only.
 // A wait for O in each branch after the softmax is slower by 5 to 6%: the assembler moves a common one before it.
 //
-// Compile-time: HEAD_SIZE (64, 128), GROUP, BLOCK_SIZE (8 to 256, powers of two), BF16, PACK, WINDOWED.
+// Compile-time: HEAD_SIZE (64, 128), GROUP, PAGED, BLOCK_SIZE (1 to 256, powers of two), BOX_ROWS, BF16, PACK, WINDOWED.
 #if PACK
 #define HEADS GROUP  // of an item: its rows are tokens, and of each token its heads
 #else
@@ -32,10 +32,11 @@
 #endif
 #include "common.cuh"
 #include "wgmma.cuh"
+#include "prefill_rows.cuh"
 
 #define NUM_THREADS 384
-#define BOX_ROWS (BLOCK_SIZE < K_ROWS ? BLOCK_SIZE : K_ROWS)
-#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile; one a lane
+#define BOXES (K_ROWS / BOX_ROWS * SLABS)  // of a tile
+#define BOXES_OF_LANE ((BOXES + 31) / 32)
 #define Q_TOKENS (Q_ROWS / HEADS)
 
 // Shared memory: Q, K twice, V twice, output on its way out, barriers.
@@ -48,37 +49,6 @@ enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_
 
 #include "prefill_items.cuh"
 #include "prefill_copies.cuh"
-
-#define SLACK 8.0f  // powers of two by which a maximum may lag behind
-
-// Online softmax of 64 rows: scores become weights; returns whether the output must shrink, and by which factors.
-template <int KEYS>
-DEVICE bool soften(float (&s)[KEYS / 2], float (&top)[2], float (&sum)[2], float (&shrink)[2], float scale_log2) {
-  bool grew = false;
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float high = s[2 * r];
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++) high = fmaxf(high, fmaxf(s[4 * n + 2 * r], s[4 * n + 2 * r + 1]));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
-    high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
-    high = fmaxf(high, top[r]);
-    if ((high - top[r]) * scale_log2 <= SLACK) high = top[r];
-    grew |= high > top[r];
-    shrink[r] = fast_exp2((top[r] - high) * scale_log2);
-    top[r] = high;
-    float offset = high * scale_log2, total[2] = {0, 0};
-#pragma unroll
-    for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float& x = s[4 * n + 2 * r + i];
-        total[i] += x = fast_exp2(x * scale_log2 - offset);
-      }
-    sum[r] = sum[r] * shrink[r] + (total[0] + total[1]);
-  }
-  return __any_sync(FULL_MASK, grew);
-}
 
 // What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
 struct Place {
@@ -183,7 +153,7 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
       add_last_values<128>(o, p, base + V_AT + last * TILE_BYTES);
     if (at.lane == 0) arrive(at.barriers + V_FREE + last * 8);
     store(o, sum, shared + O_AT, out + (item.start + item.first) * out_stride + item.head * HEAD_SIZE, out_stride,
-          own_row, num_rows);
+          own_row + threadIdx.x / 32 % 4 * 16, num_rows, 1);
   }
   if (warpgroup == 0) sync_named(1, 256);
 }
@@ -191,21 +161,22 @@ DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_lo
 extern "C" __global__ void __launch_bounds__(NUM_THREADS, 1)
 prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
         const word16* q,          // [num_tokens, num_heads, HEAD_SIZE], rows of q_stride values
-        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE]
+        const word16* k_cache,    // [num_blocks, num_kv_heads, BLOCK_SIZE, HEAD_SIZE] or extents of slots
         const word16* v_cache,    // as k_cache
-        const int* block_tables,  // [num_seqs, max_blocks]
+        const int* places,        // block table [num_seqs, places_width], or [num_seqs, 2]: first slot, capacity
         const int* query_starts,  // [num_seqs + 1] first new token of each sequence
         const int* context_lens,  // [num_seqs] cached tokens, the new ones included
         const TensorMap* rows,    // memory from `origin` on: [rows, HEAD_SIZE] by boxes of [BOX_ROWS, 64]
         address_t origin,         // at or below both caches, whole rows away
         int* counter,             // [2], zero before and after, or none
         float scale_log2,         // softmax scale * log2(e)
-        int q_stride, int num_kv_heads, int max_blocks, int num_seqs, int num_tiles, int group,
+        int q_stride, int num_kv_heads, int places_width, int num_seqs, int num_tiles, int group,
         int window) {             // WINDOWED
   extern __shared__ __align__(1024) char shared[];
-  Batch b = {q, v_cache, rows, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2)),
-             (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2)), q_stride, block_tables, query_starts, context_lens,
-             num_kv_heads, max_blocks, num_seqs, num_tiles, group, window};
+  Cache keys = {k_cache, (int)(((address_t)k_cache - origin) / (HEAD_SIZE * 2))};
+  Cache values = {v_cache, (int)(((address_t)v_cache - origin) / (HEAD_SIZE * 2))};
+  Batch b = {q, keys, values, rows, q_stride, places, query_starts, context_lens, num_kv_heads, places_width, num_seqs,
+             num_tiles, group, window};
   unsigned base = shared_address(shared), barriers = base + BARRIERS_AT;
   if (threadIdx.x == 0) {
     init_barrier(barriers + Q_FULL, 1);

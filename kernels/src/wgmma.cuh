@@ -1,5 +1,5 @@
-// Of prefill_wgmma.cu and prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
-// barriers in shared memory, named barriers, tensor copies; and a warpgroup's mask, last values and output.
+// Of prefill_tma.cu: warpgroup matrix products of Hopper (PTX ISA, wgmma.mma_async; target sm_90a),
+// barriers in shared memory, named barriers, tensor copies; and a warpgroup's products.
 #pragma once
 
 struct __align__(64) TensorMap {  // CUtensorMap, encoded by the host
@@ -155,17 +155,6 @@ DEVICE void pack_weights(unsigned (&p)[8][4], const float (&s)[KEYS / 2]) {
     for (int i = 0; i < 4; i++) p[n][i] = pack(s[8 * n + 2 * i], s[8 * n + 2 * i + 1]);
 }
 
-// Keys after a row's own position, or before its window, get no weight. `positions` are those of this lane's two rows,
-// `key` the tile's first.
-template <int KEYS>
-DEVICE void mask(float (&s)[KEYS / 2], const int (&positions)[2], int key, int window, int lane) {
-#pragma unroll
-  for (int i = 0; i < KEYS / 2; i++) {
-    int here = key + i / 4 * 8 + lane % 4 * 2 + i % 2, own = positions[i % 4 / 2];
-    if (here > own || (WINDOWED && here <= own - window)) s[i] = MASKED;
-  }
-}
-
 template <int KEYS>
 DEVICE void add_last_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4], unsigned v) {
   pin(o);
@@ -173,29 +162,4 @@ DEVICE void add_last_values(float (&o)[HEAD_SIZE / 2], const unsigned (&p)[8][4]
   start_values<KEYS>(o, p, v);
   wait_wgmma<0>();
   pin(o);
-}
-
-// Divides by the denominators and writes through this warp's own rows of shared memory, 16 bytes a lane. `own_row` is
-// the warpgroup's first; a token has HEADS rows.
-DEVICE void store(float (&o)[HEAD_SIZE / 2], float (&sum)[2], char* staging, word16* out, long long out_stride,
-                  int own_row, int num_rows) {
-  int lane = threadIdx.x % 32, first = own_row + threadIdx.x / 32 % 4 * 16;
-  __syncwarp();  // no lane reads these rows any more
-#pragma unroll
-  for (int r = 0; r < 2; r++) {
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 1);
-    sum[r] += __shfl_xor_sync(FULL_MASK, sum[r], 2);
-    float inverse = 1 / sum[r];
-#pragma unroll
-    for (int d = 0; d < VECTORS; d++)
-      *(unsigned*)(staging + place(first + r * 8 + lane / 4, d) + lane % 4 * 4) =
-          pack(o[4 * d + 2 * r] * inverse, o[4 * d + 2 * r + 1] * inverse);
-  }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < VECTORS / 2; i++) {
-    int r = first + (i * 32 + lane) / VECTORS, vector = (i * 32 + lane) % VECTORS;
-    if (r < num_rows)
-      *(uint4*)(out + r / HEADS * out_stride + r % HEADS * HEAD_SIZE + vector * 8) = *(uint4*)(staging + place(r, vector));
-  }
 }

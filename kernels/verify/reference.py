@@ -47,19 +47,11 @@ def dequantized(x: Tensor, scale: Tensor) -> Tensor:
     return x.view(torch.float8_e4m3fn).float() * scale[:, None]
 
 
-def paged_decode(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, context_lens: list[int],
-    window: int | None = None,
-) -> Tensor:  # fmt: skip
-    """float64 result of the decode kernels; a sequence without context gives zeros."""
-    return paged_prefill(q, k_cache, v_cache, block_tables, [1] * len(q), context_lens, window)
-
-
 def paged_prefill(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, query_lens: list[int], context_lens: list[int],
     window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """float64 result of the prefill kernel."""
+    """float64 result of the prefill kernels, and of decode with query_lens of 1; no context gives zeros."""
     out, start = torch.zeros(q.shape, dtype=torch.float64, device=q.device), 0
     for i, (num_new, length) in enumerate(zip(query_lens, context_lens, strict=True)):
         if length:
@@ -69,15 +61,10 @@ def paged_prefill(
     return out
 
 
-def interleave_keys(k_cache: Tensor) -> Tensor:
-    """[blocks, heads, block_size, size] -> the paper kernel's [blocks, heads, size / 8, block_size, 8]."""
-    blocks, heads, block_size, size = k_cache.shape
-    return k_cache.reshape(blocks, heads, block_size, size // 8, 8).transpose(2, 3).contiguous()
-
-
-def transpose_values(v_cache: Tensor) -> Tensor:
-    """[blocks, heads, block_size, size] -> the paper kernel's [blocks, heads, size, block_size]."""
-    return v_cache.transpose(2, 3).contiguous()
+def paper_layout(k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor]:
+    """K and V as the paper's kernel reads them: [blocks, heads, size / 8, block_size, 8], [.., size, block_size]."""
+    keys = k_cache.unflatten(3, (-1, 8)).transpose(2, 3)
+    return keys.contiguous(), v_cache.transpose(2, 3).contiguous()
 
 
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
@@ -114,6 +101,9 @@ class Form:
 
     def __str__(self) -> str:
         return "".join([", fp8"] * self.fp8 + [", window"] * (self.window is not None))
+
+
+PLAIN = Form()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,38 +145,28 @@ class Batch:
 
 
 def shuffled_tables(
-    rng: np.random.Generator, num_blocks: Sequence[int], spare: int, shared: bool
+    rng: np.random.Generator, num_blocks: Sequence[int] | np.ndarray, spare: int, shared: bool
 ) -> tuple[np.ndarray, int]:
     """A permuted block table and the pool size; if `shared`, sequences start with blocks of the first one."""
-    total = int(sum(num_blocks)) + spare
-    ids = rng.permutation(total)
-    table = np.full((len(num_blocks), max(1, max(num_blocks))), UNUSED_ID, np.int32)
-    start = 0
-    for row, count in enumerate(num_blocks):
-        table[row, :count] = ids[start : start + count]
-        start += count
-        if shared and row and rng.random() < 0.5:
-            common = int(rng.integers(0, min(count, num_blocks[0]) + 1))
+    counts = np.array(num_blocks)
+    table, total = np.full((len(counts), max(1, counts.max())), UNUSED_ID, np.int32), int(counts.sum()) + spare
+    table[np.arange(table.shape[1]) < counts[:, None]] = rng.permutation(total)[: counts.sum()]
+    for row, count in enumerate(counts[1:] if shared else (), 1):
+        if rng.random() < 0.5:
+            common = int(rng.integers(0, min(count, counts[0]) + 1))
             table[row, :common] = table[0, :common]
     return table, total
-
-
-def owned_slots(table: np.ndarray, lens: Sequence[int], block_size: int, total: int) -> np.ndarray:
-    """Mask [total, block_size] of the slots that some sequence's context covers."""
-    mask = np.zeros((total, block_size), bool)
-    for row, length in zip(table, lens, strict=True):
-        full, rest = divmod(length, block_size)
-        mask[row[:full]] = True
-        if rest:
-            mask[row[full], :rest] = True
-    return mask
 
 
 def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], num_queries: int | None = None) -> Batch:
     """A batch with NaN in its slots without an owner and blocks; inputs are first rounded to the storage type."""
     blocks = [-(-length // shape.block_size) for length in lens]
     table, total = shuffled_tables(rng, blocks, spare=3, shared=bool(rng.random() < 0.5))
-    mask = torch.from_numpy(owned_slots(table, lens, shape.block_size, total)).cuda()[:, None, :, None]
+    owned = np.zeros((total, shape.block_size), bool)
+    for row, length in zip(table, lens, strict=True):
+        ids, offsets = np.divmod(np.arange(length), shape.block_size)
+        owned[row[ids], offsets] = True
+    mask = torch.from_numpy(owned).cuda()[:, None, :, None]
     generator = torch.Generator("cuda").manual_seed(int(rng.integers(1 << 62)))
 
     def normal(*size: int) -> Tensor:
@@ -202,18 +182,13 @@ def random_batch(rng: np.random.Generator, shape: Shape, lens: Sequence[int], nu
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The same keys and values in one extent per sequence, with NaN in unused slots: K pool, V pool, extents."""
     shape, capacities = batch.shape, [length + 1 + 5 * (i % 2) for i, length in enumerate(batch.lens)]
-    firsts = np.concatenate([[0], np.cumsum(capacities)])
-    pools = []
+    *firsts, total = np.cumsum([0, *capacities]).tolist()
+    pools, nothing = [], NAN_E4M3 if batch.kv_scales is not None else float("nan")
     for cache in (batch.k_cache, batch.v_cache):
-        size, nothing = (
-            (int(firsts[-1]), shape.num_kv_heads, shape.head_size),
-            NAN_E4M3 if batch.kv_scales is not None else float("nan"),
-        )
-        pool = torch.full(size, nothing, dtype=cache.dtype, device="cuda")
-        for i, length in enumerate(batch.lens):
-            rows = gather(cache, batch.block_tables[i], length) if length else cache[:0, :, 0]
-            extent = pool[firsts[i] : firsts[i + 1]].view(shape.num_kv_heads, capacities[i], shape.head_size)
-            extent[:, :length] = rows.transpose(0, 1)
-        pools.append(pool)
-    extents = torch.tensor(list(zip(firsts[:-1].tolist(), capacities, strict=True)), dtype=torch.int32).cuda()
+        size = (total, shape.num_kv_heads, shape.head_size)
+        pools.append(torch.full(size, nothing, dtype=cache.dtype, device="cuda"))
+        for first, capacity, length, table in zip(firsts, capacities, batch.lens, batch.block_tables, strict=True):
+            extent = pools[-1][first : first + capacity].view(shape.num_kv_heads, capacity, shape.head_size)
+            extent[:, :length] = gather(cache, table, length).transpose(0, 1)
+    extents = torch.tensor(list(zip(firsts, capacities, strict=True)), dtype=torch.int32).cuda()
     return pools[0], pools[1], extents

@@ -6,7 +6,7 @@ and 2.5. Caches of e4m3 are compared with the values that they contain, so that 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -14,20 +14,19 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import FP8_SIZES, cache_defines, contiguous_decode, paged_decode, paper_decode
-from testbed.kernels.launch.compile import architecture, precompile
+from testbed.kernels.launch.attention import ENDLESS, FP8_SIZES, cache_defines, decode, paper_decode
+from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
-from testbed.kernels.launch.prefill_attention import constants, has_wgmma, paged_prefill
+from testbed.kernels.launch.prefill_attention import constants, has_wgmma, prefill
 from testbed.kernels.verify import reference
-from testbed.kernels.verify.reference import Form, Shape, random_batch, to_extents
+from testbed.kernels.verify.reference import PLAIN, Batch, Form, Shape, random_batch, to_extents
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
 HEAD_SIZES = (64, 80, 96, 128, 256)
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
-PLAIN = Form()
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
 
@@ -73,19 +72,23 @@ def cases(rounds: int) -> Iterator[Case]:
 
 def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[str, dict[str, int]]]:
     """All attention kernels of a shape and form, for parallel compilation."""
-    size, group = shape.block_size, shape.num_heads // shape.num_kv_heads
+    group, found = shape.num_heads // shape.num_kv_heads, []
     base = {"HEAD_SIZE": shape.head_size, "GROUP": group, "BF16": int(shape.dtype == torch.bfloat16)}
     base |= cache_defines(form.fp8, form.window is not None)
-    found = [
-        ("decode.cu", base | plan.constants | {"PAGED": 1, "BLOCK_SIZE": size}),
-        ("decode.cu", base | plan.constants | {"PAGED": 0, "BLOCK_SIZE": 1}),
-    ]
-    for kind, pack in prefill_kinds(shape, form).values():
-        source = {"mma": "prefill.cu", "wgmma": "prefill_wgmma.cu", "tma": "prefill_tma.cu"}[kind]
-        found.append((source, base | (constants(group, size, pack) if kind == "tma" else {"BLOCK_SIZE": size})))
-    if size & (size - 1) == 0 and form == PLAIN:
-        found.append(("paper_decode.cu", base | {"BLOCK_SIZE": size}))
+    for size in (shape.block_size, ENDLESS):
+        here = base | {"PAGED": int(size != ENDLESS), "BLOCK_SIZE": size}
+        found.append(("decode.cu", here | plan.constants))
+        for kind, pack in prefill_kinds(shape.head_size, size, form).values():
+            more = constants(group, size, pack) if kind == "tma" else {}
+            found.append(({"mma": "prefill.cu", "tma": "prefill_tma.cu"}[kind], here | more))
+    if in_paper_layout(shape, form):
+        found.append(("paper_decode.cu", base | {"BLOCK_SIZE": shape.block_size}))
     return found
+
+
+def in_paper_layout(shape: Shape, form: Form) -> bool:
+    """Whether the paper's kernel reads this shape and form."""
+    return shape.block_size & (shape.block_size - 1) == 0 and form == PLAIN
 
 
 def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
@@ -102,60 +105,63 @@ def check_forms(case: Case) -> dict[str, float]:
             for name, error in run(case, form).items()}  # fmt: skip
 
 
+def layouts(batch: Batch, form: Form, news: Sequence[int]) -> dict[str, tuple[torch.Tensor, ...]]:
+    """K cache, V cache and places of a batch in blocks and in extents."""
+    read = batch.without_unread(form.window, news)
+    return {"paged": (read.k_cache, read.v_cache, read.block_tables), "contiguous": to_extents(batch)}
+
+
 def check_decode(case: Case, form: Form) -> dict[str, float]:
     """Errors of the decode kernels on one batch."""
     rng, s, plan = np.random.default_rng(case.seed), case.shape, case.plan
     lens = random_lens(rng, min(case.longest, plan.chunk_tokens * 128))
     batch = random_batch(rng, s, lens)
     batch = batch.quantized(rng) if form.fp8 else batch
-    want = reference.paged_decode(batch.q, *batch.values, batch.block_tables, lens, form.window)
-    k_pool, v_pool, extents = to_extents(batch)
-    read = batch.without_unread(form.window, [1] * len(lens))
-    inputs = read.q, read.k_cache, read.v_cache, read.block_tables, read.context_lens
+    ones = [1] * len(lens)
+    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens, form.window)
     options = {"max_context_len": max(lens), "plan": plan, "kv_scales": batch.kv_scales, "window": form.window}
+
+    def run(caches: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        decode(out, batch.q, *caches, batch.context_lens, **options)
+
     runs: dict[str, Run] = {
-        f"paged_decode{form}": lambda out: paged_decode(out, *inputs, **options),
-        f"contiguous_decode{form}": lambda out: contiguous_decode(
-            out, batch.q, k_pool, v_pool, extents, batch.context_lens, **options
-        ),
+        f"{name}_decode{form}": partial(run, caches) for name, caches in layouts(batch, form, ones).items()
     }
-    if s.block_size & (s.block_size - 1) == 0 and form == PLAIN:
-        keys, values = reference.interleave_keys(batch.k_cache), reference.transpose_values(batch.v_cache)
+    if in_paper_layout(s, form):
+        caches = reference.paper_layout(batch.k_cache, batch.v_cache)
         runs["paper_decode"] = lambda out: paper_decode(
-            out, batch.q, keys, values, batch.block_tables, batch.context_lens, max_context_len=max(lens)
+            out, batch.q, *caches, batch.block_tables, batch.context_lens, max_context_len=max(lens)
         )
     return errors(batch.q, want, runs)
 
 
 def check_prefill(case: Case, form: Form) -> dict[str, float]:
     """Errors of the prefill kernels with random cached prefixes, some new prompts without any."""
-    rng = np.random.default_rng(case.seed + 1_000_000)
+    rng, s = np.random.default_rng(case.seed + 1_000_000), case.shape
     lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
     news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
-    batch = random_batch(rng, case.shape, lens, num_queries=sum(news))
+    batch = random_batch(rng, s, lens, num_queries=sum(news))
     batch = batch.quantized(rng) if form.fp8 else batch
     starts = torch.from_numpy(np.cumsum([0, *news]).astype(np.int32)).cuda()
     want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, news, lens, form.window)
-    read = batch.without_unread(form.window, news)
 
-    def run(kind: str, pack: bool, out: torch.Tensor) -> None:
+    def run(caches: tuple[torch.Tensor, ...], kind: str, pack: bool, out: torch.Tensor) -> None:
         options = {"max_query_len": max(news), "kind": kind, "pack": pack}
-        caches = read.k_cache, read.v_cache, read.block_tables
-        paged_prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
-                      window=form.window)  # fmt: skip
+        prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
+                window=form.window)  # fmt: skip
 
-    kinds = prefill_kinds(case.shape, form).items()
-    return errors(batch.q, want, {f"paged_prefill ({name}){form}": partial(run, *kind) for name, kind in kinds})
+    return errors(batch.q, want, {
+        f"{name}_prefill ({which}){form}": partial(run, caches, *kind)
+        for name, caches in layouts(batch, form, news).items()
+        for which, kind in prefill_kinds(s.head_size, s.block_size if name == "paged" else ENDLESS, form).items()
+    })  # fmt: skip
 
 
-def prefill_kinds(shape: Shape, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
-    """The prefill kernels that run here on this shape and form: kind, and whether it packs heads."""
+def prefill_kinds(head_size: int, block_size: int, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
+    """The prefill kernels that run here on blocks of this size, or on extents: kind, and whether it packs heads."""
     found = {"mma": ("mma", False)}
-    if has_wgmma(shape.head_size) and not form.fp8:
-        if form.window is None:
-            found["wgmma"] = ("wgmma", False)
-        if shape.block_size in BLOCK_SIZES_OF_TMA:
-            found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
+    if has_wgmma(head_size) and not form.fp8 and block_size in (*BLOCK_SIZES_OF_TMA, ENDLESS):
+        found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
     return found
 
 
@@ -174,10 +180,9 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     """Run all checks, report the worst error of each kernel and type; returns whether all are within tolerance."""
-    arch = architecture("{}{}".format(*torch.cuda.get_device_capability()))
     all_cases = list(cases(rounds))
     forms = [(case, form) for case in all_cases for form in case.forms]
-    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)], arch)
+    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)])
     found = defaultdict[tuple[str, torch.dtype], list[float]](list)
     for case in all_cases:
         for name, error in check_forms(case).items():

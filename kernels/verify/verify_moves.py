@@ -1,6 +1,7 @@
 """Checks of the kernels that only move bytes: exact against their references, other bytes unchanged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,37 +21,31 @@ def _size(rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def check_write(rng: np.random.Generator) -> bool:
-    """Fused reshape and write of strided K and V, some tokens skipped, in both layouts."""
+    """Fused reshape and write of strided K and V, some tokens skipped, to blocks in all forms and to rows."""
     heads, block_size, head_size = _size(rng)
-    num_blocks, num_tokens = 40, int(rng.integers(1, 41))
+    num_slots, num_tokens = 40 * block_size, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
-    qkv = torch.randn(num_tokens, 3, heads, head_size, device="cuda").to(dtype)
-    slots = rng.permutation(num_blocks * block_size)[:num_tokens]
-    slots[rng.random(num_tokens) < 0.2] = -1
-    mapping = torch.from_numpy(slots.astype(np.int64)).cuda()
-    size = (num_blocks, heads, block_size, head_size)
-    want_k, want_v, got_k, got_v = (torch.full(size, float("nan"), dtype=dtype, device="cuda") for _ in range(4))
-    reference.write_cache(want_k, qkv[:, 1], slots.tolist())
-    reference.write_cache(want_v, qkv[:, 2], slots.tolist())
-    write_cache(got_k, got_v, qkv[:, 1], qkv[:, 2], mapping)
-    same = _same(got_k, want_k) and _same(got_v, want_v)
-    if head_size != 80:
-        same &= _quantized_equally(qkv[:, 1], qkv[:, 2], slots, size, rng)
-    want = reference.interleave_keys(want_k), reference.transpose_values(want_v)
-    got = torch.full_like(want[0], float("nan")), torch.full_like(want[1], float("nan"))
-    write_cache(*got, qkv[:, 1], qkv[:, 2], mapping, paper_layout=True)
-    return same and _same(got[0], want[0]) and _same(got[1], want[1])
+    _, *new = torch.randn(num_tokens, 3, heads, head_size, device="cuda").to(dtype).unbind(1)
+    skipped, all_slots = rng.random(num_tokens) < 0.2, rng.permutation(num_slots * heads)
+    slots = np.where(skipped, -1, rng.permutation(num_slots)[:num_tokens])
+    rows = np.where(skipped[:, None], -1, all_slots[: num_tokens * heads].reshape(num_tokens, heads))
+    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, heads)).astype(np.float32)).cuda()
 
+    def written(want: Iterable[Tensor], where: np.ndarray, **options: Any) -> bool:
+        got = [torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan")) for cache in want]
+        write_cache(*got, *new, torch.from_numpy(where).cuda(), **options)
+        return all(map(_same, got, want))
 
-def _quantized_equally(
-    k: Tensor, v: Tensor, slots: np.ndarray, size: tuple[int, ...], rng: np.random.Generator
-) -> bool:
-    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, size[1])).astype(np.float32)).cuda()
-    want, got = (torch.full((2, *size), NAN_E4M3, dtype=torch.uint8, device="cuda") for _ in range(2))
-    for cache, new, scale in zip(want, (k, v), scales, strict=True):
-        reference.write_cache(cache, reference.quantized(new, scale), slots.tolist())
-    write_cache(*got, k, v, torch.from_numpy(slots.astype(np.int64)).cuda(), kv_scales=scales)
-    return torch.equal(got, want)
+    blocks = torch.full((2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device="cuda")
+    narrow, pools = torch.full_like(blocks, NAN_E4M3, dtype=torch.uint8), torch.full_like(blocks, float("nan"))
+    kept, owned = torch.from_numpy(~skipped).cuda(), torch.from_numpy(rows[~skipped]).cuda()
+    for i, x in enumerate(new):
+        reference.write_cache(blocks[i], x, slots.tolist())
+        reference.write_cache(narrow[i], reference.quantized(x, scales[i]), slots.tolist())
+        pools[i].view(-1, head_size)[owned] = x[kept]
+    same = written(blocks, slots) and written(reference.paper_layout(*blocks), slots, paper_layout=True)
+    same = same and written(pools.view(2, num_slots, heads, head_size), rows)
+    return same and (head_size == 80 or written(narrow, slots, kv_scales=scales))
 
 
 def check_copy(rng: np.random.Generator) -> bool:

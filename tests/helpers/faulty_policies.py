@@ -61,7 +61,7 @@ def caught(policy: type[Paged], num_seqs: int, device: str, dtype: torch.dtype) 
     pool = PoolSpec(88, 256, host(256))
     scheduler = MixedPrefill(policy(pool, block_size=4), Swap(), max_num_batched_tokens=64, max_num_seqs=16)
     arch = Architecture(SHAPE, "opt")
-    options = Options(device, dtype, debug=True, clock=StepClock())
+    options = Options(debug=True, clock=StepClock())
     engine = assemble(scheduler, pool, arch, random_weights(arch, 0, device, dtype), options)
     try:
         engine.serve([Request(i, i * 10**12, *lengths, num_seqs) for i, lengths in enumerate(LENGTHS)])

@@ -1,6 +1,9 @@
 """Every kernel source compiles for the GPUs in use, without one: a covering subset here, the full grid as slow test."""
 
+from hashlib import sha256
+
 import pytest
+from kept import same_as_kept
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 pytest.importorskip("torch", reason="torch is not installed")
@@ -17,8 +20,8 @@ from testbed.kernels.verify.verify_attention import SMALL_CASES, Case, cases, va
 
 NORMS = ((5120, 256, 1), (896, 128, 0), (9216, 1024, 1))
 OTHERS = [
-    *(("cache_ops.cu", {"HEAD_SIZE": 128, "BLOCK_SIZE": block, "PAPER_LAYOUT": paper, "BF16": 0, "FP8": fp8})
-      for block, paper, fp8 in ((16, 0, 0), (3, 1, 0), (16, 0, 1))),
+    *(("cache_ops.cu", {"HEAD_SIZE": 128, "BF16": fp8, "FP8": fp8, "PAGED": paged, "BLOCK_SIZE": n, "PAPER_LAYOUT": p})
+      for paged, n, p, fp8 in ((1, 16, 0, 0), (1, 3, 1, 0), (1, 16, 0, 1), (0, 1, 0, 1))),
     *(("network.cu", {"HEAD_SIZE": 64, "BF16": bf16}) for bf16 in (0, 1)),
     *(("network.cu", {"BF16": 0, "HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": shift, "CARRY": shift})
       for hidden, threads, shift in NORMS),
@@ -36,9 +39,7 @@ def compiles(case: Case, arch: str, but: str = "") -> set[str]:
 def test_attention_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
     sources = compiles(case, "sm_90a", but="prefill_tma.cu")  # slow to compile: test_launch.py does
-    hopper = case.shape.head_size in (64, 128)
-    assert ("prefill_wgmma.cu" in sources) == hopper
-    assert ("prefill_tma.cu" in sources) == (hopper and case.shape.block_size >= 8)
+    assert ("prefill_tma.cu" in sources) == (case.shape.head_size in (64, 128))
 
 
 def test_attention_compiles_for_older_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +47,14 @@ def test_attention_compiles_for_older_gpus(monkeypatch: pytest.MonkeyPatch) -> N
     assert compiles(SMALL_CASES[0], "sm_89") == {"decode.cu", "prefill.cu", "paper_decode.cu"}
     for variant in (*variants(SMALL_CASES[5].shape, SMALL_CASES[5].plan), OTHERS[0]):
         assert compile_cubin(*variant, "sm_80")[:4] == b"\x7fELF"
+
+
+def test_variants_are_those_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
+    lines = [(case, form, *one) for case in SMALL_CASES for form in case.forms
+             for one in variants(case.shape, case.plan, form)]  # fmt: skip
+    every = [(case, case.forms, variants(case.shape, case.plan)) for case in cases(2)]
+    assert same_as_kept(request, "variants.txt", [*lines, len(every), sha256(repr(every).encode()).hexdigest()])
 
 
 @pytest.mark.parametrize("variant", OTHERS, ids=str)

@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from testbed.kernels.ladder import measure as ladder  # noqa: E402
-from testbed.kernels.launch.attention import paged_decode  # noqa: E402
+from testbed.kernels.launch.attention import decode  # noqa: E402
 from testbed.kernels.verify.reference import Shape, random_batch  # noqa: E402
 from testbed.kernels.verify.verify_attention import SMALL_CASES, TOLERANCE, Case, cases, check_forms  # noqa: E402
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
@@ -31,13 +31,13 @@ def test_cupy_streams_and_graphs_give_equal_results() -> None:
     batch = random_batch(np.random.default_rng(0), Shape(8, 2, 128), [5, 700, 64])
     inputs = (batch.q, batch.k_cache, batch.v_cache, batch.block_tables, batch.context_lens)
     want, got = torch.empty_like(batch.q), torch.zeros_like(batch.q)
-    paged_decode(want, *inputs, max_context_len=700)
-    paged_decode(*(cupy.asarray(x) for x in (got, *inputs)), max_context_len=700)
+    decode(want, *inputs, max_context_len=700)
+    decode(*(cupy.asarray(x) for x in (got, *inputs)), max_context_len=700)
     cupy.cuda.get_current_stream().synchronize()
     assert torch.equal(got, want)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        paged_decode(got, *inputs, max_context_len=700)
+        decode(got, *inputs, max_context_len=700)
     for _ in range(3):
         got.zero_()
         graph.replay()

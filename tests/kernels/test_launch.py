@@ -1,16 +1,21 @@
-"""Launches without a GPU: arguments as the driver reads them, how decode is cut, which prefill kernel can run."""
+"""Launches without a GPU: what the driver gets, exactly; how decode is cut, which prefill kernel can run."""
 
 import ctypes
+from hashlib import sha256
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from kept import same_as_kept
+from test_refusals import BASE, CALLS, WRAPPERS, FakeArray, made
 
+pytest.importorskip("torch", reason="torch is not installed")
+
+from testbed.kernels.engine import maths
+from testbed.kernels.launch import attention, cache_ops, prefill_attention
 from testbed.kernels.launch import launch as module
-from testbed.kernels.launch import prefill_attention
-from testbed.kernels.launch.attention import Shapes, cache_defines
+from testbed.kernels.launch.attention import ENDLESS, Shapes
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 from testbed.kernels.launch.launch import Launch, packed
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES, constants, evenly, fastest, origin_of, takes
@@ -35,7 +40,7 @@ def test_launch_passes_argument_addresses_to_the_driver(monkeypatch):
 
     fake = SimpleNamespace(cuda=SimpleNamespace(driver=SimpleNamespace(launchKernel=driver)))
     monkeypatch.setattr(module, "require_gpu", lambda: fake)
-    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), (128,), (11, 22, np.int32(-4)), 1024)
+    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), 128, (11, 22, np.int32(-4)), 1024)
     bound(900)
     bound.point(1, 33)
     bound(901)
@@ -61,65 +66,62 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
-@given(
-    st.integers(1, 2_000),
-    st.integers(1, 64),
-    st.sampled_from(sorted(CTAS_PER_SM)),
-    st.integers(1, 131_072),
-    st.sampled_from([78, 108, 132]),
-    st.booleans(),
-    st.sampled_from([0, 1, 100, 1024, 4096]),
-)
-def test_every_decode_plan_is_valid(
-    num_seqs: int, groups: int, head_size: int, longest: int, num_sms: int, fp8: bool, window: int
-) -> None:
-    plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
-    assert (plan.chunk_tokens - (TILE if window else 0)) % (TILE * plan.num_warps) == 0
-    assert 1 <= plan.num_chunks(plan.most_read(longest, window)) <= MAX_CHUNKS
-    assert plan.num_warps in (2, 4, 8)
-    assert plan.ctas_per_sm >= 1
-    if plan.wave:
-        assert num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
+def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+
+    def load(source, name, **defines):
+        return SimpleNamespace(text=f"{source} {name} {defines}")
+
+    def bound(kernel, grid, threads, arguments, shared_bytes=0):
+        assert getattr(kernel, "max_dynamic_shared_size_bytes", 1 << 20) >= shared_bytes
+        cells = [f"{one:.6g}" if isinstance(one, np.floating) else int(one) for one in arguments]
+        lines.append(f"{kernel.text}, grid {tuple(grid)} of {threads}, {shared_bytes} bytes: {cells}")
+        return lambda stream: None
+
+    stream, runtime = SimpleNamespace(ptr=5), SimpleNamespace(getDevice=lambda: 0)
+    cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
+    gpu = SimpleNamespace(cuda=cuda, zeros=lambda shape, kind: FakeArray(shape, kind, pointer=len(shape) << 30))
+    fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda device: 132,
+             "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
+             "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
+    for one in (attention, cache_ops, prefill_attention, maths, module):
+        for name in fakes.keys() & vars(one).keys():
+            monkeypatch.setattr(one, name, fakes[name])
+    for name, call in CALLS.items():
+        lines.append(f"{name}:")
+        WRAPPERS[call["wrapper"]](**made(call))
+    assert same_as_kept(request, "launches.txt", lines)
 
 
-def test_windows_are_split_as_contexts_of_their_length() -> None:
-    plan = plan_decode(32, 8, 128, 16_384, 132, window=1024)
-    assert plan.most_read(16_384, 1024) == 1024 + TILE - 1  # a window may begin inside a tile
-    assert plan.num_chunks(plan.most_read(16_384, 1024)) == plan_decode(32, 8, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(32, 8, 128, 4096, 132, fp8=True).chunk_tokens == 2048
-
-
-def test_chunks_fill_the_gpu_only_where_heads_do_not() -> None:
-    assert plan_decode(32, 40, 128, 1024, 132).num_chunks(1024) == 1
-    assert plan_decode(8, 40, 128, 64, 132).num_chunks(64) == 1
-    plan = plan_decode(1, 40, 128, 16_384, 132)
-    assert 0.8 * 132 * plan.ctas_per_sm <= 40 * plan.num_chunks(16_384) <= 132 * plan.ctas_per_sm
-
-
-def test_two_chunks_run_in_one_wave_when_worthwhile() -> None:
-    assert plan_decode(8, 8, 128, 8192, 132).wave
-    assert not plan_decode(8, 8, 128, 1024, 132).wave  # short contexts: finding the chunks takes longer than it saves
-    assert not plan_decode(6, 8, 128, 8192, 132).wave  # 96 of 132 would run
-    assert not plan_decode(64, 1, 128, 8192, 132).wave  # more sequences than lanes
-
-
-BASE = 0x7F12 << 32  # an address such as allocators give
+def test_decode_plans_are_valid_and_those_that_are_kept(request) -> None:
+    around = [n + d for n in (2, 16, 256, 512, 1024, 2048, 4096, 8192, 65_536) for d in (-1, 0, 1)]
+    cases = [*product((1, 2, 8, 31, 32, 33, 64, 132, 200), (1, 4, 8, 40), sorted(CTAS_PER_SM), around)]
+    plans = []
+    for fp8, window, num_sms in ((False, 0, 132), (True, 0, 108), (False, 100, 78), (True, 2000, 132)):
+        for num_seqs, groups, head_size, longest in cases:
+            plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
+            assert (plan.chunk_tokens - (TILE if window else 0)) % (TILE * plan.num_warps) == 0
+            assert 1 <= plan.num_chunks(plan.most_read(longest, window)) <= MAX_CHUNKS
+            assert not plan.wave or num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
+            plans.append((num_seqs, groups, head_size, longest, plan, plan.constants))
+    shown = [f"{seqs} x {longest}, {groups} of {size}: {plan}" for seqs, groups, size, longest, plan, _ in plans[::37]]
+    assert same_as_kept(request, "decode_plans.txt", [*shown, sha256(repr(plans).encode()).hexdigest()])
 
 
 def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: int = 0) -> Shapes:
-    return Shapes(100, 8, 2, head_size, 1000, block_size, 8 * head_size, False, scales, window)
+    return Shapes(100, 8, 2, head_size, 32000, block_size, 8 * head_size, 0, scales, window)
 
 
 @pytest.mark.parametrize(
-    ("head_size", "block_size", "bf16", "pack", "windowed"),
-    [(128, 16, 0, True, False), (64, 8, 1, True, True), (128, 256, 1, False, False)],
+    ("head_size", "block_size", "pack", "window"),
+    [(128, 16, True, 0), (64, 8, True, 9), (128, ENDLESS, False, 0), (64, 1, False, 0)],
 )
-def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, bf16, pack, windowed) -> None:
+def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, pack, window) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
-    defines = {"HEAD_SIZE": head_size, "GROUP": 4, "BF16": bf16, **cache_defines(False, windowed)}
-    (found,) = resources("prefill_tma.cu", {**defines, **constants(4, block_size, pack)}, "sm_90a")
+    defines = shapes(head_size, block_size, window=window).defines | constants(4, block_size, pack)
+    (found,) = resources("prefill_tma.cu", defines, "sm_90a")
     assert (found.spill_bytes, found.notes) == (0, "")
 
 
@@ -151,10 +153,9 @@ def test_caches_must_fit_one_tensor_map() -> None:
 def test_fastest_usable_kernel_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     caches = [BASE, BASE + (1 << 30)]
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    assert {fastest(shapes(block_size=size), caches, 4096) for size in BLOCK_SIZES} == {"tma"}
-    assert {fastest(shapes(block_size=size), caches, 4096) for size in (1, 2, 3, 4, 24)} == {"wgmma"}
-    assert fastest(shapes(block_size=1), caches, 100) == fastest(shapes(block_size=1, window=64), caches, 4096) == "mma"
-    assert fastest(shapes(window=64), caches, 4096) == "tma"
-    assert fastest(shapes(scales=BASE), caches, 4096) == fastest(shapes(80), caches, 4096) == "mma"
+    assert {fastest(shapes(block_size=size), caches) for size in (*BLOCK_SIZES, ENDLESS)} == {"tma"}
+    assert {fastest(shapes(block_size=size), caches) for size in (3, 24)} == {"mma"}
+    assert fastest(shapes(window=64), caches) == "tma"
+    assert fastest(shapes(scales=BASE), caches) == fastest(shapes(80), caches) == "mma"
     monkeypatch.setattr(prefill_attention, "has_wgmma", lambda head_size: False)
-    assert fastest(shapes(), caches, 4096) == "mma"
+    assert fastest(shapes(), caches) == "mma"

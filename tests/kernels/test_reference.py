@@ -35,7 +35,7 @@ def test_paged_decode_equals_full_attention(rng: np.random.Generator, block_size
     order = rng.permutation(-(-37 // block_size) + 2)
     (k_cache, table), (v_cache, _) = cache_of(k, block_size, order), cache_of(v, block_size, order)
     q = torch.randn(2, 4, 8, dtype=torch.float64)
-    got = reference.paged_decode(q, k_cache, v_cache, torch.stack([table, table]), [37, 0])
+    got = reference.paged_prefill(q, k_cache, v_cache, torch.stack([table, table]), [1, 1], [37, 0])
     assert torch.allclose(got[0], reference.full_attention(q[:1], k, v)[0], atol=1e-12)
     assert (got[1] == 0).all()
 
@@ -70,7 +70,7 @@ def test_e4m3_rounds_to_the_nearest_and_saturates() -> None:
 
 def test_layout_of_the_paper_is_a_permutation() -> None:
     cache = torch.randn(3, 2, 16, 64)
-    keys, values = reference.interleave_keys(cache), reference.transpose_values(cache)
+    keys, values = reference.paper_layout(cache, cache)
     assert (keys.shape, values.shape) == ((3, 2, 8, 16, 8), (3, 2, 64, 16))
     assert torch.equal(keys[1, 0, 5, 9], cache[1, 0, 9, 40:48])
     assert torch.equal(values[1, 0, :, 9], cache[1, 0, 9])

@@ -1,27 +1,24 @@
 """Every wrapper names the argument that it refuses, before anything touches a GPU."""
 
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from kept import GOLDEN
 from refusals import refuses
 
-from testbed.kernels.launch import compile
-from testbed.kernels.launch.attention import contiguous_decode, paged_decode, paper_decode
-from testbed.kernels.launch.cache_ops import (
-    copies_of_runs,
-    copy_blocks,
-    gather_blocks,
-    runs,
-    scatter_blocks,
-    swap_fused,
-    write_cache,
-)
+pytest.importorskip("torch", reason="torch is not installed")
+
+from testbed.kernels.engine import maths
+from testbed.kernels.launch import attention, cache_ops, compile, prefill_attention
+from testbed.kernels.launch.attention import Workspace, decode
+from testbed.kernels.launch.cache_ops import copies_of_runs, runs, swap_fused
 from testbed.kernels.launch.compile import KernelsUnavailable
-from testbed.kernels.launch.prefill_attention import paged_prefill
+from testbed.kernels.launch.decode_plan import DecodePlan
 
 
 @dataclass
@@ -38,141 +35,72 @@ class FakeArray:
 
     def __post_init__(self) -> None:
         self.dtype = np.dtype(self.dtype)
-        dense, strides = 1, []
-        for size in reversed(self.shape):
-            strides.append(dense)
-            dense *= size
-        chosen = self.element_strides or tuple(reversed(strides))
-        self.strides = tuple(stride * self.dtype.itemsize for stride in chosen)
+        dense = np.cumprod([1, *self.shape[:0:-1]])[::-1].tolist()
+        self.strides = tuple(stride * self.dtype.itemsize for stride in self.element_strides or dense)
         self.data = SimpleNamespace(ptr=self.pointer)
 
 
-def decode_arguments(**changed: Any) -> dict[str, Any]:
-    """Valid arguments of paged_decode: 2 sequences, 8 heads over 2 kv heads of 64, 5 blocks of 16."""
-    arguments = {
-        "out": FakeArray((2, 8, 64)),
-        "q": FakeArray((2, 8, 64)),
-        "k_cache": FakeArray((5, 2, 16, 64)),
-        "v_cache": FakeArray((5, 2, 16, 64)),
-        "block_tables": FakeArray((2, 3), "int32"),
-        "context_lens": FakeArray((2,), "int32"),
-        "max_context_len": 40,
+WRAPPERS = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
+CALLS = tomllib.loads((GOLDEN / "calls.toml").read_text())
+REFUSALS = tomllib.loads((GOLDEN / "refusals.toml").read_text())["refusals"]
+TYPES = {"float16", "float32", "uint8", "int32", "int64"}
+BASE = 0x7F12 << 32  # an address such as allocators give
+
+
+def made(*calls: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a call says, and those that later ones replace."""
+    shapes = {
+        name: (kind, shape) for call in calls for kind in TYPES & call.keys() for name, shape in call[kind].items()
     }
-    return arguments | changed
+    options = {name: value for call in calls for name, value in call.items()}
+    strides, addresses = (options.pop(name, {}) for name in ("strides", "addresses"))
+    for i, (name, (kind, shape)) in enumerate(sorted(shapes.items())):
+        wide = (384 * shape[1], *shape[2:], 1) if name in ("q", "k", "v") and len(shape) == 3 else None  # of a product
+        options[name] = FakeArray(tuple(shape), kind, strides.get(name, wide), addresses.get(name, BASE + (i << 12)))
+    return {name: value for name, value in options.items() if name not in {*TYPES, "wrapper", "call", "error"}}
 
 
-PAPER = {"k_cache": FakeArray((5, 2, 8, 16, 8)), "v_cache": FakeArray((5, 2, 64, 16))}
-WRONG_DECODE = [
-    ("q", FakeArray((2, 8)), "expected shape"),
-    ("q", FakeArray((2, 8, 64), "float32"), "expected float16 or bfloat16"),
-    ("q", FakeArray((2, 8, 72)), "head size 72"),
-    ("q", FakeArray((2, 7, 64)), "shape"),
-    ("q", FakeArray((2, 8, 64), pointer=8), "multiples of 16 bytes"),
-    ("q", FakeArray((2, 8, 64), element_strides=(513, 64, 1)), "multiples of 16 bytes"),
-    ("q", FakeArray((2, 8, 64), element_strides=(1024, 128, 1)), "dimension 1 has stride 128"),
-    ("out", FakeArray((2, 8, 64), "float32"), "expected float16"),
-    ("out", FakeArray((3, 8, 64)), "expected shape"),
-    ("k_cache", FakeArray((5, 2, 16, 128)), "expected shape"),
-    ("k_cache", FakeArray((5, 3, 16, 64)), "expected shape"),
-    ("k_cache", FakeArray((5, 2, 16, 64), "float32"), "expected float16"),
-    ("v_cache", FakeArray((4, 2, 16, 64)), "expected shape"),
-    ("v_cache", FakeArray((5, 2, 16, 64), element_strides=(4096, 2048, 64, 2)), "stride"),
-    ("block_tables", FakeArray((2, 3), "int64"), "expected int32"),
-    ("block_tables", FakeArray((3, 3), "int32"), "expected shape"),
-    ("block_tables", FakeArray((2, 2), "int32"), "too few for 40 tokens"),
-    ("context_lens", FakeArray((2, 1), "int32"), "expected shape"),
-    ("context_lens", FakeArray((2,), "int64"), "expected int32"),
-    ("q", [1, 2], "expected a torch or CuPy array"),
-    ("q", np.zeros((2, 8, 64), np.float16), "host memory"),
-]
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: one["error"])
+def test_arguments_are_refused_by_name(refusal: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "compute_capability", lambda: 90)
+    base = CALLS[refusal["call"]]
+    message = refuses(refusal["error"], WRAPPERS[base["wrapper"]], **made(base, refusal), error=(ValueError, TypeError))
+    assert message.startswith(refusal["error"].partition(":")[0])
 
 
-@pytest.mark.parametrize(("name", "value", "message"), WRONG_DECODE)
-def test_decode_refuses_wrong_arguments_by_name(name: str, value: Any, message: str) -> None:
-    reported = refuses(message, paged_decode, **decode_arguments(**{name: value}), error=(ValueError, TypeError))
-    expected = {"q" if "heads" in message else name, "out", "v_cache"}
-    assert reported.split(":")[0].split("[")[0] in expected
+@pytest.mark.parametrize("value", [[1, 2], np.zeros((2, 8, 64), np.float16)])
+def test_arrays_of_others_are_refused(value: Any) -> None:
+    kind = type(value).__name__
+    refuses(
+        f"q: expected a torch or CuPy array, got {kind}",
+        decode,
+        **made(CALLS["decode"]) | {"q": value},
+        error=TypeError,
+    )
 
 
-def caches(*shape: int, **kind: Any) -> dict[str, Any]:
-    return {name: FakeArray(shape, **kind) for name in ("k_cache", "v_cache")}
-
-
-def scales(*shape: int) -> FakeArray:
-    return FakeArray(shape, "float32")
-
-
-def contiguous(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    """Arguments of contiguous_decode with these extents."""
-    arguments = decode_arguments(**caches(80, 2, 64), extents=FakeArray(shape, dtype))
-    del arguments["block_tables"]
-    return arguments
-
-
-def prefill(num_starts: int, **changed: Any) -> dict[str, Any]:
-    """Arguments of paged_prefill for 9 tokens."""
-    arguments = decode_arguments(q=FakeArray((9, 8, 64)), out=FakeArray((9, 8, 64)), **changed)
-    del arguments["max_context_len"]
-    return {**arguments, "query_starts": FakeArray((num_starts,), "int32")}
-
-
-E4M3 = caches(5, 2, 16, 64, dtype="uint8")
-NARROW = caches(5, 2, 16, 80, dtype="uint8") | {name: FakeArray((2, 8, 80)) for name in ("q", "out")}
-PAPER_24 = {"k_cache": FakeArray((5, 2, 8, 24, 8)), "v_cache": FakeArray((5, 2, 64, 24))}
-CALLS = [
-    (paged_decode, caches(5, 2, 512, 64), ValueError, "k_cache: block size: expected 1 to 256, got 512"),
-    (paged_decode, caches(1 << 26, 2, 16, 64), ValueError, "k_cache: 2147483648 rows"),
-    (paged_decode, E4M3, TypeError, "k_cache: expected float16, got uint8"),
-    (paged_decode, {"kv_scales": scales(2, 2)}, TypeError, "k_cache: expected float8_e4m3fn or uint8, got float16"),
-    (paged_decode, {**E4M3, "kv_scales": scales(2, 8)}, ValueError, r"kv_scales: expected shape \[2, 2\]"),
-    (paged_decode, {**NARROW, "kv_scales": scales(2, 2)}, ValueError, "no kernel of e4m3 for head size 80"),
-    (paged_decode, {"window": 0}, ValueError, "window: expected 1 to"),
-    (contiguous_decode, contiguous((2, 3), "int32"), ValueError, r"extents: expected shape \[2, 2\]"),
-    (contiguous_decode, contiguous((2, 2), "int64"), TypeError, "extents: expected int32"),
-    (paged_prefill, prefill(2, max_query_len=5), ValueError, r"query_starts: expected shape \[3\]"),
-    (paged_prefill, prefill(3, max_query_len=10), ValueError, "max_query_len: expected 1 to 9, got 10"),
-    (paged_prefill, prefill(3, max_query_len=2, kind="wgmma", window=8), ValueError, "kind=wgmma: knows no window"),
-    (paper_decode, {}, ValueError, "v_cache: expected shape"),
-    (paper_decode, {"v_cache": FakeArray((5, 2, 64, 16))}, ValueError, "k_cache: expected shape"),
-    (paper_decode, {**PAPER, "max_context_len": 100_000}, ValueError, "max_context_len"),
-    (paper_decode, PAPER_24, ValueError, "power of two"),
-]
-
-
-@pytest.mark.parametrize(("kernel", "arguments", "error", "message"), CALLS)
-def test_attention_refuses_what_it_does_not_support(kernel: Any, arguments: Any, error: Any, message: str) -> None:
-    given = arguments if kernel in (contiguous_decode, paged_prefill) else decode_arguments(**arguments)
-    refuses(message, kernel, **given, error=error)
-
-
-@pytest.mark.parametrize(
-    ("changed", "options", "message"),
-    [
-        ({2: FakeArray((7, 3, 64))}, {}, "k: expected shape"),
-        ({3: FakeArray((6, 2, 64))}, {}, "v: expected shape"),
-        ({4: FakeArray((7,), "int32")}, {}, "slot_mapping: expected int64"),
-        ({}, {"paper_layout": True}, "k_cache: expected shape"),
-    ],
-)
-def test_cache_write_refuses_wrong_arguments_by_name(changed: dict[int, Any], options: Any, message: str) -> None:
-    cache, new = FakeArray((5, 2, 16, 64)), FakeArray((7, 2, 64))
-    arguments = dict(enumerate((cache, cache, new, new, FakeArray((7,), "int64")))) | changed
-    refuses(message, write_cache, *arguments.values(), **options, error=(ValueError, TypeError))
-
-
-def test_block_copies_refuse_wrong_arguments_by_name() -> None:
-    pool, ids = FakeArray((4, 9, 2, 16, 64)), FakeArray((3,), "int32")
-    refuses("pairs: expected shape", copy_blocks, pool, ids, error=ValueError)
-    refuses("pool: expected shape", copy_blocks, FakeArray((4, 9, 2, 16)), FakeArray((3, 2), "int32"), error=ValueError)
-    refuses("staging: has 2 blocks", gather_blocks, FakeArray((2, 4, 2, 16, 64)), pool, ids, error=ValueError)
-    staging, host = FakeArray((3, 4, 2, 16, 64)), FakeArray((9, 4, 2, 16, 64))
-    refuses("ids: expected int32", scatter_blocks, pool, staging, FakeArray((3,), "int64"), error=TypeError)
-    refuses("host_pool", swap_fused, pool, host, ids, [(0, 0)], staging, True, error=ValueError)
+def test_plans_and_workspaces_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "multiprocessors", lambda device: 3)
+    gpu = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
+    monkeypatch.setattr(attention, "require_gpu", lambda: gpu)
+    for call, plan, message in (
+        ({}, DecodePlan(4, 1, 16), "workspace: has 47 partial rows, the launch needs 48"),
+        ({}, DecodePlan(8, 1, 64, wave=True), "plan: 2 sequences, a wave has at most 1"),
+        (
+            {"max_context_len": 2049, "int32": {"places": [2, 129]}},
+            DecodePlan(4, 1, 16),
+            "plan: 129 chunks of 16 tokens, at most 128",
+        ),
+    ):
+        arguments = made(CALLS["decode"], call) | {"workspace": Workspace(np.zeros((47, 64)), 0, 0), "plan": plan}
+        refuses(message, attention.bind_decode, **arguments, error=ValueError)
+    pool, host, staging = (FakeArray((n, 4, 2, 16, 64)) for n in (4, 9, 3))
+    refuses("host_pool", swap_fused, pool, host, FakeArray((3,), "int32"), [(0, 0)], staging, True, error=ValueError)
 
 
 def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    refuses("CuPy is missing", paged_decode, **decode_arguments(), error=KernelsUnavailable)
+    refuses("CuPy is missing", decode, **made(CALLS["decode"]), error=KernelsUnavailable)
 
 
 def test_missing_gpu_is_reported_in_one_line() -> None:
@@ -189,9 +117,9 @@ def test_swaps_move_the_bytes_of_the_cache() -> None:
     for dtype, size in (("float16", 2), ("uint8", 1)):
         staging, host = (FakeArray((n, 4, 2, 16, 64), dtype, pointer=p) for n, p in ((3, 1 << 20), (9, 1 << 30)))
         piece = 4 * 2 * 16 * 64 * size
-        copies = copies_of_runs(staging, host, [5, 6, 2], True)
-        assert copies == [((1 << 30) + 5 * piece, 1 << 20, 2 * piece),
-                          ((1 << 30) + 2 * piece, (1 << 20) + 2 * piece, piece)]  # fmt: skip
+        copies = [((1 << 30) + 5 * piece, 1 << 20, 2 * piece), ((1 << 30) + 2 * piece, (1 << 20) + 2 * piece, piece)]
+        assert copies_of_runs(staging, host, [5, 6, 2], True) == copies
+        assert copies_of_runs(staging, host, [5, 6, 2], False) == [(b, a, n) for a, b, n in copies]
 
 
 def test_adjacent_block_ids_are_merged_into_runs() -> None:

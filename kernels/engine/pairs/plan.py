@@ -144,6 +144,11 @@ FIGURES = (
     "arrived", "finished", "mean_batch", "hit_rate", "preemptions", "recomputed_tokens", "ttft_mean_s", "ttft_p50_s",
     "tpot_mean_s", "output_tokens_per_s",
 )  # fmt: skip
+IN_SUMMARY = {
+    "arrived": ("requests", "arrived"), "finished": ("requests", "finished"), "mean_batch": ("batch", "mean_over_time"),
+    "ttft_mean_s": ("ttft_s", "mean"), "ttft_p50_s": ("ttft_s", "p50"), "tpot_mean_s": ("tpot_s", "mean"),
+    "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
+}  # fmt: skip
 WORK = ("iterations", "duration_s", "decodes_gpu_s", "prompts_gpu_s", "swaps_gpu_s", "software_s")  # of the GPU's side
 FIELDS = ("num_requests", "num_seqs", "iterations", "duration_us", "gpu_us", "host_us", "software_us")
 
@@ -155,18 +160,12 @@ def figures(setup: Setup, recorder: Recorder, summary: Mapping[str, Any]) -> dic
     recorder.settle()
     spans = recorder.spans.columns()
     prefilled = int((spans["prefill_tokens"] * spans["iterations"]).sum())
-    return {
-        "arrived": summary["requests"]["arrived"],
-        "finished": summary["requests"]["finished"],
-        "mean_batch": summary["batch"]["mean_over_time"],
+    found = {name: summary[part][key] for name, (part, key) in IN_SUMMARY.items()} | {
         "hit_rate": hits / tokens if tokens else None,
         "preemptions": sum(summary["preemptions"].values()),
         "recomputed_tokens": prefilled + hits - _first_prompts(setup, recorder),
-        "ttft_mean_s": summary["ttft_s"]["mean"],
-        "ttft_p50_s": summary["ttft_s"]["p50"],
-        "tpot_mean_s": summary["tpot_s"]["mean"],
-        "output_tokens_per_s": summary["throughput"]["output_tokens_per_s"],
     }
+    return {name: found[name] for name in FIGURES}
 
 
 def _first_prompts(setup: Setup, recorder: Recorder) -> int:

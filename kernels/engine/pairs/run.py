@@ -1,6 +1,5 @@
 """The GPU's side of the pairs, in one process: a line of figures for every run, and its raw rows in one archive."""
 
-import csv
 import statistics
 import sys
 import tarfile
@@ -65,20 +64,18 @@ def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> lis
     write_json(out / "fingerprint.json", fingerprint_of(loaded.setup))
     measure_software(loaded.engine, out / SOFTWARE, stage)
     print(f"{time.monotonic() - begun:.1f} s: loaded", flush=True)
-    with (out / MEASURED).open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow((*KEYS, *FIGURES, *WORK))
-        for pair in pairs:
-            if time.monotonic() - begun > limit_s:
-                break
-            try:
-                row = run_pair(pair, stage, loaded, out)
-                table.writerow(row)
-                file.flush()
-                left.remove(pair.name)
-                print(f"{time.monotonic() - begun:6.1f} s", *row, flush=True)
-            except Exception:
-                traceback.print_exc(file=sys.stdout)
+    rows: list[list[Any]] = []
+    for pair in pairs:
+        write_csv(out / MEASURED, (*KEYS, *FIGURES, *WORK), rows)
+        if time.monotonic() - begun > limit_s:
+            break
+        try:
+            rows.append(run_pair(pair, stage, loaded, out))
+            left.remove(pair.name)
+            print(f"{time.monotonic() - begun:6.1f} s", *rows[-1], flush=True)
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+    write_csv(out / MEASURED, (*KEYS, *FIGURES, *WORK), rows)
     return left
 
 

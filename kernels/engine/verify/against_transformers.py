@@ -4,6 +4,7 @@ A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference t
 """
 
 import tempfile
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,34 +13,18 @@ import torch
 from torch import Tensor
 
 from testbed.kernels.engine.architecture import of_folder
-from testbed.kernels.engine.verify.scenarios import SCENARIOS, Recording, record
+from testbed.kernels.engine.records import write_csv
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, Row, record
 from testbed.kernels.engine.weights import load_weights
-from testbed.kernels.measure.timing import fingerprint, in_short, write_rows
+from testbed.kernels.measure.timing import fingerprint
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers
 SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ties
-OPT = {"hidden_size": 256, "ffn_dim": 512, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 1000,
-       "word_embed_proj_dim": 256, "max_position_embeddings": 1024}  # fmt: skip
-GATED = {"hidden_size": 512, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 8,
-         "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tiny-opt": ("opt", OPT),
-    "tiny-llama": ("llama", GATED | {"num_attention_heads": 4, "num_key_value_heads": 4}),
-    "tiny-llama-3": ("llama", GATED | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}),
-    "tiny-qwen2": ("qwen2", GATED | {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}),
-    "tiny-mistral": ("mistral", GATED | {"head_dim": 64, "sliding_window": 48}),
-    "tiny-qwen2-window": (
-        "qwen2",
-        GATED | {"num_attention_heads": 4, "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 48},
-    ),
-    "tiny-llama-3-fp8": ("llama", GATED | {"kv_dtype_bytes": 1}),
-    "tiny-mistral-fp8": (
-        "mistral", GATED | {"num_attention_heads": 4, "head_dim": 128, "sliding_window": 48, "kv_dtype_bytes": 1}),
-    "qwen2.5-0.5b": ("qwen2", {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
-                               "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
-                               "max_position_embeddings": 32768, "tie_word_embeddings": True,
-                               "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-}  # fmt: skip
+
+
+def known_models() -> dict[str, dict[str, Any]]:
+    """The values of every model's config.json, and the bytes of its cached values where they are not the weights'."""
+    return tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 
 
 def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
@@ -48,24 +33,25 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
     Prints a line for each, and writes them to a table; returns whether all pass.
     """
     rows = []
-    for name in models.split(",") if models else MODELS:
+    for name in models.split(",") if models else known_models():
         with tempfile.TemporaryDirectory() as folder:
             reference = make_model(name, Path(folder))
             arch = of_folder(Path(folder))
-            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=MODELS[name][1].get("kv_dtype_bytes")))
+            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=1 if reference.rounds else None))
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
                 if scenarios not in scenario.name:
                     continue
                 for mode, graphs in (("debug", 0), ("graphs", 64)):
-                    found = record(scenario, arch, weights, "cuda", torch.float16, graphs)
+                    found = record(scenario, arch, weights, graphs)
                     judged = judge(reference, found)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
                     print(*rows[-1].values(), sep="  ", flush=True)
     wrong = [row for row in rows if not row["right"]]
     print(f"{len(rows) - len(wrong)} of {len(rows)} right")
     if out:
-        write_rows(out / "right.csv", rows, in_short(fingerprint()))
+        device = "{device}, torch {torch}, CUDA {runtime_cuda}, {date}".format(**fingerprint())
+        write_csv(out / "right.csv", rows[0], (row.values() for row in rows), device)
     return not wrong
 
 
@@ -73,16 +59,16 @@ def make_model(name: str, folder: Path) -> Any:
     """A random model in fp16 saved to `folder`; returned in fp32 with the same values."""
     import transformers
 
-    family, changes = MODELS[name]
-    known = {key: value for key, value in changes.items() if key != "kv_dtype_bytes"}
-    config = transformers.AutoConfig.for_model(family, **known)
+    values = known_models()[name]
+    rounds = values.pop("kv_dtype_bytes", None) == 1
+    config = transformers.AutoConfig.for_model(**values)
     torch.manual_seed(0)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.eval()
     randomize(model)
     model = model.half()
     model.save_pretrained(folder)
-    model.rounds = "kv_dtype_bytes" in changes
+    model.rounds = rounds
     return model.float().cuda()
 
 
@@ -99,7 +85,7 @@ def randomize(model: Any) -> None:
             parameter *= SPREAD / spread
 
 
-def judge(reference: Any, found: Recording) -> dict[str, Any]:
+def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
     """Errors of a recording; a choice counts where the reference's best two differ by more than the tolerance."""
     worst, clear, equal = 0.0, 0, 0
     for ours, theirs in pairs_of(reference, found):
@@ -109,13 +95,13 @@ def judge(reference: Any, found: Recording) -> dict[str, Any]:
         sure = best.values[:, 0] - best.values[:, 1] > TOLERANCE * top
         clear += int(sure.sum())
         equal += int((sure & (ours.argmax(dim=1) == best.indices[:, 0])).sum())
-    counts = {"rows": len(found.rows), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
+    counts = {"rows": len(found), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
     return {**counts, "right": worst <= TOLERANCE and clear == equal and clear > 0}
 
 
-def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
+def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
     """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a time."""
-    rows = sorted(found.rows, key=lambda row: row[0])
+    rows = sorted(found, key=lambda row: row[0])
     whole = [a for (a, _), (b, _) in zip(rows, [*rows[1:], ((), None)], strict=True) if b[: len(a)] != a]
     at = 0
     for first in range(0, len(whole), batch_size):
@@ -125,7 +111,7 @@ def pairs_of(reference: Any, found: Recording, batch_size: int = 8) -> Any:
             padded[i, : len(text)] = torch.tensor(text)
         logits = forward(reference, padded.cuda())
         for i, text in enumerate(texts):
-            mine: list[tuple[tuple[int, ...], Tensor]] = []
+            mine: list[Row] = []
             while at < len(rows) and text[: len(rows[at][0])] == rows[at][0]:
                 mine.append(rows[at])
                 at += 1

@@ -1,22 +1,20 @@
 """Runs that cover every path of the engine: each has a policy, a scheduler, a pool and requests.
 
-A recording contains the engine's logits, each with the tokens before it.
+What is recorded are the engine's logits, each with the tokens before it.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Copy
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.records import Records, StepClock
+from testbed.kernels.engine.records import StepClock
 from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
@@ -26,7 +24,6 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
-from testbed.sched.beams import Replacement
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
@@ -38,7 +35,7 @@ LARGE, TIGHT = 64 * MAX_LEN, 512  # slots of a pool that fits all requests, and 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `happened` is an event that it must cause: "swaps", "recomputes", "hits", "loads", "copies" or none.
+    """One run; `happened` is an event that it must cause, one of the recorder's totals or the policy's counters.
 
     The first `distinct` prompts are sent again and again.
     """
@@ -85,8 +82,8 @@ SCENARIOS = [
     Scenario("contiguous oracle", ContiguousOracle),
     Scenario("chunked prefill", Paged, chunked=True),
     Scenario("chunked prefill, contiguous", ContiguousOracle, chunked=True),
-    Scenario("prefix hit", PrefixCaching, common=100, happened="hits"),
-    Scenario("loads from a tier", TieredCaching, TIGHT, distinct=16, happened="loads"),
+    Scenario("prefix hit", PrefixCaching, common=100, happened="hit_tokens"),
+    Scenario("loads from a tier", TieredCaching, TIGHT, distinct=16, happened="loaded_blocks"),
     Scenario("swap and back", Paged, TIGHT, Swap, happened="swaps"),
     Scenario("recompute", Paged, TIGHT, Recompute, happened="recomputes"),
     Scenario("fork and copy-on-write", Paged, num_seqs=4, num_requests=16, happened="copies"),
@@ -103,19 +100,11 @@ SCENARIOS = [
 ]
 
 
-@dataclass(slots=True)
-class Recording:
-    """rows: (tokens so far, logits of the next) of every choice."""
-
-    rows: list[tuple[tuple[int, ...], Tensor]] = field(default_factory=list)
-    records: Records = field(default_factory=Records)
-    num_copies: int = 0
+Row = tuple[tuple[int, ...], Tensor]  # tokens so far, and logits of the next
 
 
-def record(
-    scenario: Scenario, arch: Architecture, weights: Weights, device: str, dtype: torch.dtype, graphs: int = 0
-) -> Recording:
-    """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it.
+def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int = 0) -> list[Row]:
+    """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it; returns every choice.
 
     Raises where the scenario did not cause the expected event.
     """
@@ -123,43 +112,26 @@ def record(
     pool = replace(scenario.pool(), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
     policy = scenario.policy(pool)
     pool = policy.pool if isinstance(policy, Grouped) else pool
-    scheduler = scenario.scheduler(policy)
     debug = not graphs and not isinstance(policy, Grouped)
-    options = Options(device, dtype, debug=debug, clock=StepClock(0.1), graphs=graphs)
-    engine = assemble(scheduler, pool, short, weights, options)
-    found, requests = Recording(), scenario.requests(arch.spec.vocab_size)
-    _watch(engine.runner.sampler, engine.runner.moves, found)
-    found.records = engine.serve(requests)
-    _check(scenario, found, scheduler.policy.counters())
-    return found
+    options = Options(debug, clock=StepClock(0.1), graphs=graphs)
+    engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
+    rows = watched(engine.runner.sampler)
+    totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals
+    events = getattr(totals, scenario.happened, policy.counters().get(scenario.happened)) if scenario.happened else 1
+    if totals.finished != scenario.num_requests or not events:
+        raise PlugInError(f"{scenario.name}: {totals.finished} requests ended, {scenario.happened}: {events}")
+    return rows
 
 
-def _watch(sampler: Any, moves: Any, found: Recording) -> None:
-    sample, copy = sampler.sample, moves.copy
+def watched(sampler: Any) -> list[Row]:
+    """A list to which the sampler will add every row that it gets."""
+    rows, sample = list[Row](), sampler.sample
 
-    def watched(logits: Tensor, wanted: Wanted, best: Tensor) -> dict[int, tuple[Replacement, ...]]:
+    def watch(logits: Tensor, wanted: Wanted, best: Tensor) -> Any:
         for row, (group, index) in enumerate(wanted.owners):
             tokens = sampler.token_buffers.tokens[group.sequences[index].seq_id]
-            found.rows.append((tuple(tokens), logits[row].clone()))
-        parents: dict[int, tuple[Replacement, ...]] = sample(logits, wanted, best)
-        return parents
+            rows.append((tuple(tokens), logits[row].clone()))
+        return sample(logits, wanted, best)
 
-    def copied(copies: tuple[Copy, ...]) -> None:
-        found.num_copies += len(copies)
-        copy(copies)
-
-    sampler.sample, moves.copy = watched, copied
-
-
-def _check(scenario: Scenario, found: Recording, counters: Mapping[str, float]) -> None:
-    requests = found.records.requests
-    counts = {
-        "": 1,
-        "swaps": sum(r.num_swaps for r in requests),
-        "recomputes": sum(r.num_recomputes for r in requests),
-        "hits": counters.get("hit_tokens", 0),
-        "loads": counters.get("loaded_blocks", 0),
-        "copies": found.num_copies,
-    }
-    if len(requests) != scenario.num_requests or found.records.rejections or not counts[scenario.happened]:
-        raise PlugInError(f"{scenario.name}: {len(requests)} requests ended, {counts}")
+    sampler.sample = watch
+    return rows

@@ -30,8 +30,8 @@ FOUND = {  # family, norm_eps, qkv_bias, rope_theta, rope_scaling
 REFUSED = {
     "norms behind the blocks": ({**OPT, "do_layer_norm_before": False}, "do_layer_norm_before=False"),
     "OPT with another activation": ({**OPT, "activation_function": "gelu"}, "activation_function='gelu'"),
-    "another activation": ({**LLAMA, "hidden_act": "gelu"}, "SwiGLU"),
-    "biases in the MLP": ({**LLAMA, "mlp_bias": True}, "without biases"),
+    "another activation": ({**LLAMA, "hidden_act": "gelu"}, "hidden_act='gelu'"),
+    "biases in the MLP": ({**LLAMA, "mlp_bias": True}, "mlp_bias=True"),
     "another RoPE": ({**LLAMA, "rope_scaling": {"rope_type": "yarn"}}, "RoPE of type 'yarn'"),
     "another RoPE by the old key": ({**LLAMA, "rope_scaling": {"type": "linear"}}, "RoPE of type 'linear'"),
     "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, mistral, qwen2"),

@@ -23,7 +23,7 @@ from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
-from testbed.kernels.engine.records import MEASURED  # noqa: E402
+from testbed.kernels.engine.records import MEASURED, Clock, Timer  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import load_weights  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
@@ -134,6 +134,28 @@ def check_times(rows, rounding_s=1e-6):
     assert all(row["host"] > 0 <= row["wait"] <= row["duration"] + rounding_s for row in rows)
     for row, after in pairwise(rows):
         assert max(row["host"] + row["wait"], row["duration"]) <= after["start"] - row["start"] + rounding_s
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_times_are_divided_exactly(monkeypatch, on_gpu):
+    """By a clock that goes on by 1/64 s whenever it is read, and events that note it."""
+    now, slept = [0.0], []
+    monkeypatch.setattr("time.perf_counter", lambda: now.append(now[-1] + 1 / 64) or now[-1])
+    monkeypatch.setattr("time.sleep", lambda seconds: slept.append(seconds) or now.append(now[-1] + seconds))
+    event = {"record": lambda self: vars(self).update(at=now[-1]), "synchronize": lambda self: None,
+             "elapsed_time": lambda self, end: 1e3 * (end.at - self.at)}  # fmt: skip
+    monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: type("Event", (), event)())
+    clock, timer = Clock(), Timer(on_gpu)
+    timer.start()
+    clock.sleep_until(1.0)
+    assert slept == [61 / 64 - 5e-4]
+    timer.launched()
+    clock.sleep_until(9.0, lambda: len(slept) > 3)
+    timer.launched()  # once an iteration
+    with timer.waiting():
+        clock.now()
+    assert slept[1:] == [1e-4] * 3
+    assert timer.stop() == pytest.approx((69 / 64 - 2e-4, 2 / 64, (4 / 64 + 3e-4) * on_gpu), abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Samples and beams of the engine, however memory is managed; policies and recorded beams serve the simulator too."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noq
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent, whole  # noqa: E402
 from testbed.kernels.engine.records import StepClock, write_run  # noqa: E402
+from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
-from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
@@ -41,23 +43,24 @@ def plain_beams(arch, w, prompt, k, num_tokens):
 
 
 @pytest.mark.parametrize(
-    ("policy", "rule", "slots"),
+    ("policy", "rule", "slots", "debug"),
     [
-        (partial(Paged, block_size=4), Recompute, 512),
-        (partial(Paged, block_size=1), Recompute, 512),
-        (ContiguousMax, Recompute, 2048),
-        (partial(Paged, block_size=4), Swap, 80),
-        (partial(Paged, block_size=4), Recompute, 80),
+        (partial(Paged, block_size=4), Recompute, 512, False),
+        (partial(Paged, block_size=1), Recompute, 512, True),
+        (ContiguousMax, Recompute, 2048, False),
+        (partial(Paged, block_size=4), Swap, 80, False),
+        (partial(Paged, block_size=4), Recompute, 80, True),
     ],
 )
-def test_beams_equal_a_plain_beam_search(policy, rule, slots):
-    engine = tiny.engine("opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512))
+def test_beams_equal_a_plain_beam_search(policy, rule, slots, debug):
+    engine = tiny.engine("opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512), debug)
     requests = tiny.requests(LENGTHS, num_seqs=3, beam=True)
     prompts = [engine.runner.token_buffers.prompt(r.incoming) for r in requests]
     records = engine.serve(requests)
+    assert not engine.runner.sampler._beams
     arch = tiny.architecture("opt")
     if slots == 80:
-        assert sum(r.num_swaps + r.num_recomputes for r in records.requests) > 0
+        assert records.recorder.totals.swaps + records.recorder.totals.recomputes > 0
     assert records.beams
     for r, prompt in zip(requests, prompts, strict=True):
         want = plain_beams(arch, tiny.weights(arch), prompt, 3, r.output_len)
@@ -76,7 +79,7 @@ def test_parallel_samples_are_independent_of_memory_policy():
         records = engine.serve(tiny.requests(LENGTHS, num_seqs=4))
         outputs.append(records.outputs)
         if slots == 104:
-            assert sum(r.num_swaps + r.num_recomputes for r in records.requests) > 0
+            assert records.recorder.totals.swaps + records.recorder.totals.recomputes > 0
     assert all(one == outputs[0] for one in outputs)
     assert len({tuple(tokens) for tokens in outputs[0][0]}) == 4
 
@@ -92,11 +95,21 @@ def test_beam_ties_prefer_lower_parent_then_lower_token():
 def test_top_p_samples_only_likely_tokens():
     logits = torch.log(torch.tensor([[0.1, 0.5, 0.3, 0.1]])).repeat(400, 1)
     numbers = [TopP(seed=1).uniform(i, 0, 0) for i in range(400)]
-    chosen = TopP(top_p=0.75, seed=1).choose(logits, numbers[:400])
+    chosen = TopP(top_p=0.75, seed=1).choose(logits, numbers)
     assert set(chosen) == {1, 2}
     assert chosen.count(1) == pytest.approx(250, abs=40)
     half = TopP(seed=1).choose(logits[:200], numbers[:200])
-    assert half == TopP(seed=1).choose(logits, numbers[:400])[:200]
+    assert half == TopP(seed=1).choose(logits, numbers)[:200]
+
+
+def test_draws_are_exact_at_the_edges():
+    two, apart = torch.zeros(1, 2), torch.tensor([[0.0, 10.0]])
+    assert [TopP(1.0, 1.0).choose(two, [x]) for x in (0.0, 0.499, 0.5, 1.0)] == [[0], [0], [1], [1]]
+    assert TopP(1.0, 0.5).choose(two, [0.9]) == [0]  # the first has the whole share
+    assert [TopP(t).choose(apart, [0.6]) for t in (1.0, 1000.0)] == [[1], [0]]
+    assert TopP(seed=1).uniform(2, 3, 4) == 0.20881062746047974
+    for wrong in ((0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.01)):
+        refuses("must be above 0, and above 0 and at most 1", TopP, *wrong, error=ValueError)
 
 
 def test_graph_bucket_is_at_least_the_batch_size():
@@ -110,9 +123,12 @@ def test_block_and_extent_layouts_map_slots_alike():
     blocks, extents = Blocks(2, 4), Extents(2)
     place = blocks.place([Extent(8, 4), Extent(0, 8)], "x")
     assert blocks.slots(place, np.arange(12)).tolist() == [8, 9, 10, 11, 0, 1, 2, 3, 4, 5, 6, 7]
-    assert blocks.rows(place, np.array([9])).tolist() == [[17, 21]]
+    assert blocks.rows(place, np.array([1]), 0).tolist() == blocks.rows_of_slots(np.array([9])).tolist() == [[17, 21]]
     place = extents.place([Extent(10, 5)], "x")
-    assert extents.rows(place, np.array([12])).tolist() == [[22, 27]]
+    assert extents.rows(place, np.array([2]), 0).tolist() == [[22, 27]]
+    live = [[Extent(0, 10)], [Extent(10, 5)]]
+    assert extents.rows_of_slots(np.array([12]), live).tolist() == [[22, 27]]
+    assert extents.rows_of_slots(np.array([15]), live) is None
 
 
 def test_unreadable_tables_are_refused():
@@ -127,13 +143,27 @@ def test_dependent_copies_are_separate_launches():
     assert whole((Copy(0, 4, 3),), 4) == (Copy(0, 4, 4),)
 
 
-def test_warm_up_changes_no_slots_or_outputs():
+def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     """It writes no slot, keeps no sequence, and the run after it says what it would have said."""
-    plain, warm = tiny.engine(), tiny.engine(warm=(5, 300))
+    plain, batches, forward = tiny.engine(), [], Runner._forward
+    monkeypatch.setattr(Runner, "_forward", lambda self, batch: batches.append(batch) or forward(self, batch))
+    warm = tiny.engine(warm=(5, 300))
+    assert [[part[1:] for part in one.parts] for one in batches] == [
+        [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])
+    ]
+    assert [[place.num_slots for place in one.places] for one in batches] == [[16], [128, 128, 48]]
     assert not warm.runner.token_buffers.tokens
+    assert not warm.runner.tables
     requests = tiny.requests([(30, 9), (7, 20), (50, 5)])
     assert warm.serve(requests).outputs == plain.serve(requests).outputs
     assert torch.equal(warm.runner.moves.pools.device.isnan(), plain.runner.moves.pools.device.isnan())
+
+
+@pytest.mark.parametrize(("size", "built"), [(1, 1), (256, 256), (512, 256), (300, 150), (768, 192)])
+def test_large_blocks_are_halved(size, built):
+    assert layout_of(SimpleNamespace(block_size=size), 2).block_size == built
+    assert layout_of(SimpleNamespace(), 2).block_size == 1
+    refuses("block_size=257: the paged kernels support up to 256", layout_of, SimpleNamespace(block_size=257), 2)
 
 
 def test_example_policy_generates_correct_tokens():
@@ -142,7 +172,7 @@ def test_example_policy_generates_correct_tokens():
     policy = partial(Slabs, slab_size=8)
     engine = tiny.engine(policy=policy, spec=tiny.pool(120))
     records = engine.serve(tiny.requests(tiny.LENGTHS))
-    assert sum(r.num_recomputes for r in records.requests) > 0
+    assert records.recorder.totals.recomputes > 0
     alone = [tiny.engine(policy=policy).serve([r]).outputs[r.request_id] for r in tiny.requests(tiny.LENGTHS)]
     assert [records.outputs[i] for i in range(len(tiny.LENGTHS))] == alone
 
@@ -157,10 +187,10 @@ def test_example_policy_generates_correct_tokens_on_a_gpu(debug):
         pool, arch = tiny.pool(num_slots), tiny.Architecture(SHAPE, "opt")
         scheduler = tiny.mixed(Slabs(pool, slab_size=8))
         weights = random_weights(arch, 0, "cuda", torch.float16)
-        options = Options("cuda", torch.float16, debug=debug, clock=StepClock(), graphs=0 if debug else 16)
+        options = Options(debug, clock=StepClock(), graphs=0 if debug else 16)
         records = assemble(scheduler, pool, arch, weights, options).serve(tiny.requests(tiny.LENGTHS))
         outputs.append([len(records.outputs[i][0]) for i in range(len(tiny.LENGTHS))])
-    assert sum(r.num_recomputes for r in records.requests) > 0
+    assert records.recorder.totals.recomputes > 0
     assert outputs[0] == outputs[1] == [output for _, output in tiny.LENGTHS]
 
 
@@ -169,16 +199,20 @@ def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
     pytest.importorskip("simpy", reason="SimPy is not installed")
     from tiny import OneSecond
 
-    from testbed.memory.paged.paged import Paged
     from testbed.metrics import summarize
     from testbed.sched.beams import RecordedBeams
     from testbed.sim.simulation import simulate
 
-    spec, requests = tiny.pool(4096), tiny.requests([(30, 9), (7, 20), (50, 12)], 3, True)
+    spec, requests = tiny.pool(4096), tiny.requests([(30, 9), (7, 2), (50, 12), (5, 1)], 2, True)
     records = tiny.engine(spec=spec).serve(requests)
-    assert {request_id for request_id, *_ in records.beams} == {0, 1, 2}
-    write_run(tmp_path, records, 4096, None, {})
-    beams = RecordedBeams(str(tmp_path / "beams.csv"))
+    write_run(tmp_path / "a" / "run", records, 4096, None, {})
+    lines = (tmp_path / "a" / "run" / "beams.csv").read_text().splitlines()
+    assert lines[0] == "request,step,parent,child"
+    steps = [tuple(map(int, line.split(",")[:2])) for line in lines[1:]]
+    assert steps == sorted(steps)
+    assert {*steps} >= {(0, 9), (1, 2), (2, 12)}  # every search that has a step says where it ends
+    assert {request_id for request_id, _ in steps} == {0, 1, 2}
+    beams = RecordedBeams(str(tmp_path / "a" / "run" / "beams.csv"))
     simulated = simulate(requests, tiny.mixed(Paged(spec)), OneSecond(), 128, beams=beams, fast_forward=False)
     assert simulated.totals.copies > 0
     assert summarize(simulated, 4096) == summarize(records.recorder, 4096)

@@ -18,6 +18,7 @@ from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
+from testbed.kernels.engine.ragged import Ahead  # noqa: E402
 from testbed.kernels.engine.records import StepClock, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
@@ -57,8 +58,11 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeyp
         assert totals.swaps + totals.recomputes > 0
         return records.outputs, [one.work for one in records.iterations]
 
+    batch, used = Ahead.batch, []
+    monkeypatch.setattr(Ahead, "batch", lambda self, *given: used.append(batch(self, *given)) or used[-1])
     ahead = served(machine.engine)
-    monkeypatch.setattr("testbed.kernels.engine.ragged.Ahead.batch", lambda *_: None)
+    assert any(one is not None for one in used) == (num_seqs == 1)
+    monkeypatch.setattr(Ahead, "batch", lambda *_: None)
     plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
     assert ahead == plain
 
