@@ -8,8 +8,8 @@ requests that end within max_seq_len(). 4 Conservation: allocated + cached + in 
 5 Tables are disjoint unless the policy shares or caches, no slot is written while shared, every sequence reads back its
 own tokens.
 6 guaranteed_steps are granted for every k, without ops, from slots that were free or cached, and external fragmentation
-does not change. 7 extend(batch, n) equals n times extend(batch, 1), growth included, block ids aside; with
-returns_slots only within the guaranteed steps, for a chunk keeps what its first token reads.
+does not change. 7 extend(batch, n), and advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1),
+growth included, block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token reads.
 8 A block is findable as soon as it is published, within the same plan, and again after a move back; what was not
 computed never is. 9 The same calls give the same answers and tables. 10 check() passes after every call, answers have
 the types of the API, traits are kept, and only a policy that declares it reads true lengths. 11 footprint(seq) is the

@@ -24,9 +24,11 @@ def check_guaranteed_steps(policy: MemoryPolicy, batch: Batch, seqs: Iterable[Se
     reached = min(guaranteed_steps, max_len)
     for steps in {reached // 2, reached} - {0}:
         twin, members = twin_of(policy, batch, seqs)
-        answer = twin.extend(members, steps)
-        check_answer(f"extend(batch, {steps})", answer)
+        answer = twin.advance(members, steps)
+        check_answer(f"advance(batch, {steps})", answer)
         check_promised(guaranteed_steps, steps, answer)
+        if overrides(policy, "advance"):
+            check_steps(*twin_of(policy, batch, seqs), steps, answer, twin.usage())
         members.extend(steps)
         if steps == reached:
             check_taken(policy.usage(), twin.usage())

@@ -16,7 +16,7 @@ from testbed.cost.sections import Rows, check_section, measured_file, rows
 
 HARDWARE = Path(__file__).parent / "hardware"
 SECTION = "transfers"
-AXES = ["method", "way", "num_extents", "extent_bytes", "block_bytes"]
+AXES = ("method", "way", "num_extents", "extent_bytes", "block_bytes")
 OUT, INTO, PEER = "out", "in", "peer"
 COPIES, GATHER = "copies", "gather"
 
@@ -85,7 +85,7 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
         device, section = found["fingerprint"]["device"], found["sections"][SECTION]
     except (KeyError, TypeError) as error:
         raise InputError(f"{file}: not a {kind} ({error!r})") from error
-    check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: [AXES]})
+    check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(
             f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} ({gpu.device}); "

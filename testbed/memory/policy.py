@@ -110,7 +110,11 @@ class MemoryPolicy(Foresight, ABC):
 
     @abstractmethod
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        """num_tokens more slots for each member, all or none: decode steps, or a prompt's next chunk."""
+        """num_tokens more slots for each member, all or none: a decode step, or a prompt's next chunk."""
+
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused, without ops."""
+        return self.extend(batch, num_steps)
 
     @abstractmethod
     def release(self, seq: Sequence) -> None:

@@ -36,7 +36,7 @@ class Traced(MemoryPolicy):
     `parts` are the KV group and the slots for each token of every part of a sequence's table.
     """
 
-    extend, shrink = passed_on("extend"), passed_on("shrink")
+    extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
     publish, register_prefix = passed_on("publish"), passed_on("register_prefix")
     load, background, landed = passed_on("load"), passed_on("background"), passed_on("landed")
     table, usage, footprint = (passed_on(name, changes=False) for name in ("table", "usage", "footprint"))

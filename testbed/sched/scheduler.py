@@ -75,7 +75,7 @@ class Scheduler(Foresight, ABC):
         finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
-                answer = state.policy.extend(state.batch, steps - 1)
+                answer = state.policy.advance(state.batch, steps - 1)
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
