@@ -6,7 +6,6 @@ Modules that run on a GPU need torch and CuPy, and are imported after the argume
 import time
 from argparse import Namespace, RawDescriptionHelpFormatter
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 from testbed.command_line import Parser

@@ -86,7 +86,8 @@ def add_states(found: Imported, tables: Tables) -> None:
     """Gated delta nets, found by the bytes of their state; the states of others are read and written by a roofline."""
     states = found.model.states
     assert states is not None
-    bytes_here = states.group(found.model.slot_bytes).state_bytes // found.num_gpus
+    of_a_sequence = states.state_bytes or states.num_tokens * found.model.slot_bytes
+    bytes_here = of_a_sequence // found.num_gpus
     rows = tables.get("states")
     if rows is not None:
         key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
-import hydra.utils
 import pandas as pd
 import yaml
 from markupsafe import Markup
@@ -151,12 +150,11 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
 
 
 def title(stem: str) -> str:
-    """A figure's title: the first docstring line of its drawing."""
+    """A figure's title, as its config has it."""
     path = CONF / "figure" / f"{stem}.yaml"
     if not path.is_file():
         return stem.replace("sec", "Section ")
-    drawing = yaml.safe_load(path.read_text(encoding="utf-8"))["drawing"]
-    return str(hydra.utils.get_method(drawing).__doc__).partition("\n")[0].rstrip(".")
+    return str(yaml.safe_load(path.read_text(encoding="utf-8"))["title"])
 
 
 def described(stem: str, card: pd.DataFrame) -> str:

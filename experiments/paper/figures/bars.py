@@ -73,7 +73,7 @@ def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, st
 
 
 def table1(table: pd.DataFrame, rows: Mapping[str, tuple[str, str]]) -> Figure:
-    """Table 1: models, their servers, and how many tokens fit the KV cache; label and form of each row.
+    """Table 1: models, their servers, and how many tokens fit the KV cache. rows: label and form of each.
 
     A table of text; below our slots the paper's.
     """

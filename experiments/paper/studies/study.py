@@ -47,10 +47,12 @@ class Task(NamedTuple):
 
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One figure's experiment. `covers` lists the figure names in paper/reference.csv that it answers. drawing: the
-    function that draws its table; looks: what that takes besides, such as titles and colours."""
+    """One figure's experiment. title: what a report calls the figure. `covers` lists the figure names in
+    paper/reference.csv that it answers. drawing: the function that draws its table; looks: what that takes besides,
+    such as the panels' titles and colours."""
 
     name: str
+    title: str
     covers: Sequence[str]
     drawing: str
     looks: Mapping[str, Any] = field(default_factory=dict)
