@@ -46,7 +46,7 @@ def shell(testbed, tmp_path, monkeypatch, capsys):
             print(f"{type(error).__name__}: {error}")
         return capsys.readouterr().out
 
-    return lambda line: legible(printed(line).replace(str(tmp_path), "HERE"))
+    return lambda line: legible(printed(line).replace(str(tmp_path), "HERE").replace(tmp_path.name, "HERE"))
 
 
 def legible(text):

@@ -141,7 +141,7 @@ def shipped():
 def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, monkeypatch, capsys, request):
     """Two that ship, and those of their shapes that AIConfigurator's tables give."""
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
-    monkeypatch.setattr("testbed.cost.auto.profiles_at_hand", lambda path, gpus: iter(two))
+    monkeypatch.setattr("testbed.experiments.commands.validations.profiles_at_hand", lambda path, gpus: iter(two))
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)
     call("validate-costs", [str(folder), "--out", str(out)])
     check_text(capsys.readouterr().out + out.read_text(), request)
