@@ -3,8 +3,10 @@
 A captured launch has a fixed grid, so a batch is padded with sequences without context, which read and write nothing.
 """
 
+import gc
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +42,7 @@ class Captured:
             self._run()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        with torch.inference_mode(), torch.cuda.graph(self._graph, pool=memory):
+        with torch.inference_mode(), uncollected(), torch.cuda.graph(self._graph, pool=memory):
             self._logits = self._run()
 
     def fill(self, batch: Ragged) -> None:
@@ -56,6 +58,18 @@ class Captured:
         self.arrays.send()
         self._graph.replay()
         return self._logits[:num_seqs]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected: the graphs of an earlier engine, freed during a capture, would invalidate it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @dataclass(slots=True)
