@@ -91,7 +91,7 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
     try:
         return checked_rows(trace, trace.rows(None, seed, max_len))
     except InputError as error:
-        raise InputError(f"arrivals=replay and arrivals=sessions need a whole trace file: {error}") from error
+        raise InputError(f"{error}; arrivals=replay and arrivals=sessions need a whole trace file") from error
 
 
 def _check_stamps(rows: Rows, speedup: float) -> None:

@@ -3,7 +3,7 @@
 import gzip
 import hashlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -49,7 +49,7 @@ class CsvLengths(FileTrace):
         optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]
         optional += [self.session_column, self.priority_column]
         requested = [name for name in optional if name not in DEFAULTS]
-        table = read_table(self.path, [self.input_column, self.output_column, *requested], optional=DEFAULTS)
+        table = self.table([self.input_column, self.output_column, *requested], DEFAULTS)
         prompts, outputs = (lengths(self.path, name, table[name]) for name in (self.input_column, self.output_column))
         times, content, num_seqs, beam, session, priority = (table.get(name) for name in optional)
         arrival_s = None if times is None else seconds(self.path, self.arrival_column, times)
@@ -62,6 +62,10 @@ class CsvLengths(FileTrace):
             priority=None if priority is None else whole_numbers(self.path, self.priority_column, priority),
         )  # fmt: skip
 
+    def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The named columns as text, optional ones where there are such."""
+        return read_table(self.path, names, optional)
+
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
         found = []
         for number, (text, prompt_len) in enumerate(zip(texts, prompts.tolist(), strict=True), start=2):
@@ -73,7 +77,7 @@ class CsvLengths(FileTrace):
             wanted = -(-prompt_len // self.tokens_per_id)
             if len(ids) != wanted:
                 raise InputError(f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for each "
-                                 f"{self.tokens_per_id} (set trace.tokens_per_id)")  # fmt: skip
+                                 f"{self.tokens_per_id} (give as many, or set trace.tokens_per_id)")  # fmt: skip
             found.append(ids)
         return found
 

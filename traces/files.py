@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -17,6 +18,7 @@ from testbed.core.renamed import check_columns
 from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
+ALIKE = 0.75  # of two names: arrival_s and arrival_time, session and session_id
 LATEST = 1e15  # of any time in a file, in whatever unit; no float's and no clock's bound
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),
@@ -55,6 +57,12 @@ def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) ->
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
+    places = places_of(path, header, names, optional)
+    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
+
+
+def places_of(path: str, header: Sequence[str], names: Sequence[str], optional: Sequence[str]) -> dict[str, int]:
+    """Where the header has these columns. One that is like an absent optional one would be ignored: it is refused."""
     check_columns(path, header, [*names, *optional])
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
@@ -63,7 +71,11 @@ def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) ->
             raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
         if header.count(name) > 1:
             raise InputError(f"{path}: two columns are named {name!r} (rename or remove one of them)")
-    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
+    others = [name for name in header if name not in places]
+    for name in set(optional) - places.keys():
+        if alike := get_close_matches(name, others, 1, ALIKE):
+            raise InputError(f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or remove it)")
+    return places
 
 
 def lengths(path: str, column: str, texts: Sequence[str]) -> Column:

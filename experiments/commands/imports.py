@@ -73,9 +73,9 @@ def import_profile(options: Namespace) -> None:
 
 def reader_of(source: Path) -> Any:
     """The reader for the format of the source."""
-    from testbed.experiments.importers import aiconfigurator, llmservingsim, older_llmservingsim
+    from testbed.experiments.importers import aiconfigurator, llmservingsim
 
-    readers = (older_llmservingsim, llmservingsim, aiconfigurator)
+    readers = (llmservingsim, aiconfigurator)
     if not source.exists():
         raise InputError(f"{source}: no such folder or file (give the folder of their tables)")
     for reader in readers:

@@ -112,7 +112,7 @@ def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int
     return whole_numbers(str(path), name, columns[name], "a whole number of at least 0", least=0).tolist()
 
 
-def add_summed(
+def _add_summed(
     found: Imported, section: str, path: Path, layers: Mapping[str, dict[int, float]], stairs: bool = False
 ) -> None:
     """A section of layers together, each as often as it runs, at the counts that all have. stairs: points no further
@@ -133,9 +133,9 @@ def add_summed(
 def _add_layers(found: Imported, here: Path) -> None:
     dense, rows = _csv(here, "dense"), _csv(here, "per_sequence")
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
-    add_summed(found, "linear", dense, layers, stairs=True)
-    add_summed(found, "once_per_iteration", dense, layers)
-    add_summed(found, "output_head", rows, heads, stairs=True)
+    _add_summed(found, "linear", dense, layers, stairs=True)
+    _add_summed(found, "once_per_iteration", dense, layers)
+    _add_summed(found, "output_head", rows, heads, stairs=True)
     known = {name for section in source(NAME)["layers"].values() for name in section}
     if unknown := sorted({*layers, *heads} - known):
         found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")

@@ -1,5 +1,6 @@
 """The Hydra front end of `testbed.front_end`: builds a configuration from names, values and objects."""
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from testbed.build import KINDS
 from testbed.config import RunConfig
@@ -14,6 +16,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
+from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import measure
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
@@ -91,7 +94,12 @@ def _config(
         free = key.partition(".")[0] in users
         if not free:
             check_key(key, config, tuple(SHORT))
-        OmegaConf.update(config, key, value, merge=value != {}, force_add=free)  # merged, nothing would change nothing
+        try:
+            OmegaConf.update(config, key, value, merge=value != {}, force_add=free)  # merged, {} would change nothing
+        except OmegaConfBaseException as error:
+            if isinstance(error, ConfigKeyError):  # of a mapping
+                check_key(str(error.full_key), config, tuple(SHORT))
+            raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
     found = typed_config(config)
     parts = {key: getattr(found, key).updated(**part.parameters) for key, part in objects.items()}
     return replace(found, **{key: replace(parts[key], target=part.target) for key, part in objects.items()})

@@ -1,6 +1,6 @@
 """A user-supplied workload: requests with their times, or lengths in a data frame."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -10,12 +10,16 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.schema import LAST_S
-from testbed.traces.files import flags, lengths, numbered, seconds, whole_numbers
-from testbed.traces.reader import FileTrace, Trace
+from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.files import places_of
+from testbed.traces.reader import Trace
 
-PROMPTS = ("prompt_len", "input_tokens", "prompt_tokens")
-OUTPUTS = ("output_len", "output_tokens")
-TIMES, NUM_SEQS, BEAM, SESSION, PRIORITY = "arrival_s", "n", "beam", "session", "priority"
+REQUIRED = ("input", "output")
+NAMES = {  # of a data frame's columns
+    "input": ("prompt_len", "input_tokens", "prompt_tokens"), "output": ("output_len", "output_tokens"),
+    "num_seqs": ("num_seqs", "n"),
+}  # fmt: skip
+TIMES = "arrival_s"
 TIMING = ("arrivals", "rate", "duration_s")
 OF_REQUESTS = (*TIMING, "workload", "num_seqs", "beam", "max_len")
 LEAST = {
@@ -34,30 +38,31 @@ class UserRequests(Workload):
         return iter(self.requests)
 
 
-class FrameTrace(FileTrace):
-    """Rows of a data frame: prompt and output lengths in tokens; with arrival_s in seconds, and with the sampling of
-    each request (n sequences, whether they are a beam), its session and its priority, where these are columns."""
+class FrameTrace(CsvLengths):
+    """Rows of a data frame, as of a CSV: prompt and output lengths in tokens; where these are columns, arrival_s in
+    seconds, and each request's prompt_ids, sampling (n sequences, whether they are a beam), session and priority."""
 
     def __init__(self, frame: Any) -> None:
-        super().__init__("the data frame")
         self._frame = frame
-        self.columns = tuple(frame.columns)
+        self.columns = tuple(map(str, frame.columns))
+        named = {f"{name}_column": self._first(name, names) for name, names in NAMES.items()}
+        super().__init__("the data frame", tokens_per_id=1, **named)
 
-    def read(self) -> Rows:
-        """All rows in their order."""
-        prompts, outputs = (self._column(lengths, *names) for names in (PROMPTS, OUTPUTS))
-        if prompts is None or outputs is None:
-            wanted = " or ".join(PROMPTS if prompts is None else OUTPUTS)
-            raise InputError(f"trace: the data frame has no column {wanted}")
-        return Rows(
-            prompts, outputs, self._column(seconds, TIMES), num_seqs=self._column(lengths, NUM_SEQS),
-            beam=self._column(flags, BEAM), priority=self._column(whole_numbers, PRIORITY),
-            session=self._column(lambda path, name, texts: numbered(texts), SESSION),
-        )  # fmt: skip
+    def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """The named columns as text, optional ones where there are such."""
+        places = places_of(self.path, self.columns, names, optional)
+        return {name: list(map(text, self._frame.iloc[:, place])) for name, place in places.items()}
 
-    def _column(self, read: Callable[[str, str, Sequence[str]], Any], *names: str) -> Any:
-        name = next((name for name in names if name in self._frame), None)
-        return None if name is None else read(self.path, name, [str(value) for value in self._frame[name]])
+    def _first(self, what: str, names: Sequence[str]) -> str:
+        found = next((name for name in names if name in self.columns), None)
+        if found is None and what in REQUIRED:
+            raise InputError(f"trace: the data frame has no column {' or '.join(names)}")
+        return found or names[-1]
+
+
+def text(value: Any) -> str:
+    """A value as a CSV has it; of several, such as the ids of a prompt, with spaces between."""
+    return str(value) if isinstance(value, str) or not hasattr(value, "__len__") else " ".join(map(str, value))
 
 
 def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | Trace | None:

@@ -1,19 +1,16 @@
 """AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by name, the older
 profiler."""
 
-import json
-
 import pytest
 from drawings import check_text
-from import_fixtures import META, write_csv, write_every_table, write_gpu, write_llmservingsim, write_model
+from import_fixtures import META, write_every_table, write_gpu, write_llmservingsim, write_model
 from refusals import refuses
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.cost.sections import Choices, dump
+from testbed.cost.sections import Choices
 from testbed.experiments.commands.cli import call
-from testbed.experiments.importers import older_llmservingsim
 from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
 from testbed.experiments.runs.choice_names import files_of
@@ -183,35 +180,3 @@ def test_every_gpu_that_ships_is_known_by_its_drivers_name():
         assert gpu_of_device(gpu_named(name).device) == gpu_named(name) == gpu_of_device(name)
     assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
     assert gpu_of_device("NVIDIA L4000") is None
-
-
-def test_the_older_profiler_is_read(tmp_path, request):
-    here, out = tmp_path / "tp1", tmp_path / "p.json"
-    here.mkdir()
-    names = "embedding input_layernorm q_proj k_proj v_proj rope attn o_proj post_layernorm gate_proj up_proj act_fn"
-    layers = f"{names} down_proj final_layernorm lm_head".split()
-    rows = [[name, n, past, 1, (1000 + past) * n] for name in layers for n in (1, 64) for past in (0, 7)]
-    write_csv(here / "layers.csv", "layer_name,input,kv_cache,tp_size,latency(ns)", rows)
-    model, gpu = ["--model", str(write_model(tmp_path))], ["--gpu", str(write_gpu(tmp_path))]
-    refuses(
-        "no attention.csv; its predictions are another model's", call, "import-profile", [str(here), "--out", str(out)]
-    )
-    medians = "time_stats.attn_prefill.median,time_stats.attn_decode.median"
-    header = f"{medians},batch_size,prefill_chunk_size,kv_cache_size,is_prefill"
-    table = [[0.004, "", 1, 32, 32, True], [0.006, "", 1, 32, 64, True], ["", 0.05, 4, 0, 1026, False]]
-    write_csv(here / "attention.csv", header, table[:2])
-    refuses("has no decodes; profile both", call, "import-profile", [str(here), "--out", str(out), *model, *gpu])
-    write_csv(here / "attention.csv", header, table)
-    for words in ([], model, gpu):
-        refuses(
-            "name a folder tpN, and --model and --gpu", call, "import-profile", [str(here), "--out", str(out), *words]
-        )
-    call("import-profile", [str(here), "--out", str(out), *model, *gpu])
-    profile = json.loads(out.read_text())
-    sections = profile["sections"]
-    assert sections["linear"]["points"] == [[1, 11.0], [64, 704.0]]  # attention apart
-    assert sections["prefill_attention"]["points"] == [[1, 32, 0, 4.0], [1, 32, 32, 6.0]]
-    assert sections["decode_attention"]["points"] == [[4, 1024, 50.0]]  # all contexts together
-    assert profile["fingerprint"].pop("folder").endswith(f"{tmp_path.name}/tp1")
-    assert profile["fingerprint"]["source"] == f"imported from {older_llmservingsim.NAME}"
-    check_text(dump(profile), request)

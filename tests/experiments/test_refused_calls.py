@@ -36,6 +36,8 @@ SIMULATE = {
     "a mistyped option": ({"rat": 1}, "did you mean rate?"),
     "no number": ({"rate": float("nan")}, "arrivals.rate is nan"),
     "objectives that are no mapping": ({"slo": 3}, "slo is 3"),
+    "a mistyped key of a mapping": ({"slo": {"ttft": 1}}, "'slo.ttft': nothing reads it; did you mean slo.ttft_s?"),
+    "a value of no type": ({"slo": {"ttft_s": object()}}, "slo={'ttft_s': <"),
     "sessions of lengths": ({"arrivals": "sessions", "trace": "sharegpt"}, "need a whole trace file"),
     "a list of numbers": ({"trace": [1, 2]}, "a list must contain"),
     **{f"requests and {key}": ({"trace": [ONE], key: 1}, f"{key}: does not apply to a list")
@@ -61,6 +63,9 @@ SIMULATE = {
        for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")},
     "costs beyond all time": ({"duration_s": 5, "software.overhead_s": 8e6}, "64 bits count picoseconds up"),
     "a frame without prompts": ({"trace": pd.DataFrame({"prompt": [1]})}, "no column prompt_len"),
+    **{f"a frame with {name}": ({"trace": pd.DataFrame(LENGTHS | {name: [1]})}, f"'{name}'; did you mean '{meant}'?")
+       for name, meant in (("arrival_time", "arrival_s"), ("session_id", "session"), ("prompt_id", "prompt_ids"))},
+    "a frame with too few ids": ({"trace": pd.DataFrame(LENGTHS | {"prompt_ids": [[1, 2]]})}, "2 ids for 1 tokens"),
     "half a token": ({"trace": pd.DataFrame(LENGTHS | {"prompt_len": [1.5]})}, "is not a whole number of tokens"),
     "no time": ({"trace": pd.DataFrame(LENGTHS | {"arrival_s": [None]})}, "arrival_s"),
     "a time that is no time": (
