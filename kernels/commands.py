@@ -84,8 +84,6 @@ def _checked(options: Namespace) -> list[tuple[str, int]]:
     models = [_degree_of(entry, options.tp) for entry in options.model]
     if options.engine and any(num_gpus > 1 for _, num_gpus in models):
         raise InputError("--engine: the engine runs on one GPU (leave --tp out)")
-    if options.rounds < 1:
-        raise InputError(f"--rounds {options.rounds}: must be at least 1")
     if len(models) > 1 and not options.out.is_dir():
         raise InputError(f"--out {options.out}: several models need a folder that exists")
     if not options.out.parent.is_dir():

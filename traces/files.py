@@ -67,8 +67,8 @@ def places_of(path: str, header: Sequence[str], names: Sequence[str], optional: 
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
         if name not in places:
-            found = ", ".join(header)
-            raise InputError(f"{path}: no column {name!r}; it has {found} (name one of them in the trace's config)")
+            has = ", ".join(header)
+            raise InputError(f"{path}: no column {name!r}; it has {has} (rename one, or name it in the trace's config)")
         if header.count(name) > 1:
             raise InputError(f"{path}: two columns are named {name!r} (rename or remove one of them)")
     others = [name for name in header if name not in places]

@@ -127,9 +127,7 @@ class ConversationModel:
             turn += 1
             stay = num_turns[going] > turn
             going, prompt, output = going[stay], prompt[stay], output[stay]
-            prompt, output = self._next(groups[going], prompt, output, rng)
+            u, v = rng.random((2, len(going)))
+            prompt = prompt + output + self.message.lookup(u, groups[going])
+            output = self.output.lookup(v, self.after(groups[going], output))
         return starts, prompts, outputs
-
-    def _next(self, groups: Column, prompt: Column, output: Column, rng: np.random.Generator) -> tuple[Column, Column]:
-        u, v = rng.random((2, len(groups)))
-        return prompt + output + self.message.lookup(u, groups), self.output.lookup(v, self.after(groups, output))

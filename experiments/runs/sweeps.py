@@ -96,7 +96,9 @@ def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Cha
     others = [name for name in axes if name != key]
     labels = [", ".join(map(legible, others, values)) for values in axes[others].astype(str).to_numpy().tolist()]
     table = pd.DataFrame(rows).assign(**{"x": numbers[key].to_numpy(), "name": labels}).sort_values("x", kind="stable")
-    return [_panel(table, column, LABELS.get(key, key)) for column in PANELS if _is_known(table, column)]
+    known = {"", *(name for name in table if table[name].notna().any())}
+    columns = (column for column, (_, option) in PANELS.items() if {column, option} <= known)
+    return [_panel(table, column, LABELS.get(key, key)) for column in columns]
 
 
 def legible(key: str, value: str) -> str:
@@ -115,8 +117,3 @@ def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
     limits = set(table[option].dropna()) if option in table else set()
     limit = limits.pop() if len(limits) == 1 else None
     return Chart(label.partition(" (")[0], x_label, label, series, markers=True, log_y=log, limit=limit)
-
-
-def _is_known(table: pd.DataFrame, column: str) -> bool:
-    option = PANELS[column][1]
-    return column in table and table[column].notna().any() and (not option or table[option].notna().any())

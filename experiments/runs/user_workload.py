@@ -14,10 +14,9 @@ from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
 
-REQUIRED = ("input", "output")
-NAMES = {  # of a data frame's columns
+NAMES = {  # that a data frame's columns may have
     "input": ("prompt_len", "input_tokens", "prompt_tokens"), "output": ("output_len", "output_tokens"),
-    "num_seqs": ("num_seqs", "n"),
+    "num_seqs": ("n", "num_seqs"),
 }  # fmt: skip
 TIMES = "arrival_s"
 TIMING = ("arrivals", "rate", "duration_s")
@@ -45,19 +44,14 @@ class FrameTrace(CsvLengths):
     def __init__(self, frame: Any) -> None:
         self._frame = frame
         self.columns = tuple(map(str, frame.columns))
-        named = {f"{name}_column": self._first(name, names) for name, names in NAMES.items()}
+        here = {what: [name for name in names if name in self.columns] or names for what, names in NAMES.items()}
+        named = {f"{what}_column": names[0] for what, names in here.items()}
         super().__init__("the data frame", tokens_per_id=1, **named)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, optional ones where there are such."""
         places = places_of(self.path, self.columns, names, optional)
         return {name: list(map(text, self._frame.iloc[:, place])) for name, place in places.items()}
-
-    def _first(self, what: str, names: Sequence[str]) -> str:
-        found = next((name for name in names if name in self.columns), None)
-        if found is None and what in REQUIRED:
-            raise InputError(f"trace: the data frame has no column {' or '.join(names)}")
-        return found or names[-1]
 
 
 def text(value: Any) -> str:

@@ -13,7 +13,7 @@ from testbed.cost.kv_groups import KvGroups
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
-from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
+from testbed.cost.sections import PROFILES, Choices, has, read_profile, rows, table
 from testbed.cost.transfers import (
     SizedTable,
     TierLinks,
@@ -48,7 +48,9 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        _check_shape(profile, model, num_gpus)
+        if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
+            name, degree = profile["model"]["name"], profile["num_gpus"]
+            raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._num_layers = model.num_layers
@@ -112,17 +114,9 @@ class ProfileCost(CostModel):
         return self.link(COPIES if self.choices.swap == "per block" else GATHER, way, moves)
 
 
-def _check_shape(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
-    if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
-        name, degree = profile["model"]["name"], profile["num_gpus"]
-        raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")
-
-
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
-    def of_way(points: Rows) -> SwapTime:
-        return SizedTable((key[2:], ps) for key, ps in points if key[:2] == (method, way))
-
-    return table(profile, "swap", of_way)
+    named = method, way
+    return table(profile, "swap", lambda points: SizedTable((key[2:], ps) for key, ps in points if key[:2] == named))
 
 
 class Software:

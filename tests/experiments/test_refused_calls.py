@@ -62,7 +62,7 @@ SIMULATE = {
     **{f"a made policy and {key}": ({"policy": Paged(POOL), key: 1}, f"{key} does not go with a policy")
        for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")},
     "costs beyond all time": ({"duration_s": 5, "software.overhead_s": 8e6}, "64 bits count picoseconds up"),
-    "a frame without prompts": ({"trace": pd.DataFrame({"prompt": [1]})}, "no column prompt_len"),
+    "a frame without prompts": ({"trace": pd.DataFrame({"prompt": [1]})}, "no column 'prompt_len'"),
     **{f"a frame with {name}": ({"trace": pd.DataFrame(LENGTHS | {name: [1]})}, f"'{name}'; did you mean '{meant}'?")
        for name, meant in (("arrival_time", "arrival_s"), ("session_id", "session"), ("prompt_id", "prompt_ids"))},
     "a frame with too few ids": ({"trace": pd.DataFrame(LENGTHS | {"prompt_ids": [[1, 2]]})}, "2 ids for 1 tokens"),
