@@ -53,7 +53,8 @@ def simulate(
     policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the PoolSpec), a pair of class and
     parameters such as (Paged, {"block_size": 32}), or a new policy. Other parts may be such pairs too.
     trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data frame with prompt_len
-    and output_len in tokens; its column arrival_s (s) is played back where no rate, duration or arrivals are given.
+    and output_len in tokens; its other columns are those of trace=csv (prompt_ids are the ids of its tokens), of which
+    arrival_s (s) is played back where no rate, duration or arrivals are given.
     rate: requests/s. duration_s: seconds in which requests arrive.
 
     Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams, system, protocol,
