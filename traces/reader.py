@@ -50,7 +50,8 @@ class FileTrace(Trace):
         """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
-            raise InputError(f"{self.path}: no row of less than {max_len} tokens (raise it or give another file)")
+            limit = "" if max_len is None else f" of less than {max_len} tokens"
+            raise InputError(f"{self.path}: no row{limit} (raise it or give another file)")
         if num_rows is None:
             return rows
         order = [i % len(rows) for i in range(checked_count(num_rows))]

@@ -44,8 +44,14 @@ class FrameTrace(CsvLengths):
     def __init__(self, frame: Any) -> None:
         self._frame = frame
         self.columns = tuple(map(str, frame.columns))
-        here = {what: [name for name in names if name in self.columns] or names for what, names in NAMES.items()}
-        named = {f"{what}_column": names[0] for what, names in here.items()}
+        named = {}
+        for what, names in NAMES.items():
+            found = [name for name in names if name in self.columns] or names[:1]
+            if len(found) > 1:
+                raise InputError(
+                    f"trace: the data frame has columns {' and '.join(found)}, which are the same (keep one)"
+                )
+            named[f"{what}_column"] = found[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:

@@ -65,6 +65,8 @@ SIMULATE = {
     "a frame without prompts": ({"trace": pd.DataFrame({"prompt": [1]})}, "no column 'prompt_len'"),
     **{f"a frame with {name}": ({"trace": pd.DataFrame(LENGTHS | {name: [1]})}, f"'{name}'; did you mean '{meant}'?")
        for name, meant in (("arrival_time", "arrival_s"), ("session_id", "session"), ("prompt_id", "prompt_ids"))},
+    "a frame without rows": ({"trace": pd.DataFrame(LENGTHS)[:0], "rate": 1}, "the data frame: no row ("),
+    "a frame with two lengths": ({"trace": pd.DataFrame(LENGTHS | {"input_tokens": [1]})}, "prompt_len and input_"),
     "a frame with too few ids": ({"trace": pd.DataFrame(LENGTHS | {"prompt_ids": [[1, 2]]})}, "2 ids for 1 tokens"),
     "half a token": ({"trace": pd.DataFrame(LENGTHS | {"prompt_len": [1.5]})}, "is not a whole number of tokens"),
     "no time": ({"trace": pd.DataFrame(LENGTHS | {"arrival_s": [None]})}, "arrival_s"),
