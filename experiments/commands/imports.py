@@ -171,14 +171,12 @@ def migrate(options: Namespace) -> None:
             print(f"{path}:{line}: change by hand: {reason}")
         if edits:
             out = path if options.in_place else path.with_name(f"{path.name}.new")
-            parts, place = [], 0
-            for start, old, new in edits:
-                assert text[start : start + len(old)] == old, f"{old!r} does not stand at {start}"
-                parts += [text[place:start], new]
-                place = start + len(old)
-            content = "".join([*parts, text[place:]]).encode()
+            for start, old, new in reversed(edits):
+                assert text.startswith(old, start), f"{old!r} does not stand at {start}"
+                text = text[:start] + new + text[start + len(old) :]
+            content = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
             with whole(out) as temporary:
-                temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+                temporary.write_bytes(content)
             print(f"{path}: {len(edits)} names changed -> {out}")
         elif not notes:
             print(f"{path}: nothing to rename")
