@@ -3,10 +3,8 @@
 A captured launch has a fixed grid, so a batch is padded with sequences without context, which read and write nothing.
 """
 
-import gc
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +16,7 @@ from testbed.kernels.engine.cuda_attention import CudaAttention, Shapes
 from testbed.kernels.engine.layout import Place
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.ragged import Arrays, Ragged
+from testbed.kernels.measure.timing import capture
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 SHORTEST_CONTEXT = 256
@@ -32,18 +31,14 @@ class Captured:
         self.arrays = Arrays(shapes | attention.decode_shapes(num_seqs, longest), torch.device("cuda"))
         attention.clear(self.arrays.host)
         self.arrays.send()
-        there, self._graph = self.arrays.device, torch.cuda.CUDAGraph()
-        self._run: Callable[[], Tensor] = lambda: network.logits(there["tokens"], there["positions"], None, attention)
+        there, self._places = self.arrays.device, list[Place]()
         attention.open_decodes(there, longest)
-        self._places: list[Place] = []
-        stream = torch.cuda.Stream()  # a run before the capture
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.inference_mode(), torch.cuda.stream(stream):
-            self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        with torch.inference_mode(), uncollected(), torch.cuda.graph(self._graph, pool=memory):
-            self._logits = self._run()
+
+        def run() -> None:
+            self._logits = network.logits(there["tokens"], there["positions"], None, attention)
+
+        with torch.inference_mode():
+            self._graph = capture([run], 1, memory)
 
     def fill(self, batch: Ragged) -> None:
         """Set the arrays of the next replay to this batch of decodes."""
@@ -58,18 +53,6 @@ class Captured:
         self.arrays.send()
         self._graph.replay()
         return self._logits[:num_seqs]
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage is collected: the graphs of an earlier engine, freed during a capture, would invalidate it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @dataclass(slots=True)

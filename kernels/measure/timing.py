@@ -4,6 +4,7 @@ And what every `testbed measure NAME` is: columns, a row for each point, and the
 """
 
 import datetime
+import gc
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,19 +76,26 @@ def time_stream(call: Callable[[], object], repeats: int = 5) -> Timing:
     return Timing.of([_elapsed_us(call) for _ in range(repeats)])
 
 
-def capture(calls: Sequence[Callable[[], object]], repeats: int) -> torch.cuda.CUDAGraph:
-    """A graph of the calls, so many times."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+def capture(calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of the calls, so many times, in `memory` that it shares with others, if any.
+
+    No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would invalidate it.
+    """
+    stream, graph, collects = torch.cuda.Stream(), torch.cuda.CUDAGraph(), gc.isenabled()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls:  # compile, load and allocate outside the capture
             call()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(repeats):
-            for call in calls:
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=memory):
+            for call in repeats * list(calls):
                 call()
+    finally:
+        if collects:
+            gc.enable()
     return graph
 
 
