@@ -26,7 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
         for _, _, target, _ in LINK.findall((ROOT / source).read_text(encoding="utf-8")):
             picture = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-            if picture.endswith((".png", ".svg")) and files.get_file_from_path(picture) is None:
+            if "://" not in target and picture.endswith((".png", ".svg")) and files.get_file_from_path(picture) is None:
                 files.append(File.generated(config, picture, abs_src_path=str(ROOT / picture)))
     return files
 
