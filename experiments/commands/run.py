@@ -66,7 +66,7 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
         if not line.startswith(" "):
             group = key
         within = comments.get("gpu" if group == "server" else group, {}) | comments.get(group, {})
-        text = within.get(key.strip()) or shared.get(key.strip())
+        text = within.get(key.strip()) or (group != "model" and shared.get(key.strip()))  # max_len is a workload's too
         if "_target_: testbed.core.specs." not in line or group == "cost":  # elsewhere it is no choice
             yield f"{line}  # {text}" if text else line
 

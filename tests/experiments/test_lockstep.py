@@ -13,7 +13,6 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.commands.cli import call
-from testbed.experiments.lockstep import capacities
 from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, draw, report, shortest, workload
 from testbed.experiments.lockstep.sides import Ours, served, sides_of
 
@@ -129,26 +128,6 @@ def test_every_iteration_of_a_random_configuration_is_vllms(seed):
 
 
 @needs_vllm
-def test_histories_of_vllms_manager_break_no_clause_and_a_broken_manager_does(monkeypatch):
-    from testbed.experiments.lockstep.manager_histories import check_histories
-
-    assert "100 histories" in check_histories(100, 0)[0]
-    from vllm.v1.core.block_pool import BlockPool
-
-    touch = BlockPool.touch
-
-    def touch_without_counting(self, blocks):
-        touch(self, blocks)
-        for block in blocks:
-            block.ref_cnt -= block.ref_cnt > 1
-
-    monkeypatch.setattr(BlockPool, "touch", touch_without_counting)
-    head, *calls = check_histories(100, 0)
-    assert "clause" in head
-    assert 1 <= len(calls) <= 3
-
-
-@needs_vllm
 @pytest.mark.slow
 def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(capsys):
     assert call("lockstep", ["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
@@ -165,16 +144,6 @@ def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(
 @pytest.mark.slow
 def test_ten_thousand_histories_of_vllms_manager():
     assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
-
-
-@needs_vllm
-def test_pages_and_blocks_of_hybrid_models_are_those_of_vllm(monkeypatch, capsys):
-    names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "nemotron-h-8b"]
-    monkeypatch.setattr(capacities, "model_names", lambda: names)
-    assert call("lockstep", ["vllm", "server.num_gpus=8", "--capacity"]) == 0
-    assert capsys.readouterr().out.count("\n") == 2 + len(names)
-    monkeypatch.setattr(capacities, "ours", lambda config, size: capacities.Capacity(size, 1, 1))
-    assert call("lockstep", ["vllm", "server.num_gpus=8", "--capacity"]) == 1
 
 
 @needs_vllm
