@@ -4,12 +4,14 @@ import csv
 from pathlib import Path
 
 import pytest
+from drawings import GOLDEN, check_text
 from refusals import refuses
 
 import testbed.cost
+from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.model import Moved, Work
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.cost.model import Moved, Work, read_work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
@@ -96,7 +98,7 @@ def test_unmeasured_all_reduces_are_reported_for_several_gpus_only(num_gpus):
     assert ("all_reduce" in fingerprint) == (num_gpus > 1)
 
 
-KEPT = Path(__file__).parents[1] / "golden" / "profile_times.csv"
+KEPT = GOLDEN / "profile_times.csv"
 OUT, IN = Moved(DEVICE, HOST, 16, 40), Moved(HOST, DEVICE, 16, 7)
 WORKS = [
     Work(1, 17, 17),
@@ -131,3 +133,38 @@ def test_shipped_profiles_keep_their_golden_times(name):
     kept = [row for row in csv.reader(KEPT.open()) if row[0] == name]
     assert kept
     assert list(golden_rows(name)) == kept
+
+
+TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 3e9, 1e9, 1e-4, 1e-5)}
+MADE_UP = ["groups", "plain", "linked"]  # KV groups and experts; mixed batches and unequal lengths; measured transfers
+EXTRA = {"pages": 3e-6, "maps": 2e-5}
+MORE_CHOICES = CHOICES | {
+    "skewed": Choices(extra_s=EXTRA, experts="power_law_1.2"),
+    "equal": Choices(extra_s=EXTRA, swap_waits="all in", spread="equal"),
+    "other": Choices(
+        overhead_s=0.001, overhead_per_token_s=3e-6, overhead_per_input_s=5e-6, overhead_per_sequence_s=4e-6,
+        sequences_per_fork=2.0, software="other", parallel_layer_s={4: 9e-6}, cuda_graph_sizes=[2, 40],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_made_up_profiles_give_the_times_that_are_kept(name, request):
+    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves."""
+    profile, lines = read_profile(GOLDEN / "costs" / f"{name}.json"), []
+    server = ServerSpec("server", GpuSpec(**profile["gpu"]), profile["num_gpus"], tiers=TIERS)
+    works = [read_work(row) for row in csv.DictReader((GOLDEN / "costs" / "works.csv").open())]
+    for chosen, on in (("plain", None), *((chosen, server) for chosen in MORE_CHOICES)):
+        try:
+            cost = ProfileCost(ModelSpec(**profile["model"]), on, profile, MORE_CHOICES[chosen])
+        except InputError as error:
+            lines.append(f"{chosen}: {error}")
+            continue
+        lines.append(f"{chosen} on {on and on.name}, software of {cost.software}, {cost.windows}: {cost.fingerprint}")
+        for work in works:
+            for ask, of in (cost.iteration, work), (cost.decode, work.decode_seqs and work), (cost.transfer, work.moves):
+                try:
+                    lines += [f"  {ask.__name__}: {ask(of)}"] if of else []
+                except InputError as error:
+                    lines.append(f"  {ask.__name__}: {error}")
+    check_text("\n".join([*lines, ""]), request)

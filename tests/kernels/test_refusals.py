@@ -39,6 +39,10 @@ class FakeArray:
         self.strides = tuple(stride * self.dtype.itemsize for stride in self.element_strides or dense)
         self.data = SimpleNamespace(ptr=self.pointer)
 
+    def __getitem__(self, rows: slice) -> "FakeArray":
+        start, stop, _ = rows.indices(self.shape[0])
+        return FakeArray((stop - start,), self.dtype, pointer=self.pointer + start * self.dtype.itemsize)
+
 
 WRAPPERS = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
 CALLS = tomllib.loads((GOLDEN / "calls.toml").read_text())
