@@ -162,7 +162,8 @@ def test_made_up_profiles_give_the_times_that_are_kept(name, request):
             continue
         lines.append(f"{chosen} on {on and on.name}, software of {cost.software}, {cost.windows}: {cost.fingerprint}")
         for work in works:
-            for ask, of in (cost.iteration, work), (cost.decode, work.decode_seqs and work), (cost.transfer, work.moves):
+            decodes = work if work.decode_seqs else None
+            for ask, of in ((cost.iteration, work), (cost.decode, decodes), (cost.transfer, work.moves)):
                 try:
                     lines += [f"  {ask.__name__}: {ask(of)}"] if of else []
                 except InputError as error:

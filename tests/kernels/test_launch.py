@@ -11,7 +11,9 @@ import pytest
 from kept import same_as_kept
 from test_refusals import BASE, CALLS, WRAPPERS, FakeArray, made
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
 
 from testbed.kernels.engine import maths
 from testbed.kernels.launch import attention, cache_ops, prefill_attention
@@ -81,7 +83,8 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
 
     stream, runtime = SimpleNamespace(ptr=5), SimpleNamespace(getDevice=lambda: 0)
     cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
-    gpu = SimpleNamespace(cuda=cuda, zeros=lambda *array: lines.append(array) or FakeArray(*array, pointer=len(lines) << 20))
+    zeros = lambda *array: lines.append(array) or FakeArray(*array, pointer=len(lines) << 20)  # noqa: E731
+    gpu = SimpleNamespace(cuda=cuda, zeros=zeros)
     fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda device: 132,
              "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
              "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
