@@ -10,7 +10,7 @@ from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
-from testbed.cost.interpolation import Knots, UnequalLengths
+from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
 from testbed.cost.transfers import all_reduce
 
@@ -96,12 +96,6 @@ def test_analytic_model_adds_two_all_reduces_per_layer():
     times = AnalyticCost(MODEL, ServerSpec("server", GPU, 4), Efficiencies(all_reduce_s=1e-6))
     # 5 tokens of 100 channels of 2 bytes: 1.5 times 1000 bytes at 500 ps each, and a microsecond
     assert times.iteration(Work(5, 5)) == pytest.approx(2 * 3 * (1_000_000 + 1500 * 500), abs=2)
-
-
-def test_unmeasured_length_bin_has_the_default_share():
-    bins = UnequalLengths({"default": 0.25, "points": [[0, 0, 8, 50, 100, 0.5], [0, 0, 64, 100, 100, 0.75]]})
-    assert bins.share(0, 0, Work(8, 400, 100)) == 0.5
-    assert bins.share(0, 0, Work(8, 800, 100)) == 0.25
 
 
 MIXED = [((new, past, 0, 0), 10 * new + new * past) for new in (10, 20, 40) for past in (0, 100)]

@@ -48,15 +48,6 @@ def test_recorded_fit_equals_the_loaded_prediction(name):
         assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(predicted_us, abs=0.06)
 
 
-def test_swap_waits_option_selects_hidden_swaps():
-    away, back = (Moved(*way, 16, 20) for way in ((DEVICE, HOST), (HOST, DEVICE)))
-    waits, decode, idle = cost_of(swap_waits="all in"), COST.iteration(Work(8, 800)), Work(moves=(back,))
-    assert waits.iteration(Work(8, 800, moves=(away,))) == decode  # hidden behind computing
-    assert waits.iteration(Work(8, 800, moves=(back,))) == decode + waits.iteration(idle)
-    assert COST.iteration(Work(8, 800, moves=(back,))) < decode + waits.iteration(idle)
-    refuses("swap_waits: never is not one of by layer, all in", cost_of, swap_waits="never")
-
-
 def test_unmeasured_choices_are_refused():
     refuses("block size 17", cost_of, block_size=17)
     refuses("kernel: fast", cost_of, kernel="fast")
@@ -70,14 +61,6 @@ def time_of(work, server=FOUR, **choices):
 
 def added_us(work, **choices):
     return (time_of(work, **choices) - time_of(work)) / 1e6
-
-
-def test_software_overheads_scale_with_their_counts():
-    beam = Work(6, 600, 100, prefill=((50, 0),), num_requests=2, forks=3)
-    assert added_us(beam, overhead_per_sequence_s=1e-6) == 7
-    assert added_us(beam, overhead_per_sequence_s=1e-6, sequences_per_fork=2.0) == 7 + 3 * 2
-    assert added_us(beam, overhead_per_worker_s=1e-6) == 4
-    assert added_us(beam, overhead_per_input_s=1e-6) == 4 * 2  # four workers
 
 
 def test_parallel_layer_time_is_added_for_several_gpus():

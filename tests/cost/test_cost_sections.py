@@ -74,19 +74,6 @@ def test_documented_example_profile_gives_the_expected_time():
     assert us(decode_seqs=1, decode_context=16, decode_max_context=16) == 2 * 20 + 2 * 5 + 50
 
 
-def test_batch_is_padded_to_the_next_cuda_graph():
-    three, four, five, sixteen = (
-        us(decode_seqs=n, decode_context=64 * n, decode_max_context=64) for n in (3, 4, 5, 16)
-    )
-    unpadded = profile_with()
-    del unpadded["cuda_graph_sizes"]
-    without = cost_of(unpadded)
-    assert without.iteration(Work(3, 192, 64)) < three * 1e6
-    assert without.iteration(Work(16, 1024, 64)) == sixteen * 1e6
-    assert three < four < five < sixteen
-    assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
-
-
 def test_stepwise_interpolation_uses_the_next_point():
     profile = profile_with()
     del profile["cuda_graph_sizes"]
@@ -137,14 +124,6 @@ def test_configured_software_time_overrides_the_profile():
     assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
     configured = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
     assert configured.iteration(work) - bare.iteration(work) == 3 * 10**6
-
-
-def test_unequal_lengths_interpolate_towards_the_maximum():
-    cost = cost_of(profile_with(unequal_lengths={"default": 0.0, "points": [[0, 0, 64, 100, 4096, 0.25]]}))
-    equal, longest = (cost.iteration(Work(64, 64 * length, length)) for length in (500, 1500))
-    unequal = cost.iteration(Work(64, 64 * 500, 1500))
-    assert unequal - equal == pytest.approx((longest - equal) / 4, rel=1e-6)
-    assert cost_of(profile_with()).iteration(Work(64, 64 * 500, 1500)) == equal
 
 
 def test_unequal_length_shares_interpolate_between_bins():
