@@ -1,6 +1,7 @@
 """Costs from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import testbed.cost
 from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import Moved, Work, read_work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 
@@ -121,6 +123,10 @@ def test_shipped_profiles_keep_their_golden_times(name):
 TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 3e9, 1e9, 1e-4, 1e-5)}
 MADE_UP = ["groups", "plain", "linked"]  # KV groups and experts; mixed batches and unequal lengths; measured transfers
 EXTRA = {"pages": 3e-6, "maps": 2e-5}
+SHARES = Efficiencies(
+    all_reduce_s=5e-6, copy_s=2e-6, overhead_s=1e-3, overhead_per_request_s=2e-5, overhead_per_token_s=3e-6,
+    overhead_per_sequence_s=4e-6, repeated_read=0.3, byte_kv_bandwidth=0.7, byte_window_bandwidth=0.6, extra_s=EXTRA,
+)  # fmt: skip
 MORE_CHOICES = CHOICES | {
     "skewed": Choices(extra_s=EXTRA, experts="power_law_1.2"),
     "equal": Choices(extra_s=EXTRA, swap_waits="all in", spread="equal"),
@@ -133,17 +139,21 @@ MORE_CHOICES = CHOICES | {
 
 @pytest.mark.parametrize("name", MADE_UP)
 def test_made_up_profiles_give_the_times_that_are_kept(name, request):
-    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves."""
+    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves; and by a roofline."""
     profile, lines = read_profile(GOLDEN / "costs" / f"{name}.json"), []
-    server = ServerSpec("server", GpuSpec(**profile["gpu"]), profile["num_gpus"], tiers=TIERS)
+    model, gpu = ModelSpec(**profile["model"]), GpuSpec(**profile["gpu"])
+    server = ServerSpec("server", gpu, profile["num_gpus"], tiers=TIERS)
     works = [read_work(row) for row in csv.DictReader((GOLDEN / "costs" / "works.csv").open())]
-    for chosen, on in (("plain", None), *((chosen, server) for chosen in MORE_CHOICES)):
+    makes = {chosen: partial(ProfileCost, model, server, profile, one) for chosen, one in MORE_CHOICES.items()}
+    makes |= {"shard": partial(ProfileCost, model, None, profile), "roofline": partial(AnalyticCost, model, server, SHARES)}
+    for chosen, make in makes.items():
         try:
-            cost = ProfileCost(ModelSpec(**profile["model"]), on, profile, MORE_CHOICES[chosen])
+            cost = make()
         except InputError as error:
             lines.append(f"{chosen}: {error}")
             continue
-        lines.append(f"{chosen} on {on and on.name}, software of {cost.software}, {cost.windows}: {cost.fingerprint}")
+        origin = getattr(cost, "fingerprint", None)
+        lines.append(f"{chosen}, software of {cost.software}, windows of {cost.windows}: {origin}")
         for work in works:
             decodes = work if work.decode_seqs else None
             for ask, of in ((cost.iteration, work), (cost.decode, decodes), (cost.transfer, work.moves)):
