@@ -145,7 +145,10 @@ def test_made_up_profiles_give_the_times_that_are_kept(name, request):
     server = ServerSpec("server", gpu, profile["num_gpus"], tiers=TIERS)
     works = [read_work(row) for row in csv.DictReader((GOLDEN / "costs" / "works.csv").open())]
     makes = {chosen: partial(ProfileCost, model, server, profile, one) for chosen, one in MORE_CHOICES.items()}
-    makes |= {"shard": partial(ProfileCost, model, None, profile), "roofline": partial(AnalyticCost, model, server, SHARES)}
+    makes |= {
+        "shard": partial(ProfileCost, model, None, profile),
+        "roofline": partial(AnalyticCost, model, server, SHARES),
+    }
     for chosen, make in makes.items():
         try:
             cost = make()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import testbed.cost
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.specs import ModelSpec
 from testbed.cost.interpolation import UnequalLengths
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
@@ -100,30 +100,6 @@ def test_missing_section_is_refused_only_when_needed():
     cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=there))
     refuses("no section decode_attention", cost.decode, Work(1, 16, 16))
     refuses("no section prefill_attention", cost.iteration, Work(prefill=((16, 0),)))
-
-
-def test_unmeasured_swaps_use_the_data_sheet():
-    gpu = GpuSpec("toy", 10**9, 1e12, 1e14, host_bandwidth=1e9, link_bandwidth=1e10)
-    model = ModelSpec(**EXAMPLE["model"])
-    cost = ProfileCost(model, ServerSpec("toy", gpu, 1), EXAMPLE)
-    both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
-    assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
-    assert "not measured" in cost.fingerprint["swap"]
-    rows = [["fused", way, 16, 1, 7.0] for way in ("out", "in")]
-    measured_ones = profile_with(swap=measured("method direction block_size num_blocks", rows))
-    there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
-    assert "swap" not in there.fingerprint
-    assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
-
-
-def test_configured_software_time_overrides_the_profile():
-    work = Work(4, 400, 100, 0, (), 3)
-    full = profile_with(unequal_lengths=UNEQUAL, overhead=OVERHEAD)
-    bare = cost_of(profile_with(unequal_lengths=UNEQUAL))
-    extra = cost_of(full).iteration(work) - bare.iteration(work)
-    assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
-    configured = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
-    assert configured.iteration(work) - bare.iteration(work) == 3 * 10**6
 
 
 def test_unequal_length_shares_interpolate_between_bins():

@@ -69,6 +69,9 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
+ENDS = ((3, 7, 2, 16, 64), 1 << 20), ((2, 3, 2, 16, 64), 1 << 30)  # a pool, and where its blocks are gathered
+
+
 def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = []
 
@@ -95,11 +98,12 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
         lines.append(f"{name}:")
         WRAPPERS[call["wrapper"]](**made(call))
     gpu.cuda.runtime.memcpyAsync = lambda *copied: lines.append(copied)
-    host, ids = torch.zeros((9, 3, 2, 16, 64)).half(), FakeArray((3,), "int32", pointer=1 << 10)
-    pool, staging = FakeArray((3, 7, 2, 16, 64), pointer=1 << 20), FakeArray((2, 3, 2, 16, 64), pointer=1 << 30)
+    ids = FakeArray((3,), "int32", pointer=1 << 10)
     monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: 1 << 40)
-    for to_host in (True, False):
-        lines.append(f"swaps, to_host={to_host}, per block, then fused:")
+    for kind, to_host in (("float16", True), ("uint8", False)):
+        lines.append(f"swaps of {kind}, to_host={to_host}, per block, then fused:")
+        host = torch.zeros((9, 3, 2, 16, 64), dtype=getattr(torch, kind))
+        pool, staging = (FakeArray(shape, kind, pointer=at) for shape, at in ENDS)
         cache_ops.swap_per_block(pool, host, [(2, 1), (6, 8)], to_host)
         cache_ops.swap_fused(pool, host, ids, [(5, 3), (0, 4), (6, 8)], staging, to_host)
     assert same_as_kept(request, "launches.txt", lines)

@@ -183,14 +183,14 @@ def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_i
     run.policy.check()
 
 
-def test_async_preemption_right_after_a_prefill_keeps_all_of_its_blocks():
-    """Of five tokens the last is not known when the first preemption is planned; of a recomputed prefix all are."""
+def test_async_preemption_keeps_all_blocks_that_are_known_to_be_stored():
+    """The last token is not known of 9 stored ones, nor of 10 and a decode; of a recomputed prefix it is."""
     run = ManualDriver(async_vllm(kind=OutputCaching))
-    (group,) = add(run, (3, 9))
-    while group.num_generated < 5:
-        run.step()
+    (group,) = add(run, (3, 20))
     computed = []
-    for _ in range(2):
+    for num_generated in (7, 9, 10):
+        while group.num_generated < num_generated:
+            run.step()
         run.preempt()
         computed.append(step(run))
-    assert computed == [(0, [(0, 8 - 4)]), (0, [(0, 9 - 8)])]
+    assert computed == [(0, [(0, 10 - 8)]), (0, [(0, 12 - 8)]), (0, [(0, 13 - 12)])]
