@@ -29,18 +29,6 @@ def attention_ps(times, **work):
     return times.iteration(Work(**work)) - times.iteration(Work(**nothing))
 
 
-def test_each_gpu_reads_its_share_of_the_contexts():
-    read = {"decode_seqs": 2, "decode_context": 1000}
-    assert attention_ps(cost(1), **read) == 1000 * 1200 * 1000  # 1,000 ps a byte at 1 GB/s
-    assert attention_ps(cost(2), **read) == 1000 * 600 * 1000
-
-
-def test_repeated_reads_cost_their_configured_share():
-    read = {"decode_seqs": 2, "decode_context": 1000, "decode_repeated": 400}
-    assert attention_ps(cost(repeated_read=0.25), **read) == (600 + 100) * 1200 * 1000
-    assert attention_ps(cost(), **read) == 1000 * 1200 * 1000
-
-
 @pytest.mark.parametrize("affine", [Affine(7, 0, 99), Affine(100, 3, 99), Affine(5, 10, 99)])
 def test_steps_to_reach_a_time_match_counting(affine):
     for elapsed in range(1, 400):

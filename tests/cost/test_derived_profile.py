@@ -20,7 +20,7 @@ from testbed.cost.auto import (
     carried,
     profiles_at_hand,
 )
-from testbed.cost.derive import STREAMS, Loads, best_rates, derive, measured
+from testbed.cost.derive import STREAMS, Loads, derive, measured
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices, dump
@@ -70,16 +70,6 @@ def test_slower_link_adds_transfer_time_by_bytes():
         for (key, (before, *_)), (_, (after, *_)) in points:
             longer = sent[section](key) * 1e6 * (1 / after_rate - 1 / before_rate)
             assert after - before == pytest.approx(longer, abs=2e-3)
-
-
-def test_attainable_bandwidth_limits_the_largest_products():
-    profile = read_profile("h200-opt-13b-tp1")
-    plain, low, configured = (derive(profile, H200, A100, share) for share in (None, 0.5, 0.86))
-    before, after = (one["sections"]["linear"]["points"][0] for one in (plain, low))
-    assert after[1] > 1.5 * before[1]
-    assert "reaches 0.86 of its memory bandwidth" in configured["fingerprint"]["method"]
-    reached = max(best_rates(loads_of(profile), s, measured(configured["sections"][s]))[0] for s in STREAMS)
-    assert reached / A100.memory_bandwidth == pytest.approx(0.86, abs=0.02)
 
 
 def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):

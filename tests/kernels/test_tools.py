@@ -2,6 +2,7 @@
 
 import csv
 import pkgutil
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import MEASUREMENTS, measure  # noqa: E402
+from testbed.kernels.commands import MEASUREMENTS, _checked, measure  # noqa: E402
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
@@ -73,6 +74,14 @@ def test_measurements_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         measure(["transfers", "--help"])
     assert capsys.readouterr().out.startswith("usage: testbed measure transfers")
+
+
+def test_only_models_on_one_gpu_are_calibrated_with_the_engine(tmp_path: Path) -> None:
+    def checked(models: list[str]) -> list[tuple[str, int]]:
+        return _checked(Namespace(model=models, tp=1, engine=True, rounds=1, out=tmp_path))
+
+    assert checked(["opt-13b", "llama-3-8b:1"]) == [("opt-13b", 1), ("llama-3-8b", 1)]
+    refuses("--engine: the engine runs on one GPU", checked, ["opt-13b", "llama-3-8b:2"])
 
 
 SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")

@@ -68,15 +68,13 @@ def test_every_preemption_rule_foresees_nothing(rule, golden):
     assert disagreement(case, requests, prefix) is None
     found = repr((requests, served.decisions, served.ends(), served.counters, other_future(requests, {3, 5})))
     totals = served.recorder.totals
-    golden("served.csv", rule.__name__, {
-        "decisions": len(served.decisions), "swaps": totals.swaps, "recomputes": totals.recomputes,
-        "checksum": f"{crc32(found.encode()):08x}"
-    })  # fmt: skip
+    row = {"decisions": len(served.decisions), "swaps": totals.swaps, "recomputes": totals.recomputes}
+    golden("served.csv", rule.__name__, {**row, "checksum": f"{crc32(found.encode()):08x}"})
 
 
-def to_nobody(plan, scheduler):
-    if plan.chunks:
-        scheduler.state.running.pop(plan.chunks[0].group.request.request_id)
+def test_a_prefix_is_registered_where_a_policy_shares_it_and_a_pool_can_hold_it():
+    cases = ("paged", 16), ("oracle", 99), ("paged", 24)
+    assert [registered(MAKERS[name](PoolSpec(num_slots, 80)), 17) for name, num_slots in cases] == [0, 0, 17]
 
 
 def by(name, change):
@@ -105,7 +103,7 @@ CHANGED = {
     "more tokens": of_chunks(new=1),
     "no tokens": of_chunks(new=-500),
     "padding below none": of_chunks(padding=-1),
-    "to nobody": to_nobody,
+    "to nobody": lambda plan, this: plan.chunks and this.state.running.clear(),
 }
 
 
