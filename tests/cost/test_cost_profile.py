@@ -75,14 +75,6 @@ def test_parallel_layer_time_is_added_for_several_gpus():
     refuses(r"has no cost for 4 GPUs \(it has 2, 8; add one\)", time_of, Work(), parallel_layer_s={2: 1e-6, 8: 1e-6})
 
 
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_unmeasured_all_reduces_are_reported_for_several_gpus_only(num_gpus):
-    sections = {name: part for name, part in PROFILE["sections"].items() if name != "all_reduce"}
-    bare = {**PROFILE, "num_gpus": num_gpus, "sections": sections}
-    fingerprint = ProfileCost(OPT_13B, ServerSpec("few", H200, num_gpus), bare).fingerprint
-    assert ("all_reduce" in fingerprint) == (num_gpus > 1)
-
-
 KEPT = GOLDEN / "profile_times.csv"
 OUT, IN = Moved(DEVICE, HOST, 16, 40), Moved(HOST, DEVICE, 16, 7)
 WORKS = [
