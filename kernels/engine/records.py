@@ -164,7 +164,6 @@ def write_run(
     folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
 ) -> dict[str, Any]:
     """Write the tables; returns the numbers of the summary."""
-    records.recorder.settle()
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [[f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations]
     rows = [(*row, *work_cells(one.work)) for row, one in zip(times, records.iterations, strict=True)]

@@ -72,7 +72,7 @@ def bind_decode(
         raise ValueError(f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens")
     groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms = multiprocessors(require_gpu().cuda.runtime.getDevice())
-    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, s.kv_scales > 0, s.window)
+    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, bool(s.kv_scales), s.window)
     chunks = plan.num_chunks(plan.most_read(max_context_len, s.window))
     workspace = workspace or decode_workspace(q, chunks)
     needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
@@ -119,7 +119,7 @@ class Shapes:
         """Compile-time constants that every attention source takes."""
         base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
         where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
-        return base | where | cache_defines(self.kv_scales > 0, self.window > 0)
+        return base | where | cache_defines(bool(self.kv_scales), bool(self.window))
 
 
 def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:

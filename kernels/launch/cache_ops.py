@@ -57,7 +57,7 @@ def bind_write_cache(
     check("slot_mapping", slot_mapping, (num_tokens,) if paged else (num_tokens, num_kv_heads), ("int64",))
     scales = check_scales(kv_scales, num_kv_heads, head_size)
     where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, BF16=new_k.bf16, FP8=int(scales > 0), **where)
+    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, BF16=new_k.bf16, FP8=int(bool(scales)), **where)
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)

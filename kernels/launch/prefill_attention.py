@@ -69,7 +69,7 @@ def bind_mma(
     s: Shapes, pointers: list[int], width: int, num_seqs: int, max_query_len: int, scale: float | None
 ) -> Launch:
     """A launch of prefill.cu whose arguments were checked; `pointers` as in `bind_tma`."""
-    kernel, fp8 = load("prefill.cu", "prefill", **s.defines), s.kv_scales > 0
+    kernel, fp8 = load("prefill.cu", "prefill", **s.defines), bool(s.kv_scales)
     q_rows = 64 if s.head_size > 128 else 128
     rows = q_rows + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
     shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes

@@ -43,7 +43,7 @@ def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
     quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / num_seqs) for i in range(num_seqs)])
     shape, scale = np.exp(0.8 * quantiles), float(mean)
     for _ in range(50):
-        lens = np.clip(np.round(shape * scale), 1, longest)
+        lens = np.round(shape * scale).clip(1, longest)
         scale *= mean / lens.mean()
     return [int(x) for x in rng.permutation(lens)]
 

@@ -64,7 +64,7 @@ def paged_prefill(
 def paper_layout(k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor]:
     """K and V as the paper's kernel reads them: [blocks, heads, size / 8, block_size, 8], [.., size, block_size]."""
     keys = k_cache.unflatten(3, (-1, 8)).transpose(2, 3)
-    return keys.contiguous(), v_cache.transpose(2, 3).contiguous()
+    return keys.contiguous(), v_cache.mT.contiguous()
 
 
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:

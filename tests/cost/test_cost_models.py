@@ -6,11 +6,10 @@ import pytest
 from refusals import refuses
 
 from testbed.core.layers import States
-from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
-from testbed.cost.interpolation import Knots, UnequalLengths
+from testbed.cost.interpolation import Knots
 from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
 from testbed.cost.transfers import all_reduce
 
@@ -28,36 +27,6 @@ def attention_ps(times, **work):
     """What reading contexts takes: the iteration without it subtracted."""
     nothing = {**work, "decode_context": 0, "decode_repeated": 0}
     return times.iteration(Work(**work)) - times.iteration(Work(**nothing))
-
-
-def test_each_gpu_reads_its_share_of_the_contexts():
-    read = {"decode_seqs": 2, "decode_context": 1000}
-    assert attention_ps(cost(1), **read) == 1000 * 1200 * 1000  # 1,000 ps a byte at 1 GB/s
-    assert attention_ps(cost(2), **read) == 1000 * 600 * 1000
-
-
-def test_repeated_reads_cost_their_configured_share():
-    read = {"decode_seqs": 2, "decode_context": 1000, "decode_repeated": 400}
-    assert attention_ps(cost(repeated_read=0.25), **read) == (600 + 100) * 1200 * 1000
-    assert attention_ps(cost(), **read) == 1000 * 1200 * 1000
-
-
-def test_software_time_is_per_iteration_request_sequence_and_token():
-    """Three requests have four sequences that decode, and one that computes 20 tokens of its prompt."""
-    software = {"overhead_s": 1e-3, "overhead_per_request_s": 1e-4, "overhead_per_sequence_s": 1e-5}
-    times, plain = cost(**software, overhead_per_token_s=1e-6), cost()
-    work = Work(decode_seqs=4, decode_context=4, num_requests=3)
-    mixed = work._replace(prefill=((20, 0),))
-    assert times.iteration(work) - plain.iteration(work) == round((1e-3 + 3e-4 + 4e-5 + 4e-6) * PS)
-    assert times.iteration(mixed) - plain.iteration(mixed) == round((1e-3 + 3e-4 + 5e-5 + 24e-6) * PS)
-    assert times.decode(work).first_ps == times.iteration(work)
-
-
-def test_policy_operations_need_a_configured_time():
-    work = Work(decode_seqs=1, decode_context=1)
-    mapped = work._replace(extra=(("pages_mapped", 5),))
-    assert cost(extra_s={"pages_mapped": 2e-6}).iteration(mapped) - cost().iteration(work) == 5 * 2_000_000
-    refuses(r"pages_mapped.*knows none", lambda: cost().iteration(mapped))
 
 
 @pytest.mark.parametrize("affine", [Affine(7, 0, 99), Affine(100, 3, 99), Affine(5, 10, 99)])
@@ -96,12 +65,6 @@ def test_analytic_model_adds_two_all_reduces_per_layer():
     times = AnalyticCost(MODEL, ServerSpec("server", GPU, 4), Efficiencies(all_reduce_s=1e-6))
     # 5 tokens of 100 channels of 2 bytes: 1.5 times 1000 bytes at 500 ps each, and a microsecond
     assert times.iteration(Work(5, 5)) == pytest.approx(2 * 3 * (1_000_000 + 1500 * 500), abs=2)
-
-
-def test_unmeasured_length_bin_has_the_default_share():
-    bins = UnequalLengths({"default": 0.25, "points": [[0, 0, 8, 50, 100, 0.5], [0, 0, 64, 100, 100, 0.75]]})
-    assert bins.share(0, 0, Work(8, 400, 100)) == 0.5
-    assert bins.share(0, 0, Work(8, 800, 100)) == 0.25
 
 
 MIXED = [((new, past, 0, 0), 10 * new + new * past) for new in (10, 20, 40) for past in (0, 100)]

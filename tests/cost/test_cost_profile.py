@@ -1,15 +1,19 @@
 """Costs from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
 
 import csv
+from functools import partial
 from pathlib import Path
 
 import pytest
+from drawings import GOLDEN, check_text
 from refusals import refuses
 
 import testbed.cost
+from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.model import Moved, Work
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
+from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.model import Moved, Work, read_work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
@@ -46,15 +50,6 @@ def test_recorded_fit_equals_the_loaded_prediction(name):
         assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(predicted_us, abs=0.06)
 
 
-def test_swap_waits_option_selects_hidden_swaps():
-    away, back = (Moved(*way, 16, 20) for way in ((DEVICE, HOST), (HOST, DEVICE)))
-    waits, decode, idle = cost_of(swap_waits="all in"), COST.iteration(Work(8, 800)), Work(moves=(back,))
-    assert waits.iteration(Work(8, 800, moves=(away,))) == decode  # hidden behind computing
-    assert waits.iteration(Work(8, 800, moves=(back,))) == decode + waits.iteration(idle)
-    assert COST.iteration(Work(8, 800, moves=(back,))) < decode + waits.iteration(idle)
-    refuses("swap_waits: never is not one of by layer, all in", cost_of, swap_waits="never")
-
-
 def test_unmeasured_choices_are_refused():
     refuses("block size 17", cost_of, block_size=17)
     refuses("kernel: fast", cost_of, kernel="fast")
@@ -70,14 +65,6 @@ def added_us(work, **choices):
     return (time_of(work, **choices) - time_of(work)) / 1e6
 
 
-def test_software_overheads_scale_with_their_counts():
-    beam = Work(6, 600, 100, prefill=((50, 0),), num_requests=2, forks=3)
-    assert added_us(beam, overhead_per_sequence_s=1e-6) == 7
-    assert added_us(beam, overhead_per_sequence_s=1e-6, sequences_per_fork=2.0) == 7 + 3 * 2
-    assert added_us(beam, overhead_per_worker_s=1e-6) == 4
-    assert added_us(beam, overhead_per_input_s=1e-6) == 4 * 2  # four workers
-
-
 def test_parallel_layer_time_is_added_for_several_gpus():
     configured = {2: 1e-6, 4: 5e-6}
     for work in (Work(8, 800, 100), Work(prefill=((900, 0),))):
@@ -88,15 +75,7 @@ def test_parallel_layer_time_is_added_for_several_gpus():
     refuses(r"has no cost for 4 GPUs \(it has 2, 8; add one\)", time_of, Work(), parallel_layer_s={2: 1e-6, 8: 1e-6})
 
 
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_unmeasured_all_reduces_are_reported_for_several_gpus_only(num_gpus):
-    sections = {name: part for name, part in PROFILE["sections"].items() if name != "all_reduce"}
-    bare = {**PROFILE, "num_gpus": num_gpus, "sections": sections}
-    fingerprint = ProfileCost(OPT_13B, ServerSpec("few", H200, num_gpus), bare).fingerprint
-    assert ("all_reduce" in fingerprint) == (num_gpus > 1)
-
-
-KEPT = Path(__file__).parents[1] / "golden" / "profile_times.csv"
+KEPT = GOLDEN / "profile_times.csv"
 OUT, IN = Moved(DEVICE, HOST, 16, 40), Moved(HOST, DEVICE, 16, 7)
 WORKS = [
     Work(1, 17, 17),
@@ -131,3 +110,50 @@ def test_shipped_profiles_keep_their_golden_times(name):
     kept = [row for row in csv.reader(KEPT.open()) if row[0] == name]
     assert kept
     assert list(golden_rows(name)) == kept
+
+
+TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 3e9, 1e9, 1e-4, 1e-5)}
+MADE_UP = ["groups", "plain", "linked"]  # KV groups and experts; mixed batches and unequal lengths; measured transfers
+EXTRA = {"pages": 3e-6, "maps": 2e-5}
+SHARES = Efficiencies(
+    all_reduce_s=5e-6, copy_s=2e-6, overhead_s=1e-3, overhead_per_request_s=2e-5, overhead_per_token_s=3e-6,
+    overhead_per_sequence_s=4e-6, repeated_read=0.3, byte_kv_bandwidth=0.7, byte_window_bandwidth=0.6, extra_s=EXTRA,
+)  # fmt: skip
+MORE_CHOICES = CHOICES | {
+    "skewed": Choices(extra_s=EXTRA, experts="power_law_1.2"),
+    "equal": Choices(extra_s=EXTRA, swap_waits="all in", spread="equal"),
+    "other": Choices(
+        overhead_s=0.001, overhead_per_token_s=3e-6, overhead_per_input_s=5e-6, overhead_per_sequence_s=4e-6,
+        sequences_per_fork=2.0, software="other", parallel_layer_s={4: 9e-6}, cuda_graph_sizes=[2, 40],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_made_up_profiles_give_the_times_that_are_kept(name, request):
+    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves; and by a roofline."""
+    profile, lines = read_profile(GOLDEN / "costs" / f"{name}.json"), []
+    model, gpu = ModelSpec(**profile["model"]), GpuSpec(**profile["gpu"])
+    server = ServerSpec("server", gpu, profile["num_gpus"], tiers=TIERS)
+    works = [read_work(row) for row in csv.DictReader((GOLDEN / "costs" / "works.csv").open())]
+    makes = {chosen: partial(ProfileCost, model, server, profile, one) for chosen, one in MORE_CHOICES.items()}
+    makes |= {
+        "shard": partial(ProfileCost, model, None, profile),
+        "roofline": partial(AnalyticCost, model, server, SHARES),
+    }
+    for chosen, make in makes.items():
+        try:
+            cost = make()
+        except InputError as error:
+            lines.append(f"{chosen}: {error}")
+            continue
+        origin = getattr(cost, "fingerprint", None)
+        lines.append(f"{chosen}, software of {cost.software}, windows of {cost.windows}: {origin}")
+        for work in works:
+            decodes = work if work.decode_seqs else None
+            for ask, of in ((cost.iteration, work), (cost.decode, decodes), (cost.transfer, work.moves)):
+                try:
+                    lines += [f"  {ask.__name__}: {ask(of)}"] if of else []
+                except InputError as error:
+                    lines.append(f"  {ask.__name__}: {error}")
+    check_text("\n".join([*lines, ""]), request)

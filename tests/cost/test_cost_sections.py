@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 import testbed.cost
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.specs import ModelSpec
 from testbed.cost.interpolation import UnequalLengths
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
@@ -74,19 +74,6 @@ def test_documented_example_profile_gives_the_expected_time():
     assert us(decode_seqs=1, decode_context=16, decode_max_context=16) == 2 * 20 + 2 * 5 + 50
 
 
-def test_batch_is_padded_to_the_next_cuda_graph():
-    three, four, five, sixteen = (
-        us(decode_seqs=n, decode_context=64 * n, decode_max_context=64) for n in (3, 4, 5, 16)
-    )
-    unpadded = profile_with()
-    del unpadded["cuda_graph_sizes"]
-    without = cost_of(unpadded)
-    assert without.iteration(Work(3, 192, 64)) < three * 1e6
-    assert without.iteration(Work(16, 1024, 64)) == sixteen * 1e6
-    assert three < four < five < sixteen
-    assert without.iteration(Work(17, 1088, 64)) == cost_of(EXAMPLE).iteration(Work(17, 1088, 64))
-
-
 def test_stepwise_interpolation_uses_the_next_point():
     profile = profile_with()
     del profile["cuda_graph_sizes"]
@@ -113,38 +100,6 @@ def test_missing_section_is_refused_only_when_needed():
     cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=there))
     refuses("no section decode_attention", cost.decode, Work(1, 16, 16))
     refuses("no section prefill_attention", cost.iteration, Work(prefill=((16, 0),)))
-
-
-def test_unmeasured_swaps_use_the_data_sheet():
-    gpu = GpuSpec("toy", 10**9, 1e12, 1e14, host_bandwidth=1e9, link_bandwidth=1e10)
-    model = ModelSpec(**EXAMPLE["model"])
-    cost = ProfileCost(model, ServerSpec("toy", gpu, 1), EXAMPLE)
-    both = (Moved("device", "host", 16, 3), Moved("host", "device", 16, 1))
-    assert cost.iteration(Work(moves=both)) == 64 * model.kv_bytes_per_token * 1000
-    assert "not measured" in cost.fingerprint["swap"]
-    rows = [["fused", way, 16, 1, 7.0] for way in ("out", "in")]
-    measured_ones = profile_with(swap=measured("method direction block_size num_blocks", rows))
-    there = ProfileCost(model, ServerSpec("toy", gpu, 1), measured_ones)
-    assert "swap" not in there.fingerprint
-    assert there.iteration(Work(moves=both[1:])) == 7 * 10**6
-
-
-def test_configured_software_time_overrides_the_profile():
-    work = Work(4, 400, 100, 0, (), 3)
-    full = profile_with(unequal_lengths=UNEQUAL, overhead=OVERHEAD)
-    bare = cost_of(profile_with(unequal_lengths=UNEQUAL))
-    extra = cost_of(full).iteration(work) - bare.iteration(work)
-    assert extra == (7.0 + 3 * 2.0 + 4 * 0.5) * 1e6
-    configured = cost_of(full, overhead_s=0.0, overhead_per_request_s=1e-6, overhead_per_token_s=0.0)
-    assert configured.iteration(work) - bare.iteration(work) == 3 * 10**6
-
-
-def test_unequal_lengths_interpolate_towards_the_maximum():
-    cost = cost_of(profile_with(unequal_lengths={"default": 0.0, "points": [[0, 0, 64, 100, 4096, 0.25]]}))
-    equal, longest = (cost.iteration(Work(64, 64 * length, length)) for length in (500, 1500))
-    unequal = cost.iteration(Work(64, 64 * 500, 1500))
-    assert unequal - equal == pytest.approx((longest - equal) / 4, rel=1e-6)
-    assert cost_of(profile_with()).iteration(Work(64, 64 * 500, 1500)) == equal
 
 
 def test_unequal_length_shares_interpolate_between_bins():

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from drawings import GOLDEN, check_text
 from refusals import refuses
 
 from testbed.core.shapes import read_model
@@ -19,10 +20,10 @@ from testbed.cost.auto import (
     carried,
     profiles_at_hand,
 )
-from testbed.cost.derive import STREAMS, Loads, best_rates, derive, measured
+from testbed.cost.derive import STREAMS, Loads, derive, measured
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.cost.sections import Choices
+from testbed.cost.sections import Choices, dump
 
 H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, "NVIDIA H200")
 A100 = GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 25e9, 300e9)
@@ -71,16 +72,6 @@ def test_slower_link_adds_transfer_time_by_bytes():
             assert after - before == pytest.approx(longer, abs=2e-3)
 
 
-def test_attainable_bandwidth_limits_the_largest_products():
-    profile = read_profile("h200-opt-13b-tp1")
-    plain, low, configured = (derive(profile, H200, A100, share) for share in (None, 0.5, 0.86))
-    before, after = (one["sections"]["linear"]["points"][0] for one in (plain, low))
-    assert after[1] > 1.5 * before[1]
-    assert "reaches 0.86 of its memory bandwidth" in configured["fingerprint"]["method"]
-    reached = max(best_rates(loads_of(profile), s, measured(configured["sections"][s]))[0] for s in STREAMS)
-    assert reached / A100.memory_bandwidth == pytest.approx(0.86, abs=0.02)
-
-
 def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     profile = read_profile("h200-opt-13b-tp1")
     derived = derive(profile, H200, A100)
@@ -95,6 +86,16 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     ):
         assert least < cost.iteration(work) / source.iteration(work) < most
     refuses("only a measured profile", derive, derived, A100, H200)
+
+
+@pytest.mark.parametrize("name", ["plain", "linked"])
+def test_a_made_up_profile_is_carried_to_the_times_that_are_kept(name, request):
+    """To another GPU; and to another shard too, whose cache has one byte a value."""
+    profile = read_profile(GOLDEN / "costs" / f"{name}.json")
+    model = replace(ModelSpec(**profile["model"]), num_layers=5, hidden_size=64, num_kv_heads=1, kv_dtype_bytes=1)
+    ways = ((None, None), (0.5, Loads(model, 2, byte_kv_bandwidth=0.7)))
+    found = [dump(derive(profile, GpuSpec(**profile["gpu"]), A100, *way)) for way in ways]
+    check_text("".join(found), request)
 
 
 def server(gpu=H200, num_gpus=1):

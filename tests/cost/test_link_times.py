@@ -14,7 +14,6 @@ from testbed.core.request import PS
 from testbed.core.shapes import read_model
 from testbed.core.slots import DEVICE, HOST, Copy, Move
 from testbed.core.specs import ServerSpec, TierSpec
-from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.link_times import COPIES, GATHER, HARDWARE, INTO, OUT, LinkTimes, measured_link, read_transfers
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
@@ -106,11 +105,6 @@ def test_swaps_take_the_measured_time(swap):
     assert plain.iteration(Work(moves=moves)) == plain.iteration(Work(moves=other))
 
 
-def test_a_roofline_takes_the_measured_time_of_copies():
-    cost, moves = AnalyticCost(OPT, server(), Efficiencies()), (Moved(DEVICE, HOST, 16, 40, 3),)
-    assert cost.iteration(Work(moves=moves)) == measured_link(OPT, server())(COPIES, OUT, moves)
-
-
 def test_tiers_over_the_gpu_s_link_take_the_measured_time():
     dram, nvme = TierSpec(1, latency_s=1e-5, extent_s=1e-6), TierSpec(1, 6.8e9, 4e9)
     moves = (Moved(DEVICE, "dram", 16, 40, 3), Moved(DEVICE, "dram", 5, 2, 0))
@@ -200,16 +194,6 @@ def test_a_window_charges_long_and_short_sequences_their_shares():
     refuses("windows of 64", table.span, Work(1, 5, 5))
 
 
-def test_each_section_counts_its_own_layers():
-    cost = ProfileCost(MODEL, None, profile())
-    one = work([100])
-    for name, us, layers in (("state_decode", 3.0, 1), ("decode_attention", 5 + 100 / 70, 1), ("experts", 4.0, 4)):
-        double = profile()
-        double["sections"][name]["points"] = [[*row[:-1], 2 * row[-1]] for row in double["sections"][name]["points"]]
-        more = ProfileCost(MODEL, None, double).iteration(one) - cost.iteration(one)
-        assert more == pytest.approx(us * layers * 1e6, rel=1e-4)
-
-
 def test_experts_take_the_distribution_that_is_chosen():
     balanced = ProfileCost(MODEL, None, profile()).iteration(Work(prefill=((4096, 0),)))
     skewed = ProfileCost(MODEL, None, profile(), Choices(experts="skewed")).iteration(Work(prefill=((4096, 0),)))
@@ -218,13 +202,3 @@ def test_experts_take_the_distribution_that_is_chosen():
         ProfileCost(MODEL, None, profile(), Choices(experts="other"))
     with pytest.raises(InputError, match="llama-3-8b has no experts"):
         ProfileCost(read_model("llama-3-8b"), None, "h200-llama-3-8b-tp1", Choices(experts="skewed"))
-
-
-def test_prompts_of_a_batch_take_their_share_of_as_many():
-    cost = ProfileCost(MODEL, None, profile())
-
-    def attention(prefill):  # of the window's two layers, the full one and the state's: all four alike
-        return cost._attention(Work(prefill=prefill)) / 4e6
-
-    assert attention(((4096, 0),) * 8) == pytest.approx(2 + 8 * 4096 / 50)
-    assert attention(((4096, 0), (64, 0))) == pytest.approx((2 + 2 * 4096 / 50) / 2 + (2 + 2 * 64 / 50) / 2)

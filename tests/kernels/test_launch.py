@@ -4,6 +4,7 @@ import ctypes
 from hashlib import sha256
 from itertools import product
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from kept import same_as_kept
 from test_refusals import BASE, CALLS, WRAPPERS, FakeArray, made
 
 pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
 
 from testbed.kernels.engine import maths
 from testbed.kernels.launch import attention, cache_ops, prefill_attention
@@ -66,6 +69,9 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
+ENDS = ((3, 7, 2, 16, 64), 1 << 20), ((2, 3, 2, 16, 64), 1 << 30)  # a pool, and where its blocks are gathered
+
+
 def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = []
 
@@ -76,11 +82,12 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
         assert getattr(kernel, "max_dynamic_shared_size_bytes", 1 << 20) >= shared_bytes
         cells = [f"{one:.6g}" if isinstance(one, np.floating) else int(one) for one in arguments]
         lines.append(f"{kernel.text}, grid {tuple(grid)} of {threads}, {shared_bytes} bytes: {cells}")
-        return lambda stream: None
+        return Mock(threads=threads)
 
     stream, runtime = SimpleNamespace(ptr=5), SimpleNamespace(getDevice=lambda: 0)
     cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
-    gpu = SimpleNamespace(cuda=cuda, zeros=lambda shape, kind: FakeArray(shape, kind, pointer=len(shape) << 30))
+    zeros = lambda *array: lines.append(array) or FakeArray(*array, pointer=len(lines) << 20)  # noqa: E731
+    gpu = SimpleNamespace(cuda=cuda, zeros=zeros)
     fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda device: 132,
              "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
              "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
@@ -90,6 +97,15 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
     for name, call in CALLS.items():
         lines.append(f"{name}:")
         WRAPPERS[call["wrapper"]](**made(call))
+    gpu.cuda.runtime.memcpyAsync = lambda *copied: lines.append(copied)
+    ids = FakeArray((3,), "int32", pointer=1 << 10)
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: 1 << 40)
+    for kind, to_host in (("float16", True), ("uint8", False)):
+        lines.append(f"swaps of {kind}, to_host={to_host}, per block, then fused:")
+        host = torch.zeros((9, 3, 2, 16, 64), dtype=getattr(torch, kind))
+        pool, staging = (FakeArray(shape, kind, pointer=at) for shape, at in ENDS)
+        cache_ops.swap_per_block(pool, host, [(2, 1), (6, 8)], to_host)
+        cache_ops.swap_fused(pool, host, ids, [(5, 3), (0, 4), (6, 8)], staging, to_host)
     assert same_as_kept(request, "launches.txt", lines)
 
 
@@ -139,12 +155,15 @@ def test_work_groups_have_even_bounded_sizes(pairs: int, most: int, size: int) -
 
 
 def test_caches_must_fit_one_tensor_map() -> None:
-    near, far = [BASE, BASE + (1 << 33)], [BASE, BASE + (1 << 40)]
-    assert origin_of(BASE) <= BASE - (1 << 36)
+    first, near = origin_of(BASE), [BASE, BASE + (1 << 33)]
+    last = first + ((1 << 31) - 1 - shapes().cache_rows) * 256
+    assert BASE - (1 << 37) < first <= BASE - (1 << 36)
+    assert origin_of(1 << 20) == 0
     assert takes(shapes(), near)
     assert takes(shapes(64), near)
-    assert not takes(shapes(), far)
-    assert not takes(shapes(), [BASE, origin_of(BASE) - 256])
+    assert takes(shapes(), [BASE, first, last])
+    assert not takes(shapes(), [BASE, first - 256])
+    assert not takes(shapes(), [BASE, last + 256])
     assert not takes(shapes(), [BASE, BASE + 128])
     assert takes(shapes(64), [BASE, BASE + 128])
     assert not takes(shapes(80), near)

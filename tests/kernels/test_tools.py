@@ -2,6 +2,7 @@
 
 import csv
 import pkgutil
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,11 +16,12 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import MEASUREMENTS, measure  # noqa: E402
+from testbed.kernels.commands import MEASUREMENTS, _checked, measure  # noqa: E402
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
 from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
+from testbed.kernels.verify.reference import Shape  # noqa: E402
 
 MODULES = [import_module(one.name) for one in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels.")]
 SHIPPED = {"opt-13b": 1, "opt-66b": 4, "opt-175b": 8, "llama-13b": 1, "llama-3-8b": 1, "llama-3-70b": 4,
@@ -46,9 +48,10 @@ def test_shipped_profiles_match_the_configured_models(name: str, num_gpus: int) 
 
 
 def test_tensor_parallel_shards_split_heads() -> None:
-    shape = shard_shape(read_model("llama-3-70b"), 4)
-    assert (shape.num_heads, shape.num_kv_heads) == (16, 2)
+    assert shard_shape(read_model("llama-3-70b"), 4) == Shape(16, 2, 128, 16)
+    assert shard_shape(read_model("llama-3-70b"), 16) == Shape(4, 1, 128, 16)  # each K and V on two GPUs
     refuses("do not split over 3 GPUs", shard_shape, read_model("llama-3-8b"), 3)
+    refuses("14/2 heads do not split over 7 GPUs", shard_shape, read_model("qwen2.5-0.5b"), 7)
     refuses("model opt-1b: is unknown", read_model, "opt-1b")
 
 
@@ -61,13 +64,24 @@ def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> Non
     assert lens == ragged_lens(num_seqs, mean, 2048)
 
 
-def test_measurements_are_chosen_by_name() -> None:
+def test_measurements_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
         one.__name__.removeprefix("testbed.kernels."): one.MEASUREMENT for one in MODULES if "MEASUREMENT" in vars(one)
     }
     assert found.keys() == {module for module, _ in MEASUREMENTS.values()}
     assert all(one.about and callable(one.rows) for one in found.values())
     refuses("invalid choice: 'speed'", measure, ["speed"])
+    with pytest.raises(SystemExit):
+        measure(["transfers", "--help"])
+    assert capsys.readouterr().out.startswith("usage: testbed measure transfers")
+
+
+def test_only_models_on_one_gpu_are_calibrated_with_the_engine(tmp_path: Path) -> None:
+    def checked(models: list[str]) -> list[tuple[str, int]]:
+        return _checked(Namespace(model=models, tp=1, engine=True, rounds=1, out=tmp_path))
+
+    assert checked(["opt-13b", "llama-3-8b:1"]) == [("opt-13b", 1), ("llama-3-8b", 1)]
+    refuses("--engine: the engine runs on one GPU", checked, ["opt-13b", "llama-3-8b:2"])
 
 
 SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")

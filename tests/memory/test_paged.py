@@ -7,7 +7,7 @@ from manual_driver import admit, admit_and_prefill, extend, fork, paged, release
 
 from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
-from testbed.core.slots import GRANTED, Copy, Grant, Refusal
+from testbed.core.slots import GRANTED, Copy, Grant, Refusal, Usage
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -156,8 +156,9 @@ def test_max_num_seqs_counts_groups(kind, num_admitted):
     assert len(scheduler.state.running) == num_admitted
 
 
-SIZE = 4
-SLOT_COUNTS = st.lists(st.integers(1, 3 * SIZE), min_size=1, max_size=6)
+def test_slots_that_are_cached_or_in_transit_are_accounted_for():
+    used = Usage(total=10, live=1, held=2, allocated=4, cached=3, free=2, largest_free=5, saved=0, in_transit=1)
+    paged(kind=type("Caching", (Paged,), {"usage": lambda self: used})).check()
 
 
 def test_blocks_are_taken_lowest_first():

@@ -96,6 +96,8 @@ def test_every_part_of_a_prompt_is_looked_up_below(name, stored, written):
     moved = {"hit_tokens": 48, "evictions": 12, "loaded_blocks": 5, "stored_blocks": stored, "written_blocks": written}
     assert moved.items() <= policy.counters().items()
     assert policy.usage().in_transit == policy.usage().held == 0
+    whole = range(200, 264)  # as large as the device
+    assert [served(policy, seq_id, ids)[0] for seq_id, ids in ((3, whole), (4, other), (5, whole))][2] == 56
 
 
 def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one():

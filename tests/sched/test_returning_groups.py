@@ -25,10 +25,16 @@ def driver(kind, policy, **limits):
 
 def preempted(run, prompt_len=10, num_seqs=3, num_generated=5):
     """A group that has some output and has lost its slots."""
+
+    def counts():
+        return {(seq.num_slots, seq.num_stored, seq.num_preemptions) for seq in group.sequences}
+
     group = run.add(Request(0, 0, prompt_len, 20, num_seqs=num_seqs, prompt_ids=TEXT[:prompt_len]))
+    assert counts() == {(0, 0, 0)}
     while group.num_generated < num_generated:
         run.step()
     run.preempt()
+    assert counts() == {(0, 0, 1)}
     return group
 
 

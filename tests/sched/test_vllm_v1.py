@@ -7,6 +7,8 @@ from tiny import MS, OneMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.memory.paged.paged import Paged
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.sim.simulation import simulate
@@ -88,9 +90,9 @@ def test_token_budget_below_max_num_seqs_is_refused():
     refuses("max_num_seqs, which is 17", driver, 9, max_num_seqs=17)
 
 
-def async_vllm(num_blocks=100, *, ignore_eos=True, **limits):
+def async_vllm(num_blocks=100, kind=Paged, *, ignore_eos=True, **limits):
     limits = {**LIMITS, "max_num_batched_tokens": 64, **limits}
-    return AsyncVllmV1(paged(num_blocks, max_len=1000), Recompute(), **limits, ignore_eos=ignore_eos)
+    return AsyncVllmV1(paged(num_blocks, kind, max_len=1000), Recompute(), **limits, ignore_eos=ignore_eos)
 
 
 def times(built, *requests):
@@ -168,8 +170,10 @@ def test_async_finished_last_group_frees_memory_and_admits_nothing():
     run.policy.check()
 
 
-def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_is_recomputed_at_once():
-    run = ManualDriver(async_vllm(3))
+@pytest.mark.parametrize("kind", [Paged, OutputCaching])
+def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_is_recomputed_at_once(kind):
+    """Its block is full, but the token that it ends with is not known yet: no cache may have it."""
+    run = ManualDriver(async_vllm(3, kind))
     _, last = add(run, (5, 2), (3, 9))
     run.step()
     run.step()
@@ -177,3 +181,16 @@ def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_i
     assert (plan.preempted, plan.decode_seqs) == ([last], 0)
     assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(last, 5)]
     run.policy.check()
+
+
+def test_async_preemption_keeps_all_blocks_that_are_known_to_be_stored():
+    """The last token is not known of 9 stored ones, nor of 10 and a decode; of a recomputed prefix it is."""
+    run = ManualDriver(async_vllm(kind=OutputCaching))
+    (group,) = add(run, (3, 20))
+    computed = []
+    for num_generated in (7, 9, 10):
+        while group.num_generated < num_generated:
+            run.step()
+        run.preempt()
+        computed.append(step(run))
+    assert computed == [(0, [(0, 10 - 8)]), (0, [(0, 12 - 8)]), (0, [(0, 13 - 12)])]

@@ -2,7 +2,7 @@
 
 import re
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import reduce
 from itertools import chain, zip_longest
 from operator import getitem
@@ -89,6 +89,14 @@ def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
         values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
         reduce(getitem, groups, values)[name] = word
         refuses(f"{re.escape(key)}='{word}': must be", lambda v=values: build(RunConfig.from_values(v)))
+
+
+def test_what_python_does_not_say_is_as_the_configuration_files_have_it():
+    config = configured(("engine=gpu",))
+    for read in (config, config.engine, config.workload, config.slo):
+        defaults = {one.name: one.default for one in fields(read) if one.default is not MISSING}
+        defaults |= {name: getattr(read, name) for name in ("engine", "software") if name in defaults}  # named by files
+        assert {name: getattr(read, name) for name in defaults} == defaults
 
 
 def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.metrics import Slo, free_shares, goodput, kept, latencies, memory_shares, summarize
+from testbed.metrics import Slo, free_shares, goodput, kept, latencies, memory_shares, overload, summarize
 from testbed.sim.recorder import Mark, PackedRows, Recorder
 from testbed.sim.totals import Measures, Totals
 
@@ -105,3 +105,10 @@ def test_objective_is_met_exactly_at_the_limit():
     rows = log_of((0, 3 * 10**11, 3 * 10**11 + 7 * 10**10, 8))
     assert kept(rows, Slo(0.3, 0.01)).tolist() == [True]
     assert kept(rows, Slo(np.nextafter(0.3, 0), None)).tolist() == [False]
+
+
+def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():
+    """Twenty arrive after 20 s; of these, and in time, five have their first token: 3 * sqrt(20) is 13.4."""
+    arrivals, firsts = np.arange(1.0, 41), np.array([20.0] * 9 + [21, 22, 30, 39, 40] + [40.1] * 20 + [np.nan] * 6)
+    assert overload(arrivals, firsts) == {"served_requests_per_s": 0.25, "offered_requests_per_s": 1.0}
+    assert overload(arrivals, np.where(firsts == 20, 31, firsts)) is None

@@ -1,13 +1,16 @@
 """Which network a model folder or a shipped model means: what Hugging Face's modelling code reads from config.json."""
 
 import json
+import math
 import re
+from dataclasses import replace
 
 import pytest
 from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.architecture import Architecture, of_folder, of_spec
+from testbed.kernels.engine.maths import rotary_table
 
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 61,
          "max_position_embeddings": 128}  # fmt: skip
@@ -83,6 +86,19 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 def test_shipped_models_have_the_options_of_their_family(name, family, bias, theta):
     found = of_spec(read_model(name))
     assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (read_model(name), family, bias, theta)
+
+
+@pytest.mark.parametrize("scaling", [None, SCALING])
+def test_positions_turn_at_the_rates_of_roformer_as_llama_3_1_stretches_them(scaling):
+    spec = replace(read_model("llama-3-8b"), head_size=8, max_len=90)
+    table = rotary_table(Architecture(spec, "llama", rope_theta=100.0, rope_scaling=scaling), "cpu")
+    for i, (cosines, sines) in enumerate(table.permute(2, 1, 0).tolist()):
+        rate = 100 ** (-2 * i / 8)
+        if scaling:  # a rate of which the original 64 positions hold at most one turn is divided by 8, of four it stays
+            share = min(max((64 * rate / math.tau - 1) / (4 - 1), 0), 1)
+            rate = share * rate + (1 - share) * rate / 8
+        assert cosines == pytest.approx([math.cos(p * rate) for p in range(90)], abs=1e-6)
+        assert sines == pytest.approx([math.sin(p * rate) for p in range(90)], abs=1e-6)
 
 
 @pytest.mark.parametrize(("config", "windows"), WINDOWS.values(), ids=WINDOWS)

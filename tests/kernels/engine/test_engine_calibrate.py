@@ -1,4 +1,4 @@
-"""What calibration of the engine times is the engine's layers, and the profile that it writes gives costs."""
+"""What calibration of the engine times is the engine's layers, decodes alone, and prompts that visit decodes."""
 
 import gc
 import weakref
@@ -14,9 +14,7 @@ from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.request import Request  # noqa: E402
-from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.model import Work  # noqa: E402
-from testbed.cost.profile import ProfileCost, read_profile  # noqa: E402
 from testbed.kernels.engine import calibrate  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
@@ -38,36 +36,6 @@ def test_layers_run_without_attention(family):
     assert not torch.equal(once, x)
     again = all_layers(network, x, torch.arange(5), without_attention(reported))
     assert torch.equal(once, again)  # x is as it was
-
-
-def costs_with(graphs=None, **sections):
-    """A shipped profile's costs, and those with these sections in place of its own."""
-    plain, built = (read_profile("h200-opt-13b-tp1") for _ in range(2))
-    built["sections"] |= {name: built["sections"].get(name, {}) | part for name, part in sections.items()}
-    built |= {"cuda_graph_sizes": graphs} if graphs else {}
-    return [ProfileCost(read_model("opt-13b"), None, profile) for profile in (plain, built)]
-
-
-def test_padded_batch_takes_the_time_of_its_graph():
-    line = {"points": [[n, float(n), float(n), float(n)] for n in (1, 512)]}
-    five = {"axes": ["num_tokens"], "points": [[n, 5.0, 5.0, 5.0] for n in (1, 512)]}
-    plain, cost = costs_with(calibrate.GRAPHS, linear=line, output_head=line, once_per_iteration=five)
-    assert cost._layers.time_ps(33, 33) - plain._layers._write(33) == (40 * 40 + 33 + 5) * 10**6
-    assert cost.iteration(Work(3, 300, 100)) > 0
-
-
-def test_launches_add_their_time_to_eager_prefills_and_to_graphs_of_decodes():
-    prompt, decode = Work(3, 300, 100, prefill=((1, 0),)), Work(5, 300, 100)
-    eager = {"axes": ["num_tokens"], "points": [[1, 900.0, 0, 0], [512, 100.0, 0, 0]]}
-    plain, cost = costs_with(launched_eager=eager)
-    assert cost.iteration(decode) == plain.iteration(decode)
-    assert cost.iteration(prompt) - plain.iteration(prompt) == pytest.approx(900e6, rel=0.02)
-    rows = [["paged", 1, 300.0, 0, 0], ["paged", 9, 100.0, 0, 0], ["contiguous", 1, 700.0, 0, 0]]
-    plain, cost = costs_with(launched_graph={"axes": ["kernel", "num_seqs"], "points": rows})
-    assert cost.iteration(decode) - plain.iteration(decode) == 200 * 10**6
-    assert cost.iteration(prompt) == plain.iteration(prompt)
-    span, later = cost.decode(decode), [cost.iteration(Work(5, 300 + 5 * k, 100 + k)) for k in range(3)]
-    assert [span.first_ps + k * span.growth_ps for k in range(3)] == later
 
 
 def tiny_bench(family):

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+import window  # noqa: E402
 from refusals import refuses  # noqa: E402
 from test_engine_config import setup  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
@@ -94,6 +95,7 @@ def test_what_is_not_served_is_refused_in_one_line():
     refuses("has experts, which the engine does not support", of_spec, read_model("mixtral-8x7b"))
     with pytest.raises(InputError, match=r"kv_dtype_bytes=4: the engine's cache has the type of the weights or e4m3"):
         of_spec(replace(read_model("llama-3-8b"), kv_dtype_bytes=4))
+    refuses("Window: drops tokens", tiny.engine, "llama", partial(window.Window, sinks=3, window=30, block_size=4))
     refuses(r"engine\.debug=true: checks no tables of several groups", tiny.engine, "hybrid", Grouped)
     assert of_spec(read_model("mistral-7b-v0.1")).windows == (4096,) * 32
     assert of_spec(read_model("ministral-8b")).windows[:5] == (None, 32768, 32768, 32768, None)

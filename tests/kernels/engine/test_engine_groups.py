@@ -90,6 +90,7 @@ def test_beam_ties_prefer_lower_parent_then_lower_token():
     assert after.parents == ((0, 2),)
     assert (after.tokens, after.totals) == ([2, 1, 4], [-1.0] * 3)
     assert [token for token, _ in best_of(torch.zeros(1, 50), 3)[0]] == [0, 1, 2]
+    assert [token for token, _ in best_of(torch.tensor([[2.0, 3.0, 3.0, 2.0, 4.0]]), 3)[0]] == [4, 1, 2]
 
 
 def test_top_p_samples_only_likely_tokens():

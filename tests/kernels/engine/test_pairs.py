@@ -15,11 +15,12 @@ import tiny_models  # noqa: E402, F401  (one thread)
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.cost.model import Moved, Work  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
-from testbed.kernels.engine.records import StepClock, write_csv  # noqa: E402
+from testbed.kernels.engine.records import Iteration, StepClock, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +29,7 @@ PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
 TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
 ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
 COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
-STAGE = plan.Stage(TINY, 0.2, ENGINE, lambda name: deepcopy(COST), batches=((1, 1), (2, 1)))
+STAGE = plan.Stage(TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9), batches=((1, 1), (2, 1)))
 
 
 def test_engine_runs_are_simulated_and_compared(tmp_path):
@@ -46,6 +47,7 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
 @pytest.mark.parametrize(("series", "num_seqs"), [(plan.SERIES[2], 1), (plan.SERIES[3], 1), (plan.SERIES[0], 2)])
 def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeypatch, series, num_seqs):
     machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
+    assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
     values = plan.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
 
@@ -65,6 +67,13 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeyp
     monkeypatch.setattr(Ahead, "batch", lambda *_: None)
     plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
     assert ahead == plain
+
+
+def test_time_is_divided_by_kind_of_iteration():
+    moves, prompt = (Moved("device", "host", 16, 1),), ((9, 0),)
+    works = [Work(3), Work(2, prefill=prompt), Work(2), Work(1, prefill=prompt, moves=moves), Work(moves=moves)]
+    ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, one) for i, one in enumerate(works)]
+    assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
 
 def test_software_time_is_a_linear_fit(tmp_path):

@@ -15,9 +15,9 @@ class Arc(EvictionOrder):
     """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each has evicted.
 
     `target` is the wanted length of `recent`. The cache's size is the length of both queues, because a victim is chosen
-    only when there is no free block. A held node that comes up leaves its queue, and returns to its end when it is
-    parked again; its memo says whether that is `frequent`. Ghosts are known by their chained hash; a collision there
-    moves only the target.
+    only when there is no free block. A held node, which was found and so is `frequent`, leaves that queue where it
+    comes up, and returns to its end when it is parked again: its memo says so. Ghosts are known by their chained hash;
+    a collision there moves only the target.
     """
 
     def __init__(self) -> None:
@@ -31,13 +31,11 @@ class Arc(EvictionOrder):
         for node in nodes:
             if node in self._frequent:
                 self._frequent.move_to_end(node)
-            elif node in self._recent:
-                self._recent.move_to_end(node)
-            elif node.memo is None:
-                self._enter(node)
-            else:
-                (self._frequent if node.memo else self._recent)[node] = None
+            elif node.memo:
+                self._frequent[node] = None
                 node.memo = None
+            else:
+                self._enter(node)
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -46,8 +44,6 @@ class Arc(EvictionOrder):
                 self._frequent[node] = None
             elif node in self._frequent:
                 self._frequent.move_to_end(node)
-            elif node.memo is not None:
-                node.memo = True
 
     def victim(self) -> Node:
         prefer_recent = len(self._recent) > self.target or not self._frequent
@@ -58,7 +54,7 @@ class Arc(EvictionOrder):
                 if node.parked:
                     self._remember(node, ghosts)
                     return node
-                node.memo = queue is self._frequent
+                node.memo = True
         raise IndexError("no node is parked")
 
     def _enter(self, node: Node) -> None:
