@@ -213,7 +213,9 @@ def test_stop_at_latency_never_changes_the_verdict(tmp_path, rate):
 
 def test_confidence_interval_of_three_values():
     assert interval(np.array([1.0, 2.0, 3.0]), 0.0) == "-0.48 to 4.48"
-    assert interval(np.array([1.0]), 0.0) == ""
+    halves = ["12.71", "2.48", "1.30", "0.88", "0.66", "0.53", "0.45", "0.38", "0.34"]  # Student's t of 2 to 10 values
+    found = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
+    assert found == [*(f"-{half} to {half}" for half in halves), ""]
 
 
 def test_interval_covers_the_bisection_precision():

@@ -140,6 +140,7 @@ DRAWN = {
     "chat": lambda folder: ChatFitted(answer_scale=0.5).rows(14, 1),
     "histories": lambda folder: ChatHistories(max_prompt=99).rows(14, 2),
     "servegen": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=580, duration_s=632).rows(None, 1, 34),
+    "from an end": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=600, duration_s=612).rows(None, 1),
 }
 
 
