@@ -8,7 +8,6 @@ import pytest
 from drawings import check_drawing, overlapping_labels
 from matplotlib import style
 from matplotlib.colors import to_rgb
-from refusals import refuses
 
 from testbed.experiments.commands.cli import call
 from testbed.experiments.commands.reproduce import available
@@ -134,20 +133,6 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
         call("plot", ["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert str(drawn[1]) in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "reported"),
-    [
-        (["fig99", "."], "figure 'fig99': is unknown"),
-        (["fig12", "nowhere"], "nowhere/fig12.csv: no such file"),
-        (["fig12", ".", "--out", "a.doc"], r"cannot be drawn as \.doc"),
-        (["fig12", ".", "--size", "9"], "--size 9: no width and height"),
-        (["fig12", ".", "--size", "0x100"], "--size 0x100: no width and height"),
-    ],
-)
-def test_what_cannot_be_drawn_is_refused(words, reported):
-    refuses(reported, call, "plot", words)
 
 
 def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():
