@@ -121,6 +121,8 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
                     f"  {reproduction.under(task, other.run).label}" for task in study.only(other.row_keys()).tasks(1)
                 ]
     check_text("\n".join([*lines, *map(str, reproduction.not_run())]), request)
+    unknown = reproduction.Alternative("x", {"fig2": ["opt-13b sharegpt", "b"], "fig1": ["c"]})
+    refuses(r"x: no judged row of \('fig1', 'c'\) in \['figure', ", unknown.row_keys)
 
 
 def test_only_the_curves_of_a_row_are_run():
