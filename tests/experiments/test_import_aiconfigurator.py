@@ -2,6 +2,7 @@
 profiler."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from drawings import check_text
@@ -15,7 +16,7 @@ from testbed.cost.sections import Choices, dump
 from testbed.experiments.commands.cli import call
 from testbed.experiments.importers import older_llmservingsim
 from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
-from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
+from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from testbed.experiments.runs.choice_names import files_of
 
 pd = pytest.importorskip("pandas")
@@ -142,7 +143,17 @@ def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     for name in files_of("gpu"):
         assert gpu_of_device(gpu_named(name).device) == gpu_named(name) == gpu_of_device(name)
     assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
+    assert gpu_of_device("NVIDIA RTX PRO 6000 Blackwell Workstation Edition").name == "rtx-pro-6000"
     assert gpu_of_device("NVIDIA L4000") is None
+
+
+@pytest.mark.parametrize(("name", "ours", "max_len"), [
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b", 131_072), ("Llama-3.1-70B-Instruct", "llama-3-70b", 131_072),
+    ("meta-llama/Meta-Llama-3-8B", "llama-3-8b", 8192), ("opt-13b", "opt-13b", 2048),
+])  # fmt: skip
+def test_models_are_known_by_their_names_on_hugging_face(name, ours, max_len):
+    short = name.rpartition("/")[2].lower()
+    assert model_named(name) == replace(model_named(ours), name=short, max_len=max_len)
 
 
 def test_the_older_profiler_is_read(tmp_path, request):
