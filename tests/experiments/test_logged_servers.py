@@ -183,7 +183,7 @@ def test_high_water_counts_whole_blocks_of_what_is_written(tmp_path):
     [(0, None, True), (1.9, None, True), (2, None, False), (0, 20, False), (0, 21, True)],
 )
 def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_limit(tmp_path, arrival_s, limit, short):
-    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks that the last has, which waits until 22 s."""
+    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks of the last, which waits until 22 s."""
     rows, late = [(5, 3, 0.0)] * 19 + [(310, 3, arrival_s)], np.append(np.zeros(19), 21)
     times = Times(np.zeros(20), 1 + late, 3 + late, np.full(20, 3))
     log = VllmLog(write_log(tmp_path / "a.csv", rows, times))
