@@ -73,7 +73,7 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, reque
     models = ["gpt-oss-20b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma-2-27b"]
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
-    monkeypatch.setattr(left_out, "held_back", lambda folder, every: held)
+    monkeypatch.setattr("testbed.experiments.commands.validations.held_back", lambda folder, every: held)
     call("validate-costs", [str(tmp_path), "--held-back", "3"])
     check_text("\n".join([capsys.readouterr().out, *(numbers(one) for one in held)]), request)
     refuses("takes one folder of AIConfigurator's, and at least 2", call, "validate-costs", ["--held-back", "3"])
