@@ -77,6 +77,8 @@ def test_session_ends_before_its_first_long_request(read):
     rows = read(TWO, max_len=18)
     assert rows.prompt_len.tolist() == [8, 5, 9, 4, 8, 12]
     assert rows.turns.after == [(), (0,), (1,), (0,), (), (4,)]
+    within = [request(0, 5, [7]), request(1, 18, [7, 8, 9, 10]), request(2, 4, [7])]  # a sub-agent ends there, too
+    assert read([session(TWO[0]["requests"][0], sub_agent(9, 7, within))], max_len=18).prompt_len.tolist() == [8, 5]
     assert len(read(TWO, num_sessions=1)) == len(read(TWO[:1])) == 7
     empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
     assert len(read(empty, max_len=10)) == 1
