@@ -1,6 +1,12 @@
-"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by name, the older
-profiler."""
+"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by
+name."""
 
+<<<<<<< HEAD
+=======
+import json
+from dataclasses import replace
+
+>>>>>>> h2
 import pytest
 from drawings import check_text
 from import_fixtures import META, write_every_table, write_gpu, write_llmservingsim, write_model
@@ -12,7 +18,7 @@ from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
-from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device
+from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from testbed.experiments.runs.choice_names import files_of
 
 pd = pytest.importorskip("pandas")
@@ -48,46 +54,6 @@ def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, 
     out, words = tmp_path / "p.json", words.replace("nccl nccl", f"nccl {folder}").split()
     call("import-profile", [str(folder), "--out", str(out), "--model", *words])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
-
-
-@pytest.mark.parametrize(
-    ("words", "gone", "message"),
-    [
-        ("", "", "of no one model; name one by --model"),
-        ("--model opt-13b --tensor-parallel 3", "", "--tensor-parallel 3: does not divide 40 heads of opt-13b"),
-        ("--model opt-13b --weight-bits 4", "", "opt-13b: K and V of None bytes, weights of 4.0 bits: are in no table"),
-        ("--model opt-13b --kv-dtype-bytes 4", "", "K and V of 4 bytes, weights of None bits: are in no table"),
-        (
-            "--model deepseek-v2 --tensor-parallel 8",
-            "",
-            "latent_decode: no rows of num_heads 16, .* gemm_type bfloat16",
-        ),
-        ("--model deepseek-v3 --tensor-parallel 8", "mla", "no table of latent_decode; give a folder"),
-        ("--model opt-13b --tensor-parallel 4", "vllm/0.14.0/custom", r"NCCL reduces over \[2, 8\] GPUs there, not 4"),
-        ("--model opt-13b --tensor-parallel 2", "comm", "no comm/nccl/.*; give the folder systems/data/GPU"),
-        ("--model nemotron-h-8b", "toy.yaml", "no data sheet of NVIDIA H200, which a roofline needs"),
-        ("--model opt-13b --gpu l4", "", "was measured on NVIDIA H200, which is not --gpu l4"),
-        ("--model opt-7b", "", "--model opt-7b: not the path of a config.json, and none of "),
-        ("--model opt-13b --gpu none", "", "no data sheet of GPU 'none'; choose from a10, "),
-    ],
-)
-def test_what_the_tables_lack_is_named(folder, tmp_path, words, gone, message):
-    for path in folder.parents[1].rglob("*") if gone else ():
-        if path.is_file() and gone in str(path.relative_to(tmp_path)):
-            path.unlink()
-    refuses(message, call, "import-profile", [str(folder), "--out", str(tmp_path / "p.json"), *words.split()])
-    assert not (tmp_path / "p.json").exists()
-
-
-def test_nccl_stands_in_for_a_table_of_vllm_s_own(folder, tmp_path, capsys):
-    next(folder.rglob("custom*")).unlink()
-    call(
-        "import-profile",
-        [str(folder), "--out", str(tmp_path / "p.json"), "--model", "opt-13b", "--tensor-parallel", "2"],
-    )
-    points = read_profile(tmp_path / "p.json")["sections"]["all_reduce"]["points"]
-    assert points == [[2, 128, 5.002], [2, 2_000_000, 30.0]]  # (2 + elements / 1e5) / 400 ms
-    assert "all-reduces: NCCL's, as there is no table of vLLM's own" in capsys.readouterr().out
 
 
 def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
@@ -179,4 +145,16 @@ def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     for name in files_of("gpu"):
         assert gpu_of_device(gpu_named(name).device) == gpu_named(name) == gpu_of_device(name)
     assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
+    assert gpu_of_device("NVIDIA RTX PRO 6000 Blackwell Workstation Edition").name == "rtx-pro-6000"
     assert gpu_of_device("NVIDIA L4000") is None
+<<<<<<< HEAD
+=======
+
+
+@pytest.mark.parametrize(("name", "ours", "max_len"), [
+    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b", 131_072), ("Llama-3.1-70B-Instruct", "llama-3-70b", 131_072),
+    ("meta-llama/Meta-Llama-3-8B", "llama-3-8b", 8192), ("opt-13b", "opt-13b", 2048),
+])  # fmt: skip
+def test_models_are_known_by_their_names_on_hugging_face(name, ours, max_len):
+    short = name.rpartition("/")[2].lower()
+    assert model_named(name) == replace(model_named(ours), name=short, max_len=max_len)

@@ -1,8 +1,5 @@
 """import-profile: LLMServingSim's CSVs by hand, profiles checked, and one that gives a run its costs."""
 
-import json
-import math
-
 import pytest
 from drawings import check_text
 from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
@@ -22,15 +19,11 @@ def imported(tmp_path):
     return write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path)))
 
 
-def points(profile, section):
-    return {tuple(row[:-1]): row[-1] for row in profile["sections"][section]["points"]}
-
-
 def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
     dense = [[name, n, us * n] for name, us in {**DENSE, "qk_norm": 0.125, "moe": 0.0}.items() for n in (1, 8, 24)]
     here = write_llmservingsim(tmp_path)
     write_csv(here / "dense.csv", "layer,tokens,time_us", dense)
-    rows = [[name, n, 7.0 * n] for name in ("lm_head", "sampler") for n in (1, 17, 33)]
+    rows = [[name, n, 7.0 * n] for name in ("lm_head", "sampler") for n in (1, 17, 34)]
     write_csv(here / "per_sequence.csv", "layer,sequences,time_us", rows)
     skew = [[16, f"n<={n}", f"sr{skew}", longest, "kp=0", share, 4] for n, skew, longest, share in (
         (8, "<=40%", "kvB<=16k", 1.0), (4, ">70%", "kvB>16k", 1.5), (8, "<=70%", "kvB<=16k", 0.0))]  # fmt: skip
@@ -40,21 +33,6 @@ def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
     out = tmp_path / "p.json"
     call("import-profile", [str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
-
-
-def test_layer_time_is_the_sum_of_its_kernels(imported):
-    profile = read_profile(imported)
-    layer = DENSE["layernorm"] + sum(us for name, us in DENSE.items() if name not in ("embedding", "final_layernorm"))
-    assert points(profile, "linear") == {(1,): layer, (64,): 2 * layer}
-    assert points(profile, "once_per_iteration") == {(1,): 1.0, (64,): 2.0}
-    assert points(profile, "output_head") == {(1,): 10.0, (64,): 10.0}
-
-
-def test_decode_context_includes_the_new_token(imported):
-    profile = read_profile(imported)
-    assert points(profile, "decode_attention")[8, 8 * 16] == 2 + 8 * 15 / 128
-    assert points(profile, "mixed_attention")[128, 256, 8, 256] == 2 + 2 + 1 + 8 * 255 / 128
-    assert (0, 0, 8, 16) not in points(profile, "mixed_attention")
 
 
 def test_iteration_time_is_the_sum_of_its_sections(imported):
@@ -75,11 +53,16 @@ def test_import_reports_missing_sections_and_extrapolation(tmp_path, capsys):
     assert "missing: software times" in reported
     assert "missing: the data sheet of Toy GPU" in reported
     assert read_profile(tmp_path / "p.json")["gpu"] is None
+    short = tmp_path / "toy.json"
+    short.write_text(short.read_text().replace("512", "256"))  # all of its contexts were measured
+    call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(short)])
+    assert "outside the grid" not in capsys.readouterr().out
 
 
 def test_tensor_parallel_degree_selects_the_shard(tmp_path):
     for degree in (1, 2):
         write_llmservingsim(tmp_path, degree)
+    (tmp_path / "tp4").mkdir()
     arguments = [str(tmp_path), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))]
     refuses(r"has the degrees 1, 2 \(choose one with --tensor-parallel\)", call, "import-profile", arguments)
     call("import-profile", [*arguments, "--tensor-parallel", "2"])
@@ -92,40 +75,12 @@ def test_folder_without_a_profile_is_refused(tmp_path):
     refuses(r"not a profile of .*LLMServingSim, AIConfigurator", call, "import-profile", [str(tmp_path), *out])
     here = write_llmservingsim(tmp_path)
     refuses(r"no meta\.yaml says which model this is; say it by --model", call, "import-profile", [str(here), *out])
+    out += ["--model", str(write_model(tmp_path))]
+    for row in ([16, 0, 1, 15, 9.0], [0, 0, 1, 15, 9.0]):
+        write_csv(here / "attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", [row])
+        refuses("lacks decodes alone, or prompts together with decodes", call, "import-profile", [str(here), *out])
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
-    refuses("no times of layernorm", call, "import-profile", [str(here), *out, "--model", str(write_model(tmp_path))])
-
-
-def point(*row):
-    """One more row of the section linear."""
-    return lambda profile: profile["sections"]["linear"]["points"].append([*row])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (point(1, "slow"), "section linear, point 3: 'slow' is not"),
-        (point(1), r"point 3: \[1\] is not 1 axis values and a time"),
-        (lambda p: p["sections"].clear(), "has no sections"),
-        (lambda p: p.update(format=7), "profile format 7, this version reads 1"),
-        (lambda p: p["model"].pop("ffn_size"), "model: not the values of a ModelSpec: .*'ffn_size'"),
-        (lambda p: p["model"].update(num_layers=0), "num_layers is 0"),
-        (lambda p: p.update(num_gpus=0), "num_gpus is 0"),
-        (point(2, -9.0), "section linear, point 3: -9.0 is not a number"),
-        (point(2, None), "point 3: None is not a number"),
-        (point(2, math.inf), "point 3: inf is not a number"),
-        (point(1.5, 1.0), r"\[1.5\] must be names or whole numbers"),
-        (point(64, 1.0), r"point 3: \[64\] was measured in point 2"),
-        (lambda p: p["sections"]["linear"].update(axes=["num_rows"]), "axes are num_rows; must be num_tokens"),
-        (lambda p: p["sections"].update(linaer=p["sections"]["linear"]), "section linaer: nothing reads it"),
-        (lambda p: p["sections"]["unequal_lengths"]["points"][0].__setitem__(5, 1.5), "1.5 is not a number from 0 to"),
-    ],
-)
-def test_a_bad_profile_is_refused_by_name(imported, change, message):
-    profile = json.loads(imported.read_text())
-    change(profile)
-    imported.write_text(json.dumps(profile))
-    refuses(message, read_profile, imported)
+    refuses("no times of layernorm", call, "import-profile", [str(here), *out])
 
 
 def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
@@ -145,29 +100,3 @@ def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
     )
     call("import-profile", [str(here), *out, "--gpu", "h200"])
     assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"
-
-
-TABLES = {
-    "a time that is none": ("dense", "qkv_proj,64,6.0", "qkv_proj,64,fast", "column time_us: 'fast'"),
-    "an infinite time": ("dense", "qkv_proj,64,6.0", "qkv_proj,64,inf", "column time_us: 'inf'"),
-    "half a token": ("dense", "qkv_proj,64,6.0", "qkv_proj,6.4,6.0", "column tokens: '6.4'"),
-    "two times of one layer": ("dense", "qkv_proj,64,6.0", "qkv_proj,1,6.0", "another time of qkv_proj at 1 tokens"),
-    "a negative number of decodes": ("attention", "16,0,1,15,", "16,0,-1,15,", "column n_decode: '-1'"),
-    "a share that is none": ("skew_fit", "0.3", "nan", "column alpha: 'nan'"),
-    "a file that is missing": ("dense", None, "", "no dense.csv nor dense.csv.gz; the profiler writes one"),
-}
-
-
-@pytest.mark.parametrize(("name", "old", "new", "message"), TABLES.values(), ids=TABLES)
-def test_a_bad_table_is_refused_by_name(tmp_path, name, old, new, message):
-    here = write_llmservingsim(tmp_path)
-    path = here / f"{name}.csv"
-    text = path.read_text()
-    if old is None:
-        path.unlink()
-    else:
-        assert old in text
-        path.write_text(text.replace(old, new))
-    with pytest.raises(InputError, match=message):
-        call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
-    assert not (tmp_path / "p.json").exists()

@@ -61,11 +61,19 @@ def test_what_no_table_has_is_said(tmp_path, name, num_gpus, text):
     assert cost.iteration(Work(prefill=((512, 0),))) > 0
 
 
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_a_window_of_which_one_phase_was_not_measured_is_read_from_full_attention(tmp_path, kind):
+    folder = write_every_table(tmp_path)
+    tables = tables_of(folder)
+    found = from_tables(folder, {**tables, kind: tables[kind].query("window_size == 0")}, Requested("gpt-oss-20b"))
+    assert found.not_measured == {"window": "full attention's times"}
+
+
 def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, request, capsys):
     models = ["gpt-oss-20b", "deepseek-v3", "qwen3-next-80b-a3b", "gemma-2-27b"]
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
-    monkeypatch.setattr(left_out, "held_back", lambda folder, every: held)
+    monkeypatch.setattr("testbed.experiments.commands.validations.held_back", lambda folder, every: held)
     call("validate-costs", [str(tmp_path), "--held-back", "3"])
     check_text("\n".join([capsys.readouterr().out, *(numbers(one) for one in held)]), request)
     refuses("takes one folder of AIConfigurator's, and at least 2", call, "validate-costs", ["--held-back", "3"])

@@ -3,17 +3,20 @@
 import csv
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from drawings import check_text
 from refusals import refuses
 
-from testbed.cost.profile import read_profile
+from testbed.cost.profile import PROFILES, read_profile
 from testbed.experiments.importers.known_shapes import gpu_named, model_named
+from testbed.experiments.validation.deviations import conclude
 from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
-from testbed.experiments.validation.profile_fit import carried, errors, half_time, nearest, scaled
+from testbed.experiments.validation.profile_fit import carried, errors, fitted_profile, half_time, nearest, scaled
+from testbed.experiments.validation.software_fit import Fitted, Problem, fit
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
@@ -79,17 +82,6 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile, request):
         testbed.done("validate", log, *SYSTEM, *base, "cost.path=mine.json", "--within", "3")
 
 
-def test_a_profile_to_scale_must_fit(testbed, tmp_path, profile):
-    log = write_log(tmp_path / "a.csv", MANY)
-    for words, message in (
-        ((), "--model, --gpu: both select the nearest profile"),
-        (("--model", "llama-3-8b", "--gpu", "h200", "--tensor-parallel", "2"), "no profile that ships has the shape"),
-        (("--model", "opt-13b", "--from", profile), "another shape than opt-13b"),
-    ):
-        assert message in testbed.refused("fit-profile", log, *words, "--out", "mine.json")
-        assert not (tmp_path / "mine.json").exists()
-
-
 def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     model = model_named("llama-3.1-8b")
     here, there = (nearest(model, 1, gpu_named(name)) for name in ("h200", "a100-80gb"))
@@ -107,7 +99,13 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     )
     assert carried(unknown, None, None)["gpu"] is None
     assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
+    log = str(PROFILES / "h200-opt-13b-tp1.json")  # any file
+    fitted = fitted_profile(here, Fitted({"iteration": 5e-4, "after_last": 2e-3}, {log: 1 / 3}, {}, {}, 0.0), log)
+    assert fitted["fingerprint"]["kernel_factor"] == 0.3333
+    times = [["before_first_token", 0], ["after_last_token", 2000], ["iteration", 500], ["request", 0], ["token", 0]]
+    assert sorted(fitted["sections"].pop("overhead")["points"]) == sorted(times)
     slower = scaled(here, 1 / 3)["sections"]
+    assert {**slower, "overhead": None} == {**fitted["sections"], "overhead": None}
     for name, section in here["sections"].items():
         times = [(row[-1], new[-1]) for row, new in zip(section["points"], slower[name]["points"], strict=True)]
         is_kernel = name not in ("unequal_lengths", "overhead", "all_reduce", "swap")
@@ -129,25 +127,26 @@ def test_model_and_server_are_the_profile_s_unless_they_are_chosen(tmp_path, pro
 
 
 def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
-    rows = [(9, 3, float(i)) for i in range(22)]
+    rows = [(9, 3, float(i)) for i in range(21)]
     log = VllmLog(write_log(tmp_path / "a.csv", rows))  # each ends two seconds after it came
-    assert half_time(log) == 11.5
+    assert half_time(log) == 11  # when the tenth ends
     real = log.times
-    late = Times(real.arrival_s, real.first_token_s + 1, real.finish_s + 2, real.output_len)
-    first, rest = errors(real, late, until_s=11.5), errors(real, late, after_s=11.5)
-    assert (
-        {row.metric: row.error_percent for row in first}
-        == {row.metric: row.error_percent for row in rest}
-        == {f"{kind}_{what}": 100.0 for kind in ("ttft_s", "tpot_s", "e2e_s") for what in ("mean", "p50", "p90", "p99")}
-    )
-    assert [row.real for row in first if row.metric.endswith("mean")] == [1, 0.5, 2]
+    late = Times(real.arrival_s, 1.1 * real.first_token_s, 1.1 * real.finish_s, real.output_len)  # first tokens at 1...
+    for part, mean_errors in (({"until_s": 11}, (60, 10, 32.5)), ({"after_s": 11}, (165, 10, 85))):
+        found = {row.metric: row for row in errors(real, late, **part)}
+        kinds = ("ttft_s", "tpot_s", "e2e_s")
+        assert list(found) == [f"{kind}_{what}" for kind in kinds for what in ("mean", "p50", "p90", "p99")]
+        assert [found[f"{kind}_mean"].error_percent for kind in kinds] == pytest.approx(mean_errors)
+        assert [found[f"{kind}_p50"].real for kind in kinds] == [1, 0.5, 2]
     few = VllmLog(write_log(tmp_path / "b.csv", rows[:15]))
     refuses("7 of its requests end in its first half; give a second log to judge by", half_time, few)
 
 
 def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
     log = write_log(tmp_path / "a.csv", MANY)
-    (tmp_path / "meta.json").write_text(json.dumps({"kv_cache": {"num_gpu_blocks": 77, "block_size": 16}}))
+    meta = {"num_gpu_blocks": 0, "kv_cache": "fp8", "resolved_config": {"cache_config": {"num_gpu_blocks": 77}}}
+    meta["resolved_config"]["cache_config"]["block_size"] = 16
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
     line = (log, *SYSTEM, f"cost.path={profile}", "swap_space_gib=0.001")
     reported = testbed.done("validate", *line)
     assert "meta.json: 77 KV blocks" in reported
@@ -175,11 +174,60 @@ def test_high_water_counts_whole_blocks_of_what_is_written(tmp_path):
     rows = [(16, 17, 0.0), (1, 2, 0.0)]  # 17 to 32 tokens from 1 to 3; 2 tokens from 2 to 2.5
     times = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([3.0, 2.5]), np.array([17, 2]))
     assert high_water(VllmLog(write_log(tmp_path / "a.csv", rows, times)), 16, None).blocks == 3
+    after = times._replace(first_token_s=np.array([1.0, 3.0]), finish_s=np.array([3.0, 3.5]))  # one after the other
+    assert high_water(VllmLog(write_log(tmp_path / "b.csv", rows, after)), 16, None).blocks == 2
+
+
+@pytest.mark.parametrize(
+    ("arrival_s", "limit", "short"),
+    [(0, None, True), (1.9, None, True), (2, None, False), (0, 20, False), (0, 21, True)],
+)
+def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_limit(tmp_path, arrival_s, limit, short):
+    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks of the last, which waits until 22 s."""
+    rows, late = [(5, 3, 0.0)] * 19 + [(310, 3, arrival_s)], np.append(np.zeros(19), 21)
+    times = Times(np.zeros(20), 1 + late, 3 + late, np.full(20, 3))
+    log = VllmLog(write_log(tmp_path / "a.csv", rows, times))
+    assert high_water(log, 16, limit) == (20, short)
+
+
+def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, profile):
+    log = VllmLog(write_log(tmp_path / "a.csv", [(20, 1, 0.0), (30, 2, 0.01), (224, 17, 0.02)]))
+    config = server_config([*SYSTEM, *SMALL, f"cost.path={profile}"])
+    found = replay(log, config, LoggedMachine(0.5, 0.25, 2.0))
+    times, engine = found.times, found.engine_times
+    assert times.arrival_s == pytest.approx([0, 0.01, 0.02])
+    assert times.first_token_s - 2 * engine.first_token_s == pytest.approx(0.5)
+    assert times.finish_s - 2 * engine.finish_s == pytest.approx([0.5, 0.75, 0.75])  # one has no last token of its own
+    # They have 2, 2 and 15 blocks; from 95% of the pool on, memory counts as filled.
+    for num_blocks, preemptions, said in ((21, 0, ["90%"]), (20, 0, []), (21, 1, [])):
+        lines = "".join(conclude(log, config, replace(found, num_blocks=num_blocks, preemptions=preemptions)))
+        assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
+
+
+def test_what_no_profile_explains_and_what_ended_too_late_to_be_looked_at(tmp_path, profile):
+    base, rows = (*SMALL, "scheduler=vllm_v1"), MANY[:6]
+    log = VllmLog(simulated(tmp_path, "a.csv", rows, profile, *base))
+    config = server_config([*SYSTEM, *base, f"cost.path={profile}"])
+    times = log.times
+    late = times._replace(finish_s=times.finish_s + np.arange(6) // 5)  # the last one by a second
+    shifted = VllmLog(write_log(tmp_path / "b.csv", rows, late))
+    last_s = float(shifted.times.finish_s[-1])
+    left = [fit(Problem([shifted], [config], ["iteration"], True, end_s)).error for end_s in (last_s, last_s - 0.1)]
+    assert (left[0] > 0.1, left[1] < 1e-6) == (True, True)
+    slow = json.loads((tmp_path / "profile.json").read_text())
+    (tmp_path / "slow.json").write_text(json.dumps(scaled(slow, 3)))
+    problem = Problem([log], [server_config([*SYSTEM, *base, f"cost.path={tmp_path / 'slow.json'}"])], ["iteration"])
+    assert problem.progress() == "fitting: 0 simulations"
+    refuses("the profile's costs are more than the logs took: none is left for software", fit, problem)
+    assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 
 
 def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     lengths = np.array([10, 20, 30, 40, 50, 60, 70, 80] * 3)
-    assert recurrence(lengths) == (8, 1.0)
+    assert recurrence(lengths) == recurrence(lengths[:16]) == (8, 1.0)
+    assert recurrence(np.append(lengths[:17], 99)) == (8, 0.9)  # all but one of ten
+    assert recurrence(np.append(lengths[:16], [98, 99])) is None
+    assert recurrence(lengths.clip(max=70)) is None  # seven lengths
     assert recurrence(np.full(24, 512)) is None
     again = write_log(tmp_path / "again.csv", [(int(n), 5, 0.1 * i) for i, n in enumerate(lengths)])
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
@@ -189,6 +237,10 @@ def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     testbed.done(*line, "--workload", "w.jsonl")
     inside = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([5.0, 4.0]), np.array([10, 20]))
     assert impossible_lengths(inside) == 1  # 20 tokens while the other had 10
+    twins = Times(np.zeros(50), np.arange(50.0).clip(max=48), np.arange(50.0).clip(max=48) + 1, np.full(50, 10))
+    twins.output_len[-1] = 20
+    assert impossible_lengths(twins) == 0  # one in fifty may be
+    assert impossible_lengths(twins.take(slice(1, 50))) == 1
 
 
 def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
@@ -219,6 +271,9 @@ def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):
     assert "all-reduces were not measured: a ring over 100 GB/s stands in" in testbed(*line)[1]
     (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
     assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
+    ((config, _),) = replay_links(log, profile)
+    waits = config.cost.parameters["choices"].parameters["parallel_layer_s"]  # of the two all-reduces of a layer
+    assert (config.server.gpu.link_bandwidth, waits) == (16e9, {2: pytest.approx(40e-6)})
     (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
     refuses("link_bw is 'fast'", replay_links, log, profile)
 

@@ -20,16 +20,19 @@ from testbed.experiments.paper.scorecard import (
     card_table,
     causes,
     counted,
+    error,
     key_of,
     limits,
     margin,
     reference,
     remarks,
     scorecard,
+    short,
     smallest_margin,
+    verdict,
 )
 from testbed.experiments.paper.studies import block_sizes, study
-from testbed.experiments.paper.studies.block_sizes import best_sizes
+from testbed.experiments.paper.studies.block_sizes import TAILS, best_sizes, comparable_sizes, tails_over_whole
 from testbed.experiments.paper.studies.curves import rising
 from testbed.experiments.paper.studies.study import Finding
 
@@ -139,20 +142,52 @@ def test_a_margin_is_in_units_of_the_tolerance():
     assert [margin(value, x) for x in (200, 205, 210, 190, 220)] == pytest.approx([1, 0.5, 0, 0, -1])
     assert margin({"check": "range", "published": "1.7-2.7", "tolerance": "none"}, 1.6) == pytest.approx(-0.2)
     assert margin({"check": "bound", "published": "20", "tolerance": "none"}, 15) == pytest.approx(0.25)
+    verdicts = [verdict({**value, "role": "predict"}, Finding("f", "s", "", "q", x)) for x in (209.0, 210.0, 211.0)]
+    assert verdicts == ["pass", "pass", "miss"]
+
+
+def test_numbers_are_short_and_differences_in_the_unit_of_the_tolerance():
+    assert [short(x) for x in (0.123456, 999.96, 1000.0, -1234.5, 12, "x")] == [
+        "0.1235", "1000", "1,000", "-1,234", "12", "x"
+    ]  # fmt: skip
+    cases = (("20.4", 21.0, "1 point"), ("200", 190.0, "5%"), ("0", 1.5, "none"), ("small", 1.0, "none"))
+    assert [error(*case) for case in cases] == ["+0.60 points", "-5.0%", "+1.50", ""]
 
 
 SIZES = [8, 16, 32, 64]
 
 
 @pytest.mark.parametrize(
-    ("latencies", "is_sustained"),
-    [([1.2, 1.0, 1.09, 1.2], True), ([1.2, 1.0, 1.11, 1.2], False), ([0.97, 1.0, 1.0, 1.2], False),
-     ([0.99, 1.0, 1.0, 1.2], True), ([1.2, 1.0, 1.05, 1.04], False)],
+    ("latencies", "margin"),
+    [([1.2, 1.0, 1.09, 1.2], 0.1), ([1.2, 1.0, 1.11, 1.2], -0.1), ([0.97, 1.0, 1.0, 1.2], 1 - 0.03 / 0.97 / 0.02),
+     ([0.99, 1.0, 1.0, 1.2], 1 - 0.01 / 0.99 / 0.02), ([1.2, 1.0, 1.05, 1.04], (1.04 / 1.05 - 1) / 0.1)],
 )  # fmt: skip
-def test_best_block_sizes_must_be_near_the_optimum(latencies, is_sustained):
+def test_best_block_sizes_must_be_near_the_optimum(latencies, margin):
     claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
     found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
-    assert (found.margin >= 0) == is_sustained
+    assert found.margin == pytest.approx(margin)
+    shares = ", ".join(f"{size}: {y / min(latencies):.2f}" for size, y in zip(SIZES, latencies, strict=True))
+    assert found[:5] == ("fig18b", "s", "vllm", "q", f"of the best {shares}")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "margin"),
+    [([1.2, 1.0, 1.05, 0.98, 0.8], 0.5), ([1.2, 1.0, 1.0, 0.95, 0.8], 1 - 0.05 / 0.95 / 0.1),
+     ([1.03, 1.0, 1.0, 1.0, 0.8], 0.3), ([1.2, 1.0, 1.0, 1.0, 0.97], 0.03 / 0.97 / 0.1)],
+)  # fmt: skip
+def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, margin):
+    times = {("s", system, size): 2.0 * (ratio if system == "swap" else 1)
+             for system in ("recompute", "swap") for size, ratio in enumerate(ratios, start=1)}  # fmt: skip
+    found = comparable_sizes("f", {"setting": "s", "quantity": "q", "sizes": [2, 4]}, pd.Series(times))
+    assert (found[:4], found.margin) == (("f", "s", "recompute vs swap", "q"), pytest.approx(margin))
+
+
+def test_tails_are_compared_with_whole_groups_where_both_were_run():
+    rows = [(16, TAILS, 30), (16, "recompute", 40), (8, TAILS, 9), (8, "recompute", 90)]
+    table = pd.DataFrame(rows, columns=["block_size", "system", "recomputed_tokens"])
+    found = [(one.figure, one.setting, one.system, one.simulated) for one in tails_over_whole("f", table)]
+    assert found == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
+    assert tails_over_whole("f", table[table["system"] == TAILS]) == []
 
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from drawings import check_drawing, check_text, saved_figures
 from import_fixtures import write_every_table, write_llmservingsim
+from matplotlib.image import imread
 from refusals import refuses
 
 import testbed.kernels
@@ -18,7 +19,7 @@ from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation import left_out
 from testbed.experiments.validation.deviations import Compared, metrics
 from testbed.experiments.validation.log_replay import replay, server_config
-from testbed.experiments.validation.software_fit import Point, descend, uncertainty
+from testbed.experiments.validation.software_fit import Fitted, Point, descend, uncertainty
 from testbed.experiments.validation.transfers import engine_transfers
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -59,7 +60,8 @@ def test_metrics_match_their_definitions():
     assert found["tpot_s_mean"] == found["tpot_s_p99"] == 0.5  # the request of one token is left out
     assert found["e2e_s_mean"] == 1.375
     assert found["tokens_per_s"] == 6 / 2.5
-    assert Compared("log", "x", 4.0, 3.0).error_percent == -25
+    pairs = ((4.0, 3.0), (0.0, 0.0), (0.0, 1.0))
+    assert [Compared("log", "x", *pair).error_percent for pair in pairs] == [-25, 0, float("inf")]
 
 
 def test_running_requests_are_between_first_token_and_end():
@@ -72,7 +74,7 @@ def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulat
     drawn, out = saved_figures(monkeypatch), tmp_path / "errors.csv"
     arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
     reported = testbed.done("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
-    assert (tmp_path / "f.png").stat().st_size > 1000
+    assert imread(tmp_path / "f.png").shape[:2] == (364, 1885)
     check_drawing(*drawn, (), request)
     rows = list(csv.DictReader(out.open()))
     assert list(rows[0]) == ["log", "metric", "real", "simulated", "error_percent"]
@@ -128,6 +130,7 @@ def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, c
     drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(RESULTS.parents[1])
     call("validate-transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")])
+    assert imread(tmp_path / "f.png").shape[:2] == (320, 960)
     check_text(capsys.readouterr().out, request)
     check_drawing(*drawn, (), request)
     refuses("--gpu l4: names no measured transfers", call, "validate-transfers", ["--gpu", "l4"])
@@ -189,10 +192,21 @@ def test_other_unknowns_change_by_at_most_a_factor_in_a_step():
     steps = []
     assert descend(at, np.ones(1), np.ones(1), 0).values == pytest.approx([16.0])
     assert steps == pytest.approx([1, 2, 1.5, 1.2, 4, 3, 2.4, 8, 6, 4.8, 16, 12, 9.6, *[16] * 9])  # three in vain
+    endless = descend(lambda x: Point(x, 1 / x, -np.diag(x**-2.0)), np.ones(1), np.ones(1), 0)
+    assert endless.values == pytest.approx([2.0**15])  # twice as far in each of fifteen rounds
 
 
 def test_standard_error_is_that_of_a_mean():
     """Four observations of one time, each off by 0.1: sqrt(0.04 / 3 / 4)."""
     errors, correlations = uncertainty(["a"], np.array([0.1, -0.1, 0.1, -0.1]), np.ones((4, 1)), np.ones(1))
-    assert errors == {"a": pytest.approx(0.0577350269)}
-    assert correlations == {}
+    assert (errors, correlations) == ({"a": pytest.approx(0.0577350269)}, {})
+    errors, _ = uncertainty(["a"], np.array([0.1]), np.ones((1, 1)), np.ones(1))
+    assert errors == {"a": pytest.approx(0.1)}  # as if one more had been observed
+    unseen = np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # only the second of three times moves anything
+    errors, correlations = uncertainty(["a", "b", "c"], np.array([0.1, -0.1]), unseen, np.ones(3))
+    assert (errors, correlations) == ({"a": 0, "b": pytest.approx(0.1), "c": 0}, {})
+
+
+def test_two_times_are_alike_beyond_a_correlation_of_nine_tenths():
+    correlations = {("a", "b"): 0.9, ("a", "c"): -0.91, ("b", "c"): 0.95}
+    assert list(Fitted({}, {}, {}, correlations, 0.0).alike) == [("a", "c"), ("b", "c")]

@@ -44,7 +44,8 @@ def described(figure):
             yield f"  {axis.axis_name} {looks(axis.label)} {axis.get_scale()} from {low:.4g} to {high:.4g}"
             for ticks in (axis.get_major_ticks(), axis.get_minor_ticks()):
                 shown = [tick for tick in ticks if low <= tick.get_loc() <= high]
-                yield f"    ticks {[(looks(tick.label1), tick.tick1line.get_markersize()) for tick in shown]}"
+                lines = [tick.tick1line.get_visible() and tick.tick1line.get_markersize() for tick in shown]
+                yield f"    ticks {[(looks(tick.label1), size) for tick, size in zip(shown, lines, strict=True)]}"
             yield f"    {looks(axis.get_offset_text())}"
         for line in axes.lines:
             style = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_linewidth():.4g} {line.get_marker()}"
@@ -55,7 +56,8 @@ def described(figure):
             yield f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor(), True)} {edge}"
         for text in axes.texts:
             box = text.get_bbox_patch()
-            yield f"  {looks(text)} {box and (to_hex(box.get_facecolor(), True), box.get_linewidth())}"
+            at = f"{numbers(text.get_position())} of {numbers(getattr(text, 'xy', ()))}"
+            yield f"  {looks(text)} at {at} {box and (to_hex(box.get_facecolor(), True), box.get_linewidth())}"
         for table in axes.tables:
             yield from (f"  {looks(cell.get_text())} {cell.get_height():.4g} {cell.get_linewidth()}"
                         for cell in table.get_celld().values())  # fmt: skip
@@ -67,6 +69,7 @@ def described(figure):
 def legend_looks(legend):
     """Its texts, lines and place."""
     where = f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} {legend.columnspacing}"
+    where += " in a frame" if legend.get_frame_on() else ""
     handles = [handle.get_linestyle() for handle in legend.get_lines()]
     return f"  legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} {handles} {where}"
 

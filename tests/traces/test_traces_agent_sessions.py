@@ -77,6 +77,8 @@ def test_session_ends_before_its_first_long_request(read):
     rows = read(TWO, max_len=18)
     assert rows.prompt_len.tolist() == [8, 5, 9, 4, 8, 12]
     assert rows.turns.after == [(), (0,), (1,), (0,), (), (4,)]
+    within = [request(0, 5, [7]), request(1, 18, [7, 8, 9, 10]), request(2, 4, [7])]  # a sub-agent ends there, too
+    assert read([session(TWO[0]["requests"][0], sub_agent(9, 7, within))], max_len=18).prompt_len.tolist() == [8, 5]
     assert len(read(TWO, num_sessions=1)) == len(read(TWO[:1])) == 7
     empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
     assert len(read(empty, max_len=10)) == 1
@@ -123,6 +125,9 @@ def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
     log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]
+    one = {"input_lens": [7], "output_lens": [100], "ttfts": [0.25], "itls": [[0.25] * 101], "start_times": [10.5]}
+    log = VllmLog(write(tmp_path, one))
+    assert (log.read().output_len.tolist(), log.remarks) == ([102], [])  # two in a hundred may be more
 
 
 def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
@@ -131,6 +136,15 @@ def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 16}\n')
     rows = VllmLog(str(log), str(workload)).read()
     assert (rows.prompt_ids, rows.tokens_per_id) == ([(1,), (1, 2, 3)], 16)
-    for wrong in ('{"hash_ids": [1, 2], "tokens_per_id": 16}', '{"input_tok_ids": [5]}'):
-        workload.write_text(f"{wrong}\n" * 2)
+    workload.write_text('{"hash_ids": [7]}\n' * 2)
+    assert VllmLog(str(log), str(workload)).read().tokens_per_id == 512
+    wrong = (
+        '{"hash_ids": [1, 2], "tokens_per_id": 16}',
+        '{"input_tok_ids": [5]}',
+        '{"hash_ids": [], "tokens_per_id": 0}',
+    )
+    for line in wrong:
+        workload.write_text(f"{line}\n" * 2)
         refuses("line 1: the log has 33 token ids, or their hash_ids here", VllmLog(str(log), str(workload)).read)
+    workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 32}\n')
+    refuses("line 2: the log has 16 token ids", VllmLog(str(log), str(workload)).read)

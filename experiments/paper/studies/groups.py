@@ -64,7 +64,7 @@ class Groups(Study):
         for i in range(len(rows)):
             prompt, output = int(rows.prompt_len[i]), int(rows.output_len[i])
             length = prompt + rng.randrange(output)
-            if not self._stored(policy, Stream(i, Incoming(i, prompt, 0)), length):
+            if not self._stored(policy, Stream(i, Incoming(i, 0, prompt)), length):
                 break
             lengths.append(length)
         used = policy.usage()
