@@ -1,12 +1,7 @@
-"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by
-name."""
+"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by name."""
 
-<<<<<<< HEAD
-=======
-import json
 from dataclasses import replace
 
->>>>>>> h2
 import pytest
 from drawings import check_text
 from import_fixtures import META, write_every_table, write_gpu, write_llmservingsim, write_model
@@ -147,8 +142,6 @@ def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
     assert gpu_of_device("NVIDIA RTX PRO 6000 Blackwell Workstation Edition").name == "rtx-pro-6000"
     assert gpu_of_device("NVIDIA L4000") is None
-<<<<<<< HEAD
-=======
 
 
 @pytest.mark.parametrize(("name", "ours", "max_len"), [
