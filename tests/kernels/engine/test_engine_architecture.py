@@ -10,7 +10,6 @@ from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.architecture import Architecture, of_folder, of_spec
-from testbed.kernels.engine.maths import rotary_table
 
 SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 61,
          "max_position_embeddings": 128}  # fmt: skip
@@ -90,6 +89,9 @@ def test_shipped_models_have_the_options_of_their_family(name, family, bias, the
 
 @pytest.mark.parametrize("scaling", [None, SCALING])
 def test_positions_turn_at_the_rates_of_roformer_as_llama_3_1_stretches_them(scaling):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from testbed.kernels.engine.maths import rotary_table
+
     spec = replace(read_model("llama-3-8b"), head_size=8, max_len=90)
     table = rotary_table(Architecture(spec, "llama", rope_theta=100.0, rope_scaling=scaling), "cpu")
     for i, (cosines, sines) in enumerate(table.permute(2, 1, 0).tolist()):
