@@ -150,8 +150,10 @@ class Affine(NamedTuple):
 
 def are_durations(durations: Any) -> bool:
     """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes some time."""
-    values: Any = durations if type(durations) is Affine else (0, 0, 0)  # the compiler would convert an Affine's
-    first_ps, growth_ps, steps = values
+    kind: Any = Affine  # unknown to the compiler, which would convert the fields of an Affine before they are checked
+    if type(durations) is not kind:
+        return False
+    first_ps, growth_ps, steps = durations
     return (type(first_ps) is type(growth_ps) is type(steps) is int) and first_ps > 0 and growth_ps >= 0 and steps > 0
 
 
