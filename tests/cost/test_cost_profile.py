@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from drawings import GOLDEN, check_text
+from kept import GOLDEN, check_text
 from refusals import refuses
 
 import testbed.cost

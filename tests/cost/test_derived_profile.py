@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from drawings import GOLDEN, check_text
+from kept import GOLDEN, check_text
 from refusals import refuses
 
 from testbed.core.shapes import read_model

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from drawings import check_text
 from joblib import parallel_config
+from kept import check_text
 from refusals import refuses
 
 from testbed.experiments.commands.cli import call

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from drawings import check_text
 from import_fixtures import META, write_every_table, write_gpu, write_llmservingsim, write_model
+from kept import check_text
 from refusals import refuses
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec

@@ -1,8 +1,8 @@
 """import-profile: LLMServingSim's CSVs by hand, profiles checked, and one that gives a run its costs."""
 
 import pytest
-from drawings import check_text
 from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
+from kept import check_text
 from refusals import refuses
 
 from testbed.core.errors import InputError

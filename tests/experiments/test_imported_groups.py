@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawings import check_text, numbers
+from drawings import numbers
 from import_fixtures import write_every_table
+from kept import check_text
 from refusals import refuses
 
 from testbed.core.shapes import read_model

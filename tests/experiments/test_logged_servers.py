@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawings import check_text
+from kept import check_text
 from refusals import refuses
 
 from testbed.cost.profile import PROFILES, read_profile

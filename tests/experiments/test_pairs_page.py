@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from drawings import check_drawing, check_text, saved_figures
+from drawings import check_drawing, saved_figures
+from kept import check_text
 from matplotlib.image import imread
 from refusals import refuses
 

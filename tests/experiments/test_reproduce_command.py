@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from drawings import check_text
+from kept import check_text
 from refusals import refuses
 from tiny_run import without_id
 

@@ -7,7 +7,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from drawings import check_text
+from kept import check_text
 from tiny_run import tiny_run
 
 from testbed.experiments.runs.run_folder import read_config

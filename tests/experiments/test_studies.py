@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from drawings import GOLDEN, check_drawing, check_text, overlapping_labels, told
+from drawings import check_drawing, overlapping_labels, told
+from kept import GOLDEN, check_text
 from refusals import refuses
 
 from testbed.core.shapes import read_model

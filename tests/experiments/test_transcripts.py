@@ -11,12 +11,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from kept import GOLDEN, check_text
 
 import testbed as package
 from testbed import description, identity
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "tests" / "golden" / "transcripts"
+FOLDER = GOLDEN / "transcripts"
 KEPT = sorted(FOLDER.glob("*.txt"))
 NO_TEXT = re.compile(r"(?s)(?<=<style>).*?(?=</style>)|(?<=<script>).*?(?=</script>)|(?<=base64,)[^\"]+|<pre.*?</pre>")
 WIDTH = 240
@@ -63,6 +64,4 @@ def test_commands_print_and_write_what_is_kept(shell, request, path):
         pytest.importorskip(path.stem.rpartition("_")[2])
     lines = [line for line in path.read_text().splitlines() if line.startswith(("$ ", "## "))]
     found = "\n".join(f"{line}\n{shell(line[2:])}".rstrip() if line[0] == "$" else f"\n{line}" for line in lines) + "\n"
-    if request.config.getoption("--update-golden"):
-        path.write_text(found)
-    assert found == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
+    check_text(found, request, "transcripts", path.name)

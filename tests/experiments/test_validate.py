@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawings import check_drawing, check_text, saved_figures
+from drawings import check_drawing, saved_figures
 from import_fixtures import write_every_table, write_llmservingsim
+from kept import check_text
 from matplotlib.image import imread
 from refusals import refuses
 

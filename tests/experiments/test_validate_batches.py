@@ -2,8 +2,8 @@
 
 import pandas as pd
 import pytest
-from drawings import check_text
 from import_fixtures import write_every_table
+from kept import check_text
 from refusals import refuses
 
 from testbed.core.errors import InputError

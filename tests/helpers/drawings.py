@@ -1,21 +1,10 @@
-"""Texts compared with what is kept, also of what a figure shows; tick labels that overlap or lie outside."""
+"""What a figure shows, compared with what is kept; tick labels that overlap or lie outside."""
 
 from itertools import combinations
-from pathlib import Path
 
+from kept import check_text
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-
-GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-def check_text(text, request, folder="texts"):
-    """The text is that of tests/golden/FOLDER/TEST.txt; --update-golden writes the file."""
-    path = GOLDEN / folder / f"{request.node.name.removeprefix('test_')}.txt"
-    if request.config.getoption("--update-golden"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
 
 
 def check_drawing(figure, findings, request, table=None):

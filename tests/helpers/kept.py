@@ -1,14 +1,19 @@
-"""Texts that are compared with those kept in tests/golden/kernels; a deliberate change is `pytest --update-golden`."""
+"""Texts that are compared with those kept in tests/golden; a deliberate change is `pytest --update-golden`."""
 
 from pathlib import Path
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "kernels"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def same_as_kept(request, name, lines):
-    """Whether these lines are those of the file; --update-golden writes them."""
-    path, text = GOLDEN / name, "\n".join([*map(str, lines), ""])
+def check_text(text, request, folder="texts", name=None):
+    """The text is that of tests/golden/FOLDER/NAME, by default TEST.txt; --update-golden writes the file."""
+    path = GOLDEN / folder / (name or f"{request.node.name.removeprefix('test_')}.txt")
     if request.config.getoption("--update-golden"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return text == path.read_text()
+    assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
+
+
+def check_lines(lines, request, name):
+    """The lines are those of tests/golden/kernels/NAME."""
+    check_text("\n".join([*map(str, lines), ""]), request, "kernels", name)

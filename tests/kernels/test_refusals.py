@@ -45,8 +45,8 @@ class FakeArray:
 
 
 WRAPPERS = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
-CALLS = tomllib.loads((GOLDEN / "calls.toml").read_text())
-REFUSALS = tomllib.loads((GOLDEN / "refusals.toml").read_text())["refusals"]
+CALLS = tomllib.loads((GOLDEN / "kernels" / "calls.toml").read_text())
+REFUSALS = tomllib.loads((GOLDEN / "kernels" / "refusals.toml").read_text())["refusals"]
 TYPES = {"float16", "float32", "uint8", "int32", "int64"}
 BASE = 0x7F12 << 32  # an address such as allocators give
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawings import check_text, numbers
+from drawings import numbers
+from kept import check_text
 from refusals import refuses
 from trace_files import pairs, put
 
