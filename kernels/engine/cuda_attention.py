@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from testbed.core.errors import InputError
-from testbed.kernels.engine.layout import Extents, Ints, Layout, Place, Pools
-from testbed.kernels.engine.network import Attention
+from testbed.kernels.engine.layout import Blocks, Extents, Ints, Place, Pools
+from testbed.kernels.engine.network import PlainAttention
 from testbed.kernels.engine.ragged import Ragged, upload
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
@@ -24,18 +24,17 @@ Shapes = dict[str, tuple[tuple[int, ...], DTypeLike]]
 WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # enough partial results for any decode plan: 32 x 128 are fewer
 
 
-class CudaAttention(Attention):
+class CudaAttention(PlainAttention):
     """One ragged launch for prompts, one for decodes, after all new K and V are written.
 
     windows: of each layer, None for full attention. The launches are bound to the caches of the first layer; those of
     column c read arrays slots<c>, prompt_tables<c> and decode_tables<c>.
     """
 
-    def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, windows: tuple[int | None, ...]) -> None:
         if pools.scales is not None and (size := pools.spec.head_size) not in FP8_SIZES:
             raise InputError(f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {size}")
-        self.pools = pools
-        self.layout = layout
+        super().__init__(pools, layout, windows)
         blocks = pools.blocks(layout.block_size)
         keys, values = (blocks.squeeze(3) if isinstance(layout, Extents) else blocks)[:2]
         self.caches = keys, values
@@ -65,7 +64,7 @@ class CudaAttention(Attention):
             slots = arrays[f"slots{column}"] = self.layout.targets(padded(ids), owners, batch.positions)
             slots[stored] = SKIP
         self.now = upload(arrays, self.pools.device.device)
-        self.num_prompt_tokens = batch.num_prompt_tokens
+        self.num_prompt_tokens = sum(new[:n])
         self.longest_prompt = max(new[:n], default=0)
         self.longest_context = int(contexts[n:].max(initial=0))
 

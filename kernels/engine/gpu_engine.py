@@ -84,20 +84,21 @@ class Engine:
         outcome = self.scheduler.commit(plan, 1, results)
         self.runner.follow(outcome, results)
         self.clock.iteration_ended()
-        now_s = self.clock.now()
-        (queues, work), duration_ps = noted[0], round(now_s * PS) - round(start_s * PS)
+        now_s, start_ps = self.clock.now(), round(start_s * PS)
+        (queues, work), duration_ps = noted[0], round(now_s * PS) - start_ps
         seen = self.meter.close(plan, Affine(duration_ps, 0, 1), 1, duration_ps, outcome)
         self._answer(outcome, now_s)
-        split = self.timer.stop()
-        self.records.iterated(Iteration(start_s, now_s - start_s, *split, work), plan, queues, seen)
+        self.records.iterations.append(Iteration(start_s, now_s - start_s, *self.timer.stop(), work))
+        self.records.recorder.span(start_ps, duration_ps, 1, plan, *queues, seen)
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
-        self.records.recorder.first_tokens(outcome.first_tokens, round(now_s * PS))
-        token_buffers = self.runner.token_buffers
+        now_ps, token_buffers = round(now_s * PS), self.runner.token_buffers
+        self.records.recorder.first_tokens(outcome.first_tokens, now_ps)
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)
             outputs = [token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
-            self.records.served(request, group, now_s, outputs)
+            self.records.recorder.served(request, group, now_ps)
+            self.records.outputs[request.request_id] = outputs
             self.runner.sampler.end(group)
 
     def _submit_arrived(self, arrivals: Iterator[Request], upcoming: Request | None) -> Request | None:

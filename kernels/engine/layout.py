@@ -4,7 +4,6 @@ A row is one head's values of one slot. A block has the layout [num_kv_heads, bl
 [num_kv_heads, length, head_size], as the paged and the contiguous kernels read them.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,14 +82,17 @@ class Place:
     num_slots: int
 
 
-class Layout(ABC):
-    """Converts tables to places, and positions of a place to slots and rows."""
+class Blocks:
+    """Blocks of block_size slots: converts tables to places, and positions of a place to slots and rows.
 
-    block_size: int
+    An extent of a table may consist of several adjacent blocks.
+    """
+
     num_columns = 1  # tables of a sequence
 
-    def __init__(self, num_kv_heads: int) -> None:
+    def __init__(self, num_kv_heads: int, block_size: int) -> None:
         self.num_kv_heads = num_kv_heads
+        self.block_size = block_size
 
     def table_width(self, longest: int) -> int:
         """The entries of a sequence's table for this many tokens."""
@@ -108,38 +110,8 @@ class Layout(ABC):
         """A sequence's place."""
         return self.place(policy.table(seq), seq)
 
-    @abstractmethod
     def place(self, table: list[Extent], owner: object) -> Place:
         """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot read the table."""
-
-    @abstractmethod
-    def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
-        """The slots of a sequence's tokens at `positions`."""
-
-    @abstractmethod
-    def rows(self, place: Place, positions: Ints, column: int) -> Ints:
-        """The rows of a sequence's tokens at `positions`, [num_tokens, num_kv_heads]."""
-
-    @abstractmethod
-    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
-        """The rows of adjacent slots, [num_slots, num_kv_heads]; None where they are in no table of `live` extents."""
-
-    @abstractmethod
-    def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
-        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
-
-        owners: rows of `tables`.
-        """
-
-
-class Blocks(Layout):
-    """Blocks of block_size slots; an extent may consist of several adjacent blocks."""
-
-    def __init__(self, num_kv_heads: int, block_size: int) -> None:
-        super().__init__(num_kv_heads)
-        self.block_size = block_size
-
-    def place(self, table: list[Extent], owner: object) -> Place:
         size = self.block_size
         if any(start % size or length % size for start, length in table):
             raise PlugInError(
@@ -150,25 +122,33 @@ class Blocks(Layout):
         return Place(np.tile(ids, (self.num_columns, 1)), len(ids) * size)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
+        """The slots of a sequence's tokens at `positions`."""
         return self.targets(place.ids, column, positions)
 
     def rows(self, place: Place, positions: Ints, column: int) -> Ints:
-        return self.rows_of_slots(self.slots(place, positions, column))
+        """The rows of a sequence's tokens at `positions`, [num_tokens, num_kv_heads]."""
+        return self.rows_of_slots(self.slots(place, positions, column), [])
 
-    def rows_of_slots(self, slots: Ints, live: object = None) -> Ints:
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints:
+        """The rows of adjacent slots, [num_slots, num_kv_heads]; of extents none that are in no table of `live`."""
         blocks, offsets = np.divmod(slots, self.block_size)
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
+        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
+
+        owners: rows of `tables`.
+        """
         blocks, offsets = np.divmod(positions, self.block_size)
         return np.asarray(tables[owners, blocks].astype(np.int64) * self.block_size + offsets)
 
 
-class Extents(Layout):
+class Extents(Blocks):
     """One extent per sequence, as in FasterTransformer."""
 
-    block_size = 1
+    def __init__(self, num_kv_heads: int) -> None:
+        super().__init__(num_kv_heads, 1)
 
     def table_width(self, longest: int) -> int:
         return 2
@@ -184,9 +164,11 @@ class Extents(Layout):
     def rows(self, place: Place, positions: Ints, column: int) -> Ints:
         return self.targets(place.ids, np.zeros_like(positions), positions)
 
-    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints | None:
-        owner = next((one for (one,) in live if one.start <= slots[0] < one.start + one.length), None)
-        return owner and self.targets(np.array([owner]), np.zeros_like(slots), slots - owner.start)
+    def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints:
+        for (one,) in live:
+            if one.start <= slots[0] < one.start + one.length:
+                return self.targets(np.array([one]), np.zeros_like(slots), slots - one.start)
+        return np.empty((0, self.num_kv_heads), np.int64)
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
         first, length = tables[owners].astype(np.int64).T
@@ -216,7 +198,7 @@ class Pages(Blocks):
         return pools.rows()[:2, self._places[layer][1] * self.block_size * self.num_kv_heads :]
 
     def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
-        """See Layout; an id of a block that was given back is 0, and is never read."""
+        """See Blocks; an id of a block that was given back is 0, and is never read."""
         size, tables = self.block_size, policy.group_tables(seq)
         num_blocks = max(one.first // size + len(one.extents) for one in tables)
         ids = np.zeros((len(tables), num_blocks), np.int64)
@@ -231,7 +213,7 @@ class Tables(dict[int, Place]):
     A registered prefix, which is no sequence of the policy, has a place here too.
     """
 
-    def __init__(self, policy: MemoryPolicy, layout: Layout) -> None:
+    def __init__(self, policy: MemoryPolicy, layout: Blocks) -> None:
         super().__init__()
         self.policy = policy
         self.layout = layout

@@ -1,6 +1,5 @@
 """The forward pass: embedding, layers, output projection; and attention in torch. Only attention uses slots."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -9,34 +8,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.layout import Layout, Pools
+from testbed.kernels.engine.layout import Blocks, Pools
 from testbed.kernels.engine.maths import PlainMaths, rotary_table
 from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.engine.weights import Affine, Layer, Weights
 from testbed.kernels.verify.reference import dequantized, full_attention, quantized
 
-Bind = Callable[[Tensor, Tensor, Tensor, Tensor], Callable[[int], None]]  # as Attention.bind
+Bind = Callable[[Tensor, Tensor, Tensor, Tensor], Callable[[int], None]]  # as PlainAttention.bind
 
 
-class Attention(ABC):
-    """Writes the new K and V of an iteration to their slots and attends to all stored tokens, layer by layer."""
+class PlainAttention:
+    """Writes the new K and V of an iteration to their slots and attends to all stored tokens, layer by layer.
 
-    @abstractmethod
-    def open(self, batch: Ragged) -> None:
-        """Prepare for the layers of this iteration."""
+    By the kernels' references; for any device, layout and type. windows: of each layer, None for full.
+    """
 
-    @abstractmethod
-    def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        """A function of the layer number that fills `out`, to be called when q, k and v contain the layer's values.
-
-        q, out: [num_tokens, num_heads, head_size]; k, v: [num_tokens, kv heads, head_size].
-        """
-
-
-class PlainAttention(Attention):
-    """Attention by the kernels' references; for any device, layout and type. windows: of each layer, None for full."""
-
-    def __init__(self, pools: Pools, layout: Layout, windows: tuple[int | None, ...]) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, windows: tuple[int | None, ...]) -> None:
         self.pools = pools
         self.layout = layout
         self.windows = windows
@@ -62,6 +49,10 @@ class PlainAttention(Attention):
             self._read.append([torch.from_numpy(found).to(device) for found in contexts])
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
+        """A function of the layer number that fills `out`, to be called when q, k and v contain the layer's values.
+
+        q, out: [num_tokens, num_heads, head_size]; k, v: [num_tokens, kv heads, head_size].
+        """
         return lambda layer: self._layer(layer, q, k, v, out)
 
     def _layer(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
@@ -90,7 +81,7 @@ class Network:
         self.layers = [_turned(layer) for layer in weights.layers]
         self.turns = None if arch.is_opt else rotary_table(arch, str(weights.embedding.device))
 
-    def logits(self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: Attention) -> Tensor:
+    def logits(self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: PlainAttention) -> Tensor:
         """Logits of the `wanted` rows, or of all: [num_wanted, vocab_size], in the weights' type.
 
         tokens, positions: int64 [num_tokens]; wanted: int64 [num_wanted].

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer
-from testbed.kernels.engine.layout import Extents, Ints, Layout, Pools
+from testbed.kernels.engine.layout import Blocks, Extents, Ints, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
 from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
@@ -23,7 +23,7 @@ class Moves:
     `live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner.
     """
 
-    def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, live: Callable[[], Iterable[list[Extent]]]) -> None:
         self.pools = pools
         self.layout = layout
         self.live = live
@@ -71,9 +71,6 @@ class Moves:
             torch.cuda.synchronize()
         return [one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed]
 
-    def wait(self) -> None:
-        """Make later device work wait for all operations so far, also for swaps on another stream."""
-
     def settle(self) -> None:
         """Return when all operations so far have finished."""
 
@@ -95,7 +92,7 @@ class Moves:
         for src, dst, length in copies:
             run = np.arange(length)
             read, written = (self.layout.rows_of_slots(first + run, live) for first in (src, dst))
-            if read is not None and written is not None:
+            if len(read) == len(written):
                 rows[0].append(read)
                 rows[1].append(written)
         return [np.concatenate([np.empty(0, np.int64), *(r.ravel() for r in side)]) for side in rows]
@@ -129,9 +126,8 @@ class CudaMoves(Moves):
     never waits for a transfer in the background. Loads and stores have a stream each, for a link carries both ways.
     """
 
-    def __init__(self, pools: Pools, layout: Layout, live: Callable[[], Iterable[list[Extent]]]) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, live: Callable[[], Iterable[list[Extent]]]) -> None:
         super().__init__(pools, layout, live)
-        self._needed: torch.cuda.Event | None = None
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
         if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
             pool = pools.blocks(layout.block_size)
@@ -140,7 +136,6 @@ class CudaMoves(Moves):
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
-        self.wait()
         size = self.layout.block_size
         if isinstance(self.layout, Extents) or any(c.src % size or c.dst % size for c in copies):
             super().copy(copies)
@@ -152,8 +147,9 @@ class CudaMoves(Moves):
                 cache_ops.copy_blocks(pool, _ids(pairs[first : first + MAX_GRID], pool))
 
     def swap(self, move: Move) -> None:
-        """See Moves; blocks are gathered before the compute stream writes them again."""
-        self._needed, _ = self._cross(move, self._swaps)
+        """See Moves; blocks are gathered, or have arrived, before the compute stream goes on."""
+        gathered, _ = self._cross(move, self._swaps)
+        torch.cuda.current_stream().wait_event(gathered)
 
     def begin(self, transfers: Iterable[Transfer]) -> None:
         """See Moves; what a swap has just written below may be read."""
@@ -161,11 +157,6 @@ class CudaMoves(Moves):
             stream = self._loads if move.target == DEVICE else self._stores
             stream.wait_stream(self._swaps)
             _, self.pending[move_id] = self._cross(move, stream)
-
-    def wait(self) -> None:
-        if self._needed is not None:
-            torch.cuda.current_stream().wait_event(self._needed)
-            self._needed = None
 
     def settle(self) -> None:
         """See Moves; transfers to the host may still run."""

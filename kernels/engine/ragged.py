@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,24 @@ from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
 Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
+
+
+class Part(NamedTuple):
+    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits are needed.
+
+    Slots of tokens before position `written` contain their K and V already and are not written.
+    """
+
+    seq: Sequence
+    new: int
+    num_stored: int
+    written: int
+    wanted: bool
+
+    @property
+    def context_len(self) -> int:
+        """Tokens that the last of the new ones reads."""
+        return self.num_stored + self.new
 
 
 class TokenBuffers:
@@ -63,17 +80,12 @@ class TokenBuffers:
         """The tokens of the registered prefix."""
         return self._random("prefix", num_tokens)
 
-    def read(self, seq: Sequence, start: int, end: int) -> list[int]:
-        """Tokens start to end of a sequence, all of which must exist."""
-        tokens = self.tokens[seq.seq_id][start:end]
-        assert len(tokens) == end - start, f"{seq} has {len(self.tokens[seq.seq_id])} tokens, {end} were requested"
-        return tokens
-
-    def newest(self, seq: Sequence, position: int) -> int:
-        """The input token of a decode step, which must be the newest."""
-        tokens = self.tokens[seq.seq_id]
-        assert len(tokens) == position + 1, f"{seq} has {len(tokens)} tokens and is to compute number {position}"
-        return tokens[position]
+    def read(self, part: Part) -> list[int]:
+        """The tokens of a part, all of which must exist; logits are wanted of the newest."""
+        tokens, end = self.tokens[part.seq.seq_id], part.context_len
+        there = len(tokens) == end if part.wanted else len(tokens) >= end
+        assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
+        return tokens[part.num_stored : end]
 
     @lru_cache(1 << 14)  # noqa: B019  (one object a run)
     def _content(self, content_id: int, length: int) -> list[int]:
@@ -84,34 +96,15 @@ class TokenBuffers:
         return [rng.randrange(self.vocab_size) for _ in range(length)]
 
 
-class Part(NamedTuple):
-    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits are needed.
-
-    Slots of tokens before position `written` contain their K and V already and are not written.
-    """
-
-    seq: Sequence
-    new: int
-    num_stored: int
-    written: int
-    wanted: bool
-
-    @property
-    def context_len(self) -> int:
-        """Tokens that the last of the new ones reads."""
-        return self.num_stored + self.new
-
-
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one per part.
 
-    The first num_prompts parts are prompts, num_prompt_tokens tokens in total; every other part is one token.
+    The first num_prompts parts are prompts; every other part is one token.
     """
 
     parts: list[Part]
     num_prompts: int
-    num_prompt_tokens: int
     tokens: Ints
     positions: Ints
     wanted: Ints
@@ -126,21 +119,15 @@ class Ragged:
 def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers, tables: Tables) -> Ragged:
     """The arrays of these parts."""
     parts = prompts + decodes
-    positions = [np.arange(part.num_stored, part.context_len) for part in prompts]
-    tokens = [token_buffers.read(part.seq, part.num_stored, part.context_len) for part in prompts]
-    newest = [  # of padding a stored token
-        token_buffers.newest(part.seq, part.num_stored) if part.wanted
-        else token_buffers.read(part.seq, part.num_stored, part.written)[0]
-        for part in decodes
-    ]  # fmt: skip
-    ends = np.cumsum([part.new for part in parts], dtype=np.int64) - 1
+    new = np.array([part.new for part in parts], np.int64)
+    ends, contexts = np.cumsum(new), np.array([part.context_len for part in parts], np.int64)
+    tokens = np.array([token for part in parts for token in token_buffers.read(part)], np.int64)
     return Ragged(
         parts,
         len(prompts),
-        sum(part.new for part in prompts),
-        np.array([*chain.from_iterable(tokens), *newest], np.int64),
-        np.concatenate([*positions, [part.num_stored for part in decodes]]).astype(np.int64),
-        ends[[part.wanted for part in parts]],
+        tokens,
+        np.arange(len(tokens)) - np.repeat(ends - contexts, new),
+        (ends - 1)[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
     )
 
@@ -169,8 +156,8 @@ class Ahead:
         positions = self._positions[rows]
         for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
-        tokens = [token_buffers.newest(part.seq, part.num_stored) for part in parts]
-        return Ragged(parts, 0, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
+        tokens = [token_buffers.read(part)[0] for part in parts]
+        return Ragged(parts, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
 
 
 def parts_of(

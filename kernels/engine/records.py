@@ -15,14 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from testbed.config import Slo
-from testbed.core.request import PS, Request
-from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
-from testbed.sched.plan import Plan
 from testbed.sim.recorder import NOT_YET, Recorder, request_columns, span_columns
-from testbed.sim.totals import Seen
 
 MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
@@ -147,17 +143,6 @@ class Records:
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
     swaps: list[SwapTime] = field(default_factory=list)
-
-    def iterated(self, one: Iteration, plan: Plan, queues: tuple[int, int], seen: Seen) -> None:
-        """Record an iteration; `queues` are the numbers of waiting and of swapped requests."""
-        self.iterations.append(one)
-        start_ps, end_ps = round(one.start_s * PS), round((one.start_s + one.duration_s) * PS)
-        self.recorder.span(start_ps, end_ps - start_ps, 1, plan, *queues, seen)
-
-    def served(self, request: Request, group: SequenceGroup, now_s: float, outputs: list[list[int]]) -> None:
-        """Record a finished request."""
-        self.recorder.served(request, group, round(now_s * PS))
-        self.outputs[request.request_id] = outputs
 
 
 def write_run(

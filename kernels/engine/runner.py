@@ -8,8 +8,8 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.layout import Layout, Tables
-from testbed.kernels.engine.network import Attention, Network
+from testbed.kernels.engine.layout import Blocks, Tables
+from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, TokenBuffers, parts_of, ragged, upload
 from testbed.kernels.engine.records import Timer
@@ -28,7 +28,7 @@ class Runner:
     """
 
     def __init__(
-        self, state: SchedulerState, network: Network, attention: Attention, moves: Moves, layout: Layout,
+        self, state: SchedulerState, network: Network, attention: PlainAttention, moves: Moves, layout: Blocks,
         sampler: Sampler, timer: Timer, slot_checker: NoSlotChecker, longest: int = 1,
     ) -> None:  # fmt: skip
         self.state = state
@@ -105,10 +105,8 @@ class Runner:
             if ops.copies or ops.moves:
                 self.timer.launched()
             self.moves.perform(ops)
-            self.slot_checker.moved(ops)
         if plan.ops:
             self.tables.clear()
-            self.moves.wait()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
 
     def land(self) -> None:

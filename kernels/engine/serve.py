@@ -16,7 +16,7 @@ from testbed.kernels.engine.architecture import Architecture, check_served, of_f
 from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.graphs import DecodeGraphs
-from testbed.kernels.engine.layout import Blocks, Extents, Layout, Pages, make_pools
+from testbed.kernels.engine.layout import Blocks, Extents, Pages, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
@@ -88,7 +88,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     return Engine(scheduler, runner, options.clock or Clock(), timer, max_len, options.window_s)
 
 
-def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Layout:
+def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Blocks:
     """Extents for policies with one reservation per sequence, pages for those by group; else blocks.
 
     Blocks have one slot where the policy has no size. windows: of each layer.

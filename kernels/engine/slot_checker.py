@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.contract.token_memory import TokenMemory
-from testbed.core.slots import DEVICE, Extent, Ops
+from testbed.core.slots import DEVICE, Extent
 from testbed.kernels.engine.layout import Ints, Pools, Tables
 from testbed.kernels.engine.ragged import Ragged, TokenBuffers
 from testbed.memory.policy import PoolSpec
@@ -28,9 +28,6 @@ class NoSlotChecker:
 
     def planned(self, plan: Plan) -> None:
         """Called before a plan is executed."""
-
-    def moved(self, ops: Ops) -> None:
-        """Called after these copies and moves, before the transfers begin."""
 
     def landed(self, move_id: int) -> None:
         """Called when a transfer has ended."""
@@ -64,9 +61,8 @@ class SlotChecker(NoSlotChecker):
     def planned(self, plan: Plan) -> None:
         self.step += 1
         self.tables.clear()
-
-    def moved(self, ops: Ops) -> None:
-        self.memory.perform(ops)
+        for ops in plan.ops:
+            self.memory.perform(ops)
 
     def landed(self, move_id: int) -> None:
         self.memory.land(move_id)

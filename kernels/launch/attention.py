@@ -117,14 +117,9 @@ class Shapes:
     @property
     def defines(self) -> dict[str, int]:
         """Compile-time constants that every attention source takes."""
-        base = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
+        shape = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
         where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
-        return base | where | cache_defines(bool(self.kv_scales), bool(self.window))
-
-
-def cache_defines(fp8: bool, windowed: bool) -> dict[str, int]:
-    """Compile-time constants of the cache's type and of windows."""
-    return {"FP8": int(fp8), "WINDOWED": int(windowed)}
+        return shape | where | {"FP8": int(self.kv_scales > 0), "WINDOWED": int(self.window > 0)}
 
 
 def check_attention(

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import ENDLESS, FP8_SIZES, cache_defines, decode, paper_decode
+from testbed.kernels.launch.attention import ENDLESS, FP8_SIZES, HEAD_SIZES, Shapes, decode, paper_decode
 from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
@@ -24,8 +24,7 @@ from testbed.kernels.verify.reference import PLAIN, Batch, Form, Shape, random_b
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2}
-HEAD_SIZES = (64, 80, 96, 128, 256)
-BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 3, 24)
+BLOCK_SIZES = (*BLOCK_SIZES_OF_TMA, 3, 24)
 Run = Callable[[torch.Tensor], None]  # fills an output
 HEADS = ((3, 3), (8, 2), (8, 1), (14, 2), (12, 1), (32, 2))
 
@@ -72,17 +71,20 @@ def cases(rounds: int) -> Iterator[Case]:
 
 def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[str, dict[str, int]]]:
     """All attention kernels of a shape and form, for parallel compilation."""
-    group, found = shape.num_heads // shape.num_kv_heads, []
-    base = {"HEAD_SIZE": shape.head_size, "GROUP": group, "BF16": int(shape.dtype == torch.bfloat16)}
-    base |= cache_defines(form.fp8, form.window is not None)
+    heads, found = (shape.num_heads, shape.num_kv_heads, shape.head_size), []
     for size in (shape.block_size, ENDLESS):
-        here = base | {"PAGED": int(size != ENDLESS), "BLOCK_SIZE": size}
+        bf16 = int(shape.dtype == torch.bfloat16)
+        here = Shapes(0, *heads, 0, size, 0, bf16, int(form.fp8), form.window or 0).defines
         found.append(("decode.cu", here | plan.constants))
         for kind, pack in prefill_kinds(shape.head_size, size, form).values():
-            more = constants(group, size, pack) if kind == "tma" else {}
-            found.append(({"mma": "prefill.cu", "tma": "prefill_tma.cu"}[kind], here | more))
-    if in_paper_layout(shape, form):
-        found.append(("paper_decode.cu", base | {"BLOCK_SIZE": shape.block_size}))
+            if kind == "tma":
+                found.append(("prefill_tma.cu", here | constants(here["GROUP"], size, pack)))
+            else:
+                found.append(("prefill.cu", here))
+        if size != ENDLESS and in_paper_layout(shape, form):
+            found.append(
+                ("paper_decode.cu", {name: here[name] for name in ("HEAD_SIZE", "GROUP", "BLOCK_SIZE", "BF16")})
+            )
     return found
 
 
