@@ -46,9 +46,9 @@ def require_gpu() -> Any:
 
 
 @cache
-def multiprocessors(device: int) -> int:
-    """Multiprocessors of a device, cached because a driver call takes longer than a launch."""
-    return int(require_gpu().cuda.Device(device).attributes["MultiProcessorCount"])
+def multiprocessors() -> int:
+    """Of the current device, cached because a driver call takes longer than a launch."""
+    return int(require_gpu().cuda.Device().attributes["MultiProcessorCount"])
 
 
 @cache
@@ -102,9 +102,8 @@ def architecture(capability: int) -> str:
 
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
-    cupy = require_gpu()
-    arch = architecture(int(cupy.cuda.Device(device).compute_capability))
-    kernel = cupy.RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
+    arch = architecture(compute_capability())
+    kernel = require_gpu().RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
     kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
     return kernel
 

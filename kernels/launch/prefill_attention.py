@@ -125,7 +125,7 @@ def bind_tma(
     rows = int(rows_of_memory(device, origin, s.head_size, chosen["BOX_ROWS"]).data.ptr)
     counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
-    grid = min(tiles * pairs, multiprocessors(device))
+    grid = min(tiles * pairs, multiprocessors())
     return Launch(kernel, (grid,), NUM_THREADS, arguments, shared_bytes)
 
 

@@ -108,10 +108,7 @@ DEVICE void copy_async(unsigned shared, const void* global, int bytes = 16) {
 
 DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::); }
 
-template <int N>
-DEVICE void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
+DEVICE void wait_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // Streaming loads of data that is read once: they stay out of L1. Volatile keeps them where the pipeline puts them.
 DEVICE uint4 stream16(address_t p) {

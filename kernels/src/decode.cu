@@ -125,7 +125,7 @@ DEVICE void attend(Shared& shared, const Batch& b, const Work& work) {
     load_values(v, values, row, start - tile * TILE, end - 1 - tile * TILE, lane);
     if (tile + NUM_WARPS < end_tile) block = fetch_block(place, tile + NUM_WARPS, lane);
   }
-  wait_copies<0>();
+  wait_copies();
   __syncthreads();
   for (; tile < end_tile; tile += NUM_WARPS) {
     int next = tile + NUM_WARPS, last = end - 1 - next * TILE;

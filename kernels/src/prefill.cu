@@ -128,7 +128,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   unsigned q_warp = shared_address(shared + warp_row * PITCH);
   for (int tile = first_tile; tile < num_tiles; tile++) {
     unsigned k = shared_address(kv + (tile - first_tile) % STAGES * 2 * STAGE);
-    wait_copies<0>();
+    wait_copies();
     __syncthreads();
 #if FP8
     widen_tile(kv, copies);
@@ -145,7 +145,7 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
     int key = tile * K_ROWS;
     if (key > position + M_TILES * 16 - 1) continue;  // every key lies after every row of this warp
     if (WINDOWED && key + K_ROWS <= position + 1 - window) continue;  // or before the window of every row
-    float s[M_TILES][K_ROWS / 8][4];
+    float s[M_TILES][K_ROWS / 8][4] = {};
     score(s, q_warp, k, lane);
     bool hides = key + K_ROWS - 1 > position || (WINDOWED && key <= position + M_TILES * 16 - 1 - window);
 #pragma unroll

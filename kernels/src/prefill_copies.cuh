@@ -57,7 +57,7 @@ DEVICE void copy_last_tile(unsigned tile, const Batch& b, const Cache& cache, co
                valid ? 16 : 0);
   }
   commit_copies();
-  wait_copies<0>();
+  wait_copies();
   publish_shared();
   __syncwarp();
   copy_boxes(tile, b, cache, rows, begin, end, full, lane);
@@ -122,7 +122,7 @@ DEVICE void fetch_queries(const Batch& b, char* shared) {
       copy_async(base + place(r, vector), r < num_rows ? from : b.q, r < num_rows ? 16 : 0);
     }
     commit_copies();
-    wait_copies<0>();
+    wait_copies();
     publish_shared();
     __syncwarp();
     if (lane == 0) arrive(barriers + Q_FULL);

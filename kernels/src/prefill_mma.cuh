@@ -1,14 +1,8 @@
 // Of prefill.cu: the products of a warp's rows.
 #pragma once
 
-// s[m][n] = scores of 16 rows and 8 keys, unscaled.
+// s[m][n] += scores of 16 rows and 8 keys, unscaled.
 DEVICE void score(float (&s)[M_TILES][K_ROWS / 8][4], unsigned q, unsigned k, int lane) {
-#pragma unroll
-  for (int m = 0; m < M_TILES; m++)
-#pragma unroll
-    for (int n = 0; n < K_ROWS / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) s[m][n][i] = 0;
   unsigned q_lane = q + (lane % 16 * PITCH + lane / 16 * 8) * 2;
   unsigned k_lane = k + ((lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * 2;
 #pragma unroll

@@ -193,11 +193,11 @@ prefill(word16* out,              // [num_tokens, num_heads, HEAD_SIZE]
   }
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<56>();
+    give_registers();
     if (threadIdx.x < 32) copy_all(b, shared, num_tiles * pairs_of(b), counter);
     else if (threadIdx.x < 64) fetch_queries(b, shared);
   } else {
-    take_registers<224>();
+    take_registers();
     attend_all(b, out, shared, scale_log2, threadIdx.x / 128 - 1);
   }
 }

@@ -40,15 +40,9 @@ DEVICE void sync_named(int id, int threads) { asm volatile("bar.sync %0, %1;" ::
 
 DEVICE void arrive_named(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-template <int N>
-DEVICE void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
+DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 224;" ::); }
 
-template <int N>
-DEVICE void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
+DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;" ::); }
 
 // Descriptor of a 128-byte-swizzled tile: rows of 64 values, 16-byte vector v of row r at position v ^ (r % 8), 8
 // rows a kilobyte. `stride` is from 8 rows to the next 8; `leading` from 64 values to the next 64 where those are

@@ -88,7 +88,7 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
     cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
     zeros = lambda *array: lines.append(array) or FakeArray(*array, pointer=len(lines) << 20)  # noqa: E731
     gpu = SimpleNamespace(cuda=cuda, zeros=zeros)
-    fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda device: 132,
+    fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda: 132,
              "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
              "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
     for one in (attention, cache_ops, prefill_attention, maths, module):

@@ -180,8 +180,6 @@ def read_software(path: Path, num_seqs: int = 1) -> tuple[float, float]:
     """Seconds per iteration and per running request: the line nearest to the points of requests of num_seqs."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if int(row["num_seqs"]) == num_seqs]
-    points = [(int(row["num_requests"]), float(row["software_us"]) / 1e6) for row in rows]
-    mean_x, mean_y = (statistics.fmean(values) for values in zip(*points, strict=True))
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    slope = max(0.0, sum((x - mean_x) * (y - mean_y) for x, y in points) / spread) if spread else 0.0
-    return max(0.0, mean_y - slope * mean_x), slope
+    counts, seconds = [int(row["num_requests"]) for row in rows], [float(row["software_us"]) / 1e6 for row in rows]
+    slope = max(0.0, statistics.linear_regression(counts, seconds).slope)
+    return max(0.0, statistics.fmean(seconds) - slope * statistics.fmean(counts)), slope

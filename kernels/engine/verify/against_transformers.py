@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from testbed.kernels.engine.architecture import of_folder
 from testbed.kernels.engine.records import write_csv
@@ -101,21 +102,17 @@ def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
 
 def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
     """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a time."""
-    rows = sorted(found, key=lambda row: row[0])
-    whole = [a for (a, _), (b, _) in zip(rows, [*rows[1:], ((), None)], strict=True) if b[: len(a)] != a]
-    at = 0
-    for first in range(0, len(whole), batch_size):
-        texts = whole[first : first + batch_size]
-        padded = torch.zeros((len(texts), max(map(len, texts))), dtype=torch.int64)
-        for i, text in enumerate(texts):
-            padded[i, : len(text)] = torch.tensor(text)
-        logits = forward(reference, padded.cuda())
-        for i, text in enumerate(texts):
-            mine: list[Row] = []
-            while at < len(rows) and text[: len(rows[at][0])] == rows[at][0]:
-                mine.append(rows[at])
-                at += 1
-            yield torch.stack([row for _, row in mine]), torch.stack([logits[i, len(t) - 1] for t, _ in mine])
+    texts: list[list[Row]] = []  # rows of which each begins with the one before
+    for row in sorted(found, key=lambda row: row[0]):
+        if texts and row[0][: len(texts[-1][-1][0])] == texts[-1][-1][0]:
+            texts[-1].append(row)
+        else:
+            texts.append([row])
+    for first in range(0, len(texts), batch_size):
+        batch = texts[first : first + batch_size]
+        padded = pad_sequence([torch.tensor(rows[-1][0]) for rows in batch], batch_first=True)
+        for rows, logits in zip(batch, forward(reference, padded.cuda()), strict=True):
+            yield torch.stack([row for _, row in rows]), logits[[len(tokens) - 1 for tokens, _ in rows]]
 
 
 def forward(reference: Any, tokens: Tensor) -> Tensor:
