@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.kernels.engine.records import Clock, Iteration, Records, Timer
+from testbed.kernels.engine.records import Clock, Iteration, Records
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
@@ -20,17 +20,15 @@ class Engine:
     """Serves requests by the plans of a scheduler, which is independent of the engine.
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the second.
-    timer divides each iteration's time between host and GPU.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, clock: Clock, timer: Timer, max_len: int,
+        self, scheduler: Scheduler, runner: Runner, clock: Clock, max_len: int,
         window_s: tuple[float, float] | None = None,
     ) -> None:  # fmt: skip
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
-        self.timer = timer
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
@@ -52,7 +50,7 @@ class Engine:
         upcoming = self._submit_arrived(arrivals, next(arrivals, None))
         while (start_s := self.clock.now()) < self.stop_s:
             self._pass_marks(start_s)
-            self.timer.start()
+            self.runner.timer.start()
             self.runner.land()
             self.scheduler.now_ps = round(start_s * PS)
             plan = self.scheduler.plan()
@@ -88,7 +86,7 @@ class Engine:
         (queues, work), duration_ps = noted[0], round(now_s * PS) - start_ps
         seen = self.meter.close(plan, Affine(duration_ps, 0, 1), 1, duration_ps, outcome)
         self._answer(outcome, now_s)
-        self.records.iterations.append(Iteration(start_s, now_s - start_s, *self.timer.stop(), work))
+        self.records.iterations.append(Iteration(start_s, now_s - start_s, *self.runner.timer.stop(), work))
         self.records.recorder.span(start_ps, duration_ps, 1, plan, *queues, seen)
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:

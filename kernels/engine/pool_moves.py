@@ -1,17 +1,18 @@
 """Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels and copy engines."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
-from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer
+from testbed.core.slots import DEVICE, HOST, Copy, Move, Ops, Transfer, ceil_div
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
 from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
+from testbed.sched.state import SchedulerState
 
 Pairs = list[tuple[int, int]]
 Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's blocks, and of the whole move
@@ -20,13 +21,13 @@ Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's bloc
 class Moves:
     """The operations at once; a transfer in the background has landed when the next call asks.
 
-    `live` lists the tables of all sequences on the device; only extents need them, to find a slot's owner.
+    `state` has the tables of all sequences on the device; only extents need them, to find a slot's owner.
     """
 
-    def __init__(self, pools: Pools, layout: Blocks, live: Callable[[], Iterable[list[Extent]]]) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
         self.pools = pools
         self.layout = layout
-        self.live = live
+        self.state = state
         self.pending: dict[int, torch.cuda.Event | None] = {}  # ends of transfers; None where it is over
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
@@ -88,7 +89,9 @@ class Moves:
 
     def copied_rows(self, copies: Iterable[Copy]) -> list[Ints]:
         """The rows that the copies read, and those that they write; extents without an owner are left out."""
-        live, rows = list(self.live()) if isinstance(self.layout, Extents) else [], (list[Ints](), list[Ints]())
+        groups, policy, rows = self.state.running.values(), self.state.policy, (list[Ints](), list[Ints]())
+        extents = isinstance(self.layout, Extents)
+        live = [policy.table(seq) for group in groups for seq in group.resident] if extents else []
         for src, dst, length in copies:
             run = np.arange(length)
             read, written = (self.layout.rows_of_slots(first + run, live) for first in (src, dst))
@@ -114,11 +117,6 @@ def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
     return groups
 
 
-def whole(copies: tuple[Copy, ...], size: int) -> tuple[Copy, ...]:
-    """Copies from block starts, rounded up to whole blocks: the rest of a target block has no tokens yet."""
-    return tuple(Copy(c.src, c.dst, -(-c.length // size) * size) for c in copies)
-
-
 class CudaMoves(Moves):
     """Copies by the fused kernel; blocks that change tiers are gathered on the GPU, one transfer per run below.
 
@@ -126,8 +124,8 @@ class CudaMoves(Moves):
     never waits for a transfer in the background. Loads and stores have a stream each, for a link carries both ways.
     """
 
-    def __init__(self, pools: Pools, layout: Blocks, live: Callable[[], Iterable[list[Extent]]]) -> None:
-        super().__init__(pools, layout, live)
+    def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
+        super().__init__(pools, layout, state)
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
         if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
             pool = pools.blocks(layout.block_size)
@@ -135,14 +133,17 @@ class CudaMoves(Moves):
             cache_ops.stage_blocks(pool, staging, _ids([0], pool), False)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
-        """Copy whole blocks in one launch for all layers, other runs of slots in torch."""
+        """Copy runs from block starts in one launch for all layers, other runs of slots in torch.
+
+        The blocks are copied whole: the rest of a run's last target block has no tokens yet.
+        """
         size = self.layout.block_size
         if isinstance(self.layout, Extents) or any(c.src % size or c.dst % size for c in copies):
             super().copy(copies)
             return
         pool = self.pools.blocks(size)
-        for group in independent(whole(copies, size)):
-            pairs = [(c.src // size + i, c.dst // size + i) for c in group for i in range(c.length // size)]
+        for group in independent(copies):
+            pairs = [(c.src // size + i, c.dst // size + i) for c in group for i in range(ceil_div(c.length, size))]
             for first in range(0, len(pairs), MAX_GRID):
                 cache_ops.copy_blocks(pool, _ids(pairs[first : first + MAX_GRID], pool))
 

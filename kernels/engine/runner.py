@@ -8,7 +8,7 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.kernels.engine.layout import Blocks, Tables
+from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, TokenBuffers, parts_of, ragged, upload
@@ -28,8 +28,8 @@ class Runner:
     """
 
     def __init__(
-        self, state: SchedulerState, network: Network, attention: PlainAttention, moves: Moves, layout: Blocks,
-        sampler: Sampler, timer: Timer, slot_checker: NoSlotChecker, longest: int = 1,
+        self, state: SchedulerState, network: Network, attention: PlainAttention, moves: Moves,
+        sampler: Sampler, timer: Timer, longest: int = 1,
     ) -> None:  # fmt: skip
         self.state = state
         self.network = network
@@ -37,11 +37,11 @@ class Runner:
         self.moves = moves
         self.sampler = sampler
         self.timer = timer
-        self.slot_checker = slot_checker
+        self.slot_checker = NoSlotChecker()
         self.token_buffers: TokenBuffers = sampler.token_buffers
-        self.tables = Tables(state.policy, layout)
+        self.tables = Tables(state.policy, moves.layout)
         self.forward: Callable[[Ragged], Tensor] = self._forward
-        self.longest = longest // layout.block_size * layout.block_size
+        self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
         self._ahead: Ahead | None = None
 
@@ -158,8 +158,3 @@ class Runner:
             there = upload(arrays, self.network.weights.embedding.device)
             self.attention.open(batch)
             return self.network.logits(**there, attention=self.attention)
-
-
-def live_tables(state: SchedulerState) -> list[list[Extent]]:
-    """The table of every sequence with slots on the device."""
-    return [state.policy.table(seq) for group in state.running.values() for seq in group.resident]

@@ -1,7 +1,6 @@
 """A built run on this machine: its engine, assembled for its policy and device; its requests served in real time."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Clock, Timer, write_run
-from testbed.kernels.engine.runner import Runner, live_tables
+from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
-from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
+from testbed.kernels.engine.slot_checker import SlotChecker
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
@@ -71,10 +70,10 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     state, on_gpu = scheduler.state, weights.embedding.is_cuda
     network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
     attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
-    moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, partial(live_tables, state)), Timer(on_gpu)
+    moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, state), Timer(on_gpu)
     max_len = min(spec.max_len, pool.max_len)
     longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
-    runner = Runner(state, network, attention, moves, layout, sampler, timer, NoSlotChecker(), longest)
+    runner = Runner(state, network, attention, moves, sampler, timer, longest)
     if options.debug:
         runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
     if options.registered:
@@ -85,7 +84,7 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
         runner.forward = graphs.forward
     for num_tokens in options.warm:
         runner.warm(num_tokens)
-    return Engine(scheduler, runner, options.clock or Clock(), timer, max_len, options.window_s)
+    return Engine(scheduler, runner, options.clock or Clock(), max_len, options.window_s)
 
 
 def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Blocks:

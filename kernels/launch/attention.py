@@ -73,7 +73,7 @@ def bind_decode(
     groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms, fp8 = multiprocessors(), bool(s.kv_scales)
     plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, fp8, s.window)
-    chunks = plan.num_chunks(plan.most_read(max_context_len, s.window))
+    chunks = plan.num_chunks(max_context_len, s.window)
     workspace = workspace or decode_workspace(q, chunks)
     needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
     if chunks > MAX_CHUNKS:

@@ -30,13 +30,10 @@ class DecodePlan:
         """The compile-time constants of decode.cu, without the shape."""
         return {"NUM_WARPS": self.num_warps, "CTAS_PER_SM": self.ctas_per_sm, "WAVE": int(self.wave)}
 
-    def num_chunks(self, max_context_len: int) -> int:
-        """The most chunks of a context of this length."""
-        return max(1, -(-max_context_len // self.chunk_tokens))
-
-    def most_read(self, max_context_len: int, window: int) -> int:
-        """The most tokens of a sequence's tiles: a window (0: none) may begin inside one."""
-        return min(max_context_len, window + TILE - 1) if window else max_context_len
+    def num_chunks(self, max_context_len: int, window: int) -> int:
+        """The most chunks of what is read of a context of this length; a window (0: none) may begin inside a tile."""
+        most_read = min(max_context_len, window + TILE - 1) if window else max_context_len
+        return max(1, -(-most_read // self.chunk_tokens))
 
 
 def plan_decode(

@@ -53,9 +53,8 @@ enum Barrier { Q_FULL = 0, Q_FREE = 8, K_FULL = 16, K_FREE = 32, V_FULL = 48, V_
 // What a computing warpgroup knows wherever it is; `count` tiles have been computed, over all items.
 struct Place {
   unsigned base, barriers, q_rows;
-  int lane, warpgroup, count;
+  int lane, warpgroup, count, window;
   int first_position, last_position, positions[2];  // of the warpgroup's first and last row, and of this lane's two
-  int window;
 };
 
 // One tile: its scores, softmax and weights, and the values of the tile before unless it is the item's first.
@@ -113,8 +112,7 @@ DEVICE void pass(Place& at, const Item& item) {
 // A computing warpgroup: its 64 rows of every item.
 DEVICE void attend_all(const Batch& b, word16* out, char* shared, float scale_log2, int warpgroup) {
   unsigned base = shared_address(shared);
-  Place at = {base, base + BARRIERS_AT, base + warpgroup * 64 * 128, (int)threadIdx.x % 32, warpgroup, 0};
-  at.window = b.window;
+  Place at = {base, base + BARRIERS_AT, base + warpgroup * 64 * 128, (int)threadIdx.x % 32, warpgroup, 0, b.window};
   int own_row = warpgroup * 64;
   long long out_stride = (long long)b.num_kv_heads * GROUP * HEAD_SIZE;
   unsigned p[8][4];

@@ -6,7 +6,6 @@ import tarfile
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from testbed.kernels.engine.gpu_engine import Engine
 from testbed.kernels.engine.pairs.plan import FIELDS, FIGURES, KEYS, MACHINE, WORK, Pair, Stage, figures
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Clock, Iteration, write_csv, write_json, write_run
-from testbed.kernels.engine.runner import Runner, live_tables
+from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
-from testbed.kernels.engine.slot_checker import NoSlotChecker
 
 CONTEXT, NUM_STEPS = 256, 48  # tokens and steps of the sequences that software times are measured on
 ARCHIVE, MEASURED, SOFTWARE = "runs.tar", "measured.csv", "software.csv"
@@ -43,12 +41,10 @@ class Machine:
         setup = setup or self._built()
         old, state, config = self._first.runner, setup.scheduler.state, setup.config
         sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
-        moves = type(old.moves)(old.moves.pools, old.moves.layout, partial(live_tables, state))
-        runner = Runner(
-            state, old.network, old.attention, moves, old.tables.layout, sampler, old.timer, NoSlotChecker()
-        )
+        moves = type(old.moves)(old.moves.pools, old.moves.layout, state)
+        runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
         runner.forward = old.forward
-        return Engine(setup.scheduler, runner, Clock(), old.timer, self._first.max_len, config.window_s)
+        return Engine(setup.scheduler, runner, Clock(), self._first.max_len, config.window_s)
 
     def _built(self) -> Setup:
         return build(RunConfig.from_values(self.values))

@@ -17,7 +17,7 @@ from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
-from testbed.kernels.engine.pool_moves import independent, whole  # noqa: E402
+from testbed.kernels.engine.pool_moves import independent  # noqa: E402
 from testbed.kernels.engine.records import StepClock, write_run  # noqa: E402
 from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
@@ -141,7 +141,6 @@ def test_unreadable_tables_are_refused():
 def test_dependent_copies_are_separate_launches():
     first, second, third = Copy(0, 4, 4), Copy(8, 12, 4), Copy(4, 16, 4)
     assert independent((first, second, third)) == [[first, second], [third]]
-    assert whole((Copy(0, 4, 3),), 4) == (Copy(0, 4, 4),)
 
 
 def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
