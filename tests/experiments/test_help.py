@@ -13,10 +13,6 @@ from testbed.core.shapes import model_names
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.overrides import expand, translated
 
-GROUPS = [
-    "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",
-    "system", "protocol",
-]  # fmt: skip
 SLOW = {"hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
 ASK = """
 import contextlib, io, sys

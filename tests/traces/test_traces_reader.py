@@ -20,14 +20,6 @@ from testbed.traces.reader import FileTrace, columns
 from testbed.traces.synthetic import Fitted
 from testbed.traces.vllm_log import VllmLog
 
-CSV = "input_tokens,output_tokens\n21,518\n8,66\n1900,500\n5,7\n"
-
-
-@pytest.fixture
-def csv_file(tmp_path):
-    return put(tmp_path, "lengths.csv", CSV)
-
-
 class InMemory(FileTrace):
     """A file trace whose rows are at hand: all a plug-in of another format must bring is read()."""
 
