@@ -26,6 +26,8 @@ H200 = gpu_named("h200")
 OPT = read_model("opt-13b")
 POINTS = rows(read_transfers(H200), "transfers")
 SLOW = replace(H200, transfers=None)
+
+
 def server(gpu=H200, **tiers):
     return ServerSpec("s", gpu, 1, tiers=tiers)
 

@@ -20,6 +20,7 @@ from testbed.traces.reader import FileTrace, columns
 from testbed.traces.synthetic import Fitted
 from testbed.traces.vllm_log import VllmLog
 
+
 class InMemory(FileTrace):
     """A file trace whose rows are at hand: all a plug-in of another format must bring is read()."""
 
