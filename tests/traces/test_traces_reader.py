@@ -74,16 +74,6 @@ def test_column_names_can_be_configured(tmp_path):
     assert pairs(CsvLengths(path, input_column="p", output_column="o").rows(None, 0)) == [(1, 2)]
 
 
-@pytest.mark.parametrize("trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda t: t.model)
-def test_draws_repeat_by_seed_and_respect_max_len(trace):
-    rows = trace.rows(2000, seed=5, max_len=300)
-    assert len(rows) == 2000
-    assert (rows.prompt_len + rows.output_len < 300).all()
-    assert pairs(rows) == pairs(trace.rows(2000, seed=5, max_len=300))
-    assert pairs(rows) != pairs(trace.rows(2000, seed=6, max_len=300))
-    assert len(trace.rows(0, seed=0)) == 0
-
-
 @pytest.mark.parametrize("max_len", [None, 300])
 def test_longer_fitted_run_starts_with_the_shorter_one(max_len):
     trace = Fitted("sharegpt")
