@@ -1,4 +1,4 @@
-"""Agent sessions from the command line: a closed loop with prefix caches, and the study of eviction orders."""
+"""Agent sessions from the command line: a closed loop with prefix caches, and what does not go with it."""
 
 import json
 

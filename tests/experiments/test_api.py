@@ -1,4 +1,4 @@
-"""`import testbed`: names or objects in, data frames out; the same runs as those of the command line."""
+"""`import testbed`: the same runs as those of the command line; what they become is in the transcripts."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""`testbed check`: pools by options, one failure at a time, fast against slow, and nothing left behind."""
+"""`testbed check`: what is short and kept, a constructor that fails, fast against slow, several groups."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""import-profile: LLMServingSim's CSVs by hand, profiles checked, and one that gives a run its costs."""
+"""import-profile: whole folders of LLMServingSim, the shards that they have, and those that are refused."""
 
 import pytest
 from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model

@@ -1,5 +1,4 @@
-"""AIConfigurator's tables of fp8 K and V, windows, latent attention, experts and states: small ones, and those of an
-H200 where they are."""
+"""AIConfigurator's tables of windows, latent attention and experts: rows held back, of small ones and of an H200's."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From a log to a prediction: the server that its files describe, planted times found again, what is doubted."""
+"""From a log to a prediction: planted times found again, the pool that a log tells of, what is doubted."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Verdicts follow the tolerance of each published number."""
+"""The whole scorecard, its rows and causes; claims about block sizes, and kernel times that they rest on."""
 
 import io
 import re

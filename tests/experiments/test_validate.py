@@ -1,4 +1,4 @@
-"""Validation: metrics by hand, a simulated log is met exactly; transfers, left-out profiles and least squares."""
+"""Validation: a simulated log is met exactly; transfers, left-out profiles and least squares."""
 
 import csv
 import json

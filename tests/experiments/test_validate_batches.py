@@ -1,4 +1,4 @@
-"""Latencies of whole batches against kernels: steps from differences, NCCL's all-reduces, time beyond kernels."""
+"""Latencies of whole batches against kernels: steps from differences, the all-reduces of NCCL, whole reports."""
 
 import pandas as pd
 import pytest
