@@ -19,13 +19,15 @@ from testbed.experiments.paper.scorecard import (
     as_before,
     card_table,
     causes,
+    error,
     key_of,
     reference,
     remarks,
     scorecard,
+    short,
 )
 from testbed.experiments.paper.studies import block_sizes, study
-from testbed.experiments.paper.studies.block_sizes import best_sizes, comparable_sizes
+from testbed.experiments.paper.studies.block_sizes import TAILS, best_sizes, comparable_sizes, tails_over_whole
 from testbed.experiments.paper.studies.study import Finding
 
 
@@ -81,6 +83,14 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
     assert (row["verdict"], row["cause"]) == ("miss", "unexplained")
 
 
+def test_numbers_are_short_and_differences_in_the_unit_of_the_tolerance():
+    assert [short(x) for x in (0.123456, 999.96, 1000.0, -1234.5, 12, "x")] == [
+        "0.1235", "1000", "1,000", "-1,234", "12", "x"
+    ]  # fmt: skip
+    cases = (("20.4", 21.0, "1 point"), ("200", 190.0, "5%"), ("0", 1.5, "none"), ("small", 1.0, "none"))
+    assert [error(*case) for case in cases] == ["+0.60 points", "-5.0%", "+1.50", ""]
+
+
 SIZES = [8, 16, 32, 64]
 
 
@@ -107,6 +117,14 @@ def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, marg
              for system in ("recompute", "swap") for size, ratio in enumerate(ratios, start=1)}  # fmt: skip
     found = comparable_sizes("f", {"setting": "s", "quantity": "q", "sizes": [2, 4]}, pd.Series(times))
     assert (found[:4], found.margin) == (("f", "s", "recompute vs swap", "q"), pytest.approx(margin))
+
+
+def test_tails_are_compared_with_whole_groups_where_both_were_run():
+    rows = [(16, TAILS, 30), (16, "recompute", 40), (8, TAILS, 9), (8, "recompute", 90)]
+    table = pd.DataFrame(rows, columns=["block_size", "system", "recomputed_tokens"])
+    found = [(one.figure, one.setting, one.system, one.simulated) for one in tails_over_whole("f", table)]
+    assert found == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
+    assert tails_over_whole("f", table[table["system"] == TAILS]) == []
 
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
