@@ -31,7 +31,8 @@ def test_numbers_of_a_model_are_those_of_its_golden_row(name, golden):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_changed_files_describe_the_models_of_the_golden_row(name, golden, tmp_path):
-    config, path, made = CONFIGS[name], tmp_path / "config.json", []
+    config, path, made = CONFIGS[name], tmp_path / "model" / "config.json", []
+    path.parent.mkdir()  # after which the model is named
     text = config.get("text_config", config)
     for key in sorted({*text, *types()["memory"], *OPTIONAL}):
         for value in VALUES:

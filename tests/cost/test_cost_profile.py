@@ -29,9 +29,6 @@ def cost_of(**choices):
     return ProfileCost(OPT_13B, None, PROFILE, Choices(**choices))
 
 
-COST = cost_of()
-
-
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_profiles_record_source_and_fit_error(name):
     profile = read_profile(name)

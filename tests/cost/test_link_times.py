@@ -26,7 +26,6 @@ H200 = gpu_named("h200")
 OPT = read_model("opt-13b")
 POINTS = rows(read_transfers(H200), "transfers")
 SLOW = replace(H200, transfers=None)
-PLANE = 2 * OPT.num_heads * OPT.head_size  # bytes of a token's K in one layer
 
 
 def server(gpu=H200, **tiers):

@@ -1,13 +1,8 @@
-"""Agent sessions from the command line: a closed loop with prefix caches, and the study of eviction orders."""
+"""Agent sessions from the command line: a closed loop with prefix caches, and what does not go with it."""
 
 import json
 
-import pandas as pd
 import pytest
-from drawings import check_drawing
-
-from testbed.experiments.paper.reproduction import load
-from testbed.experiments.runs.compose import composed, configured
 
 MACHINE = ["model=llama-3-8b", "policy=prefix_caching", "policy.block_size=64", "outputs=summary"]
 
@@ -59,18 +54,3 @@ def test_conflicting_session_options_are_refused(testbed, tmp_path, sessions, mo
 
 def test_study_without_its_trace_file_is_refused(testbed):
     assert "--lengths agent_sessions=FILE" in testbed.refused("reproduce", "agent_sessions", "--jobs", "1")
-
-
-def test_study_config_composes_and_its_figure_is_drawn(request, tmp_path):
-    common = composed("figure/agent_sessions", ()).figure.common
-    config = configured((*common, "eviction@policy.eviction=arc"), {"trace.path": "sessions.jsonl"})
-    assert config.arrivals.parameters["at_once"] == 24
-    rows = [
-        {"order": order, "num_blocks": blocks, "block_size": 256, "hit_rate": 0.5, "mean_ttft_s": 1, "p90_ttft_s": 2}
-        for order in ("lru", "belady")
-        for blocks in (100, 200, 400)
-    ]
-    pd.DataFrame(rows).to_csv(tmp_path / "table.csv")
-    figure = load("agent_sessions").draw(tmp_path / "table.csv")
-    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 2]
-    check_drawing(figure, (), request)

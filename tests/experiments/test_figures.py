@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
 import pytest
 from drawings import check_drawing, overlapping_labels
@@ -10,13 +9,10 @@ from matplotlib import style
 from matplotlib.colors import to_rgb
 
 from testbed.experiments.commands.cli import call
-from testbed.experiments.commands.reproduce import available
-from testbed.experiments.paper.figures import bars, beyond, curves
+from testbed.experiments.paper.figures import bars
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import sizes
-from testbed.experiments.paper.studies.prefix_cache import REPLAYS
-from testbed.experiments.runs import plots
 from testbed.experiments.runs.plots import KIND_COLORS, STYLE, log_x, new_figure
 from testbed.experiments.runs.plots import SYSTEMS as LOOKS
 from testbed.experiments.runs.run_store import RunStore
@@ -49,13 +45,6 @@ def test_latency_axis_labels_never_overlap(low, high):
     assert panels[0].get_xscale() == ("log" if low and high >= 10 * low else "linear")
 
 
-@pytest.mark.parametrize("factor", [1.5, 40, 3000])
-def test_latency_plot_labels_never_overlap(factor):
-    chart = plots.cdf_chart("Normalized latency (s/token)", {"requests": np.geomspace(0.02, 0.02 * factor, 50)})
-    with style.context(STYLE):
-        assert not overlapping_labels(plots.figure_of([chart], 1))
-
-
 def test_figure_2_shows_published_and_simulated_shares(drawn, request):
     kinds = {"token_states": 40.06, "reservation": 33.88, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": bars.SMALLEST_LABEL, "all_waste": 59.94}
@@ -71,17 +60,7 @@ def test_figure_2_shows_published_and_simulated_shares(drawn, request):
     assert not overlapping_labels(figure)
 
 
-def test_figure_13_shows_published_and_simulated_bars(drawn, request):
-    panels = load("fig13").looks["panels"]
-    rows = [{"setting": s, "system": system, "simulated": 5.55} for s in panels for system in SYSTEMS]
-    figure = drawn("fig13", rows)
-    heights = [bar.get_height() for bar in figure.axes[1].patches]
-    assert heights == [7.0, 43.24, 72.75, 132.44] + [5.55] * 4
-    check_drawing(figure, (), request)
-    assert not overlapping_labels(figure)
-
-
-@pytest.mark.parametrize("name", ["fig12", "fig14", "fig16"])
+@pytest.mark.parametrize("name", ["fig12", "fig14", "fig17"])
 def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request):
     rows = [
         {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
@@ -92,22 +71,6 @@ def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request
     figure = drawn(name, rows)
     assert not overlapping_labels(figure)
     check_drawing(figure, (), request)
-
-
-def test_the_tiers_figure_has_a_row_for_each_trace_and_a_curve_for_each_system(drawn, request):
-    rows = [
-        {"trace": trace, "system": system, "dram_gib": gib, "found_percent": found * gib, "mean_ttft_s": 9 / (9 + gib)}
-        for trace in ("mooncake", "sessions")
-        for system, found in (("exclusive", 0.2), ("inclusive", 0.15), *((name, 0.3) for name in REPLAYS))
-        for gib in (0, 64, 256)
-    ]  # fmt: skip
-    check_drawing(drawn("tiers", rows), (), request)
-
-
-@pytest.mark.parametrize("name", available())
-def test_every_figure_has_a_drawing(name):
-    module, _, function = load(name).drawing.rpartition(".")
-    assert callable(getattr({one.__name__: one for one in (bars, beyond, curves)}[module], function))
 
 
 def luminance(color):
@@ -133,12 +96,3 @@ def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
         call("plot", ["table1", str(tmp_path), "--out", str(path), "--size", "5x2"])
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert str(drawn[1]) in capsys.readouterr().out
-
-
-def test_means_over_time_are_those_of_the_intervals_drawn_at_their_middle():
-    """Two spans, an idle second between them: four intervals of a second."""
-    names = ["live", "reserved", "internal", "waiting", "swapped"]
-    spans = {"start_s": [0.0, 2.0], "duration_s": [1.0, 2.0], "running": [4, 2], **{key: [0, 0] for key in names}}
-    found = plots.over_time(spans)
-    assert found["time_s"].tolist() == [0.5, 1.5, 2.5, 3.5]
-    assert found["running"].tolist() == [4, 0, 2, 2]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from import_fixtures import META, write_every_table, write_gpu, write_llmservingsim, write_model
+from import_fixtures import write_every_table, write_gpu, write_llmservingsim, write_model
 from kept import check_text
 from refusals import refuses
 
@@ -92,16 +92,6 @@ def imported(folder, *arguments, degree=2):
     source = str(folder / f"tp{degree}")
     call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
-
-
-def test_shares_of_unequal_lengths_are_taken_where_the_profile_enables_them(tmp_path, capsys):
-    assert "unequal_lengths" in imported(tmp_path, degree=1)["sections"]
-    (tmp_path / "meta.yaml").write_text(META.replace("skew_fit: {", "skew_fit: {enabled: false, "))
-    assert "unequal_lengths" not in imported(tmp_path, degree=1)["sections"]
-    assert "skew_fit.csv is left out, as meta.yaml does not enable it" in capsys.readouterr().out
-    (tmp_path / "meta.yaml").write_text("gpu: Toy GPU\nskew_fit: {enabled: true}\n")
-    assert imported(tmp_path, degree=1)["sections"]["unequal_lengths"]["default"] == 0.0
-    assert "any other has 0, as meta.yaml has no alpha_default for tp1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,15 @@
-"""import-profile: LLMServingSim's CSVs by hand, profiles checked, and one that gives a run its costs."""
+"""import-profile: whole folders of LLMServingSim, the shards that they have, and those that are refused."""
 
 import pytest
-from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model, write_profile
+from import_fixtures import DENSE, write_csv, write_gpu, write_llmservingsim, write_model
 from kept import check_text
 from refusals import refuses
 
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec
-from testbed.cost.model import Work
-from testbed.cost.profile import PROFILES, ProfileCost, read_profile
+from testbed.cost.profile import PROFILES, read_profile
 from testbed.experiments.commands.cli import call
 from testbed.experiments.importers import llmservingsim
 from testbed.experiments.importers.imported import source
-
-
-@pytest.fixture
-def imported(tmp_path):
-    return write_profile(tmp_path, "--gpu", str(write_gpu(tmp_path)))
 
 
 def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
@@ -33,30 +26,6 @@ def test_the_whole_profile_and_what_is_said_of_it(tmp_path, request, capsys):
     out = tmp_path / "p.json"
     call("import-profile", [str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
-
-
-def test_iteration_time_is_the_sum_of_its_sections(imported):
-    profile = read_profile(imported)
-    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile)
-    layer = DENSE["layernorm"] + sum(us for name, us in DENSE.items() if name not in ("embedding", "final_layernorm"))
-    assert cost.iteration(Work(1, 16, 16)) == pytest.approx(1e6 * (2 * (layer + 2 + 15 / 128) + 1 + 10), abs=2)
-    assert cost.iteration(Work(8, 128, 16, 0, ((128, 256),))) > cost.iteration(Work(8, 128, 16))
-
-
-def test_import_reports_missing_sections_and_extrapolation(tmp_path, capsys):
-    here = write_llmservingsim(tmp_path)
-    (here / "skew_fit.csv").unlink()
-    call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(write_model(tmp_path))])
-    reported = capsys.readouterr().out
-    assert "outside the grid: contexts up to the model's 512, 2.0 x as far" in reported
-    assert "missing: skew_fit.csv" in reported
-    assert "missing: software times" in reported
-    assert "missing: the data sheet of Toy GPU" in reported
-    assert read_profile(tmp_path / "p.json")["gpu"] is None
-    short = tmp_path / "toy.json"
-    short.write_text(short.read_text().replace("512", "256"))  # all of its contexts were measured
-    call("import-profile", [str(here), "--out", str(tmp_path / "p.json"), "--model", str(short)])
-    assert "outside the grid" not in capsys.readouterr().out
 
 
 def test_tensor_parallel_degree_selects_the_shard(tmp_path):

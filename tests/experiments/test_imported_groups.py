@@ -1,5 +1,4 @@
-"""AIConfigurator's tables of fp8 K and V, windows, latent attention, experts and states: small ones, and those of an
-H200 where they are."""
+"""AIConfigurator's tables of windows, latent attention and experts: rows held back, of small ones and of an H200's."""
 
 import os
 from pathlib import Path
@@ -11,13 +10,9 @@ from import_fixtures import write_every_table
 from kept import check_text
 from refusals import refuses
 
-from testbed.core.shapes import read_model
-from testbed.cost.model import UNBOUNDED, WindowReads, Work
-from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import rows
-from testbed.description import origin
 from testbed.experiments.commands.cli import call
-from testbed.experiments.importers.aiconfigurator import from_tables, read, tables_of
+from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import left_out
 
@@ -37,37 +32,6 @@ def test_fp8_is_faster_in_full_attention_and_slower_in_a_window():
         ("llama-3.1-8b", "decode_attention"), ("gpt-oss-120b", "window_decode_attention")))  # fmt: skip
     assert full[1][32, 32 * 16384] / full[0][32, 32 * 16384] == pytest.approx(1.43, abs=0.005)
     assert small[0][1, 8192] > small[1][1, 8192]
-
-
-def test_a_run_reads_the_rows_of_every_part(tmp_path):
-    profile = read(write_every_table(tmp_path), Requested("gpt-oss-20b")).profile()
-    cost = ProfileCost(read_model("gpt-oss-20b"), None, profile)
-    reads = WindowReads(128, 4 * 128, 0, UNBOUNDED)
-    short, long = (cost.iteration(Work(4, 4 * mean, mean, windows=(reads,))) for mean in (16, 1024))
-    full = dict(rows(profile, "decode_attention"))
-    assert long - short == pytest.approx(12 * (full[4, 4 * 1024] - full[4, 4 * 16]), rel=1e-6)
-    assert short > 24 * dict(rows(profile, "experts"))["balanced", 1]
-
-
-@pytest.mark.parametrize(("name", "num_gpus", "text"), [
-    ("gpt-oss-20b", 1, ""),
-    ("qwen3-next-80b-a3b", 2, ", but experts by roofline"),
-    ("nemotron-h-8b", 1, ", but state by roofline"),
-    ("gemma-2-27b", 1, ", but window by full attention's times"),
-])  # fmt: skip
-def test_what_no_table_has_is_said(tmp_path, name, num_gpus, text):
-    found = read(write_every_table(tmp_path), Requested(name, None, num_gpus))
-    cost = ProfileCost(read_model(name), None, found.profile())
-    assert origin(cost, {}).startswith(f"imported from AIConfigurator on NVIDIA H200{text};")
-    assert cost.iteration(Work(prefill=((512, 0),))) > 0
-
-
-@pytest.mark.parametrize("kind", ["decode", "prefill"])
-def test_a_window_of_which_one_phase_was_not_measured_is_read_from_full_attention(tmp_path, kind):
-    folder = write_every_table(tmp_path)
-    tables = tables_of(folder)
-    found = from_tables(folder, {**tables, kind: tables[kind].query("window_size == 0")}, Requested("gpt-oss-20b"))
-    assert found.not_measured == {"window": "full attention's times"}
 
 
 def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, request, capsys):

@@ -1,4 +1,4 @@
-"""From a log to a prediction: the server that its files describe, planted times found again, what is doubted."""
+"""From a log to a prediction: planted times found again, the pool that a log tells of, what is doubted."""
 
 import csv
 import json
@@ -112,20 +112,6 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
         assert all(new == (round(1 / 3 * us, 3) if is_kernel else us) for us, new in times), name
 
 
-def test_model_and_server_are_the_profile_s_unless_they_are_chosen(tmp_path, profile):
-    line = [*SYSTEM, f"cost.path={profile}"]
-    configs = [server_config([*line, *words]) for words in ((), ("model=opt-13b",), ("server=l4",))]
-    assert [one.model.name for one in configs] == ["toy", "opt-13b", "toy"]
-    assert [one.server.gpu.name for one in configs] == ["toy", "toy", "l4"]
-    assert [one.server.memory_utilization for one in configs[:2]] == [0.9, 0.9]
-    assert server_config([*line, "server.num_blocks=9"]).server.num_blocks == 9
-    whole = json.loads((tmp_path / "profile.json").read_text())
-    for device, said in (({}, "an unknown device"), ({"device": "Toy"}, "Toy")):
-        changed = {**whole, "gpu": None, "fingerprint": {"source": "x", **device}}
-        (tmp_path / "profile.json").write_text(json.dumps(changed))
-        refuses(f"no data sheet of {said}: name its server", server_config, line)
-
-
 def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
     rows = [(9, 3, float(i)) for i in range(21)]
     log = VllmLog(write_log(tmp_path / "a.csv", rows))  # each ends two seconds after it came
@@ -168,14 +154,6 @@ def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
     reported = testbed("validate", tight, *line, "--blocks-from-log")[1]
     assert f"used up to {mark.blocks} blocks at once while others waited: taken as the pool" in reported
     assert f"so {mark.blocks} hold tokens" in reported
-
-
-def test_high_water_counts_whole_blocks_of_what_is_written(tmp_path):
-    rows = [(16, 17, 0.0), (1, 2, 0.0)]  # 17 to 32 tokens from 1 to 3; 2 tokens from 2 to 2.5
-    times = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([3.0, 2.5]), np.array([17, 2]))
-    assert high_water(VllmLog(write_log(tmp_path / "a.csv", rows, times)), 16, None).blocks == 3
-    after = times._replace(first_token_s=np.array([1.0, 3.0]), finish_s=np.array([3.0, 3.5]))  # one after the other
-    assert high_water(VllmLog(write_log(tmp_path / "b.csv", rows, after)), 16, None).blocks == 2
 
 
 @pytest.mark.parametrize(
@@ -241,26 +219,6 @@ def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     twins.output_len[-1] = 20
     assert impossible_lengths(twins) == 0  # one in fifty may be
     assert impossible_lengths(twins.take(slice(1, 50))) == 1
-
-
-def test_what_ifs_are_compared_with_the_simulation(testbed, tmp_path, profile):
-    log = write_log(tmp_path / "a.csv", MANY)
-    (tmp_path / "own" / "policy").mkdir(parents=True)
-    small = "defaults: [paged, _self_]\nblock_size: 8\n"
-    (tmp_path / "own" / "policy" / "mine.yaml").write_text(small)
-    line = (log, *SYSTEM, *SMALL, f"cost.path={profile}", "--config-dir", "own", "policy=mine", "--csv", "out.csv")
-    reported = testbed.done("validate", *line, "--what-if", "cost.choices.overhead_s=1e-3", "--what-if", "seed=0")
-    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    effects = [row for row in rows if row["compared"] == "with the simulation"]
-    ours = {row["metric"]: row["simulated"] for row in rows if row["compared"] == "with the log"}
-    assert all(row["real"] == ours[row["metric"]] for row in effects)
-    tpots = [row for row in effects if row["metric"] == "tpot_s_mean"]
-    changes = {row["log"].split(", ")[1]: float(row["error_percent"]) for row in tpots}
-    assert changes["cost.choices.overhead_s=1e-3"] > 50
-    assert changes["seed=0"] == 0
-    assert "what this validation supports" in reported
-    assert "memory that runs short" in reported
-    assert reported.count(" s ") >= 4  # a line for each quarter
 
 
 def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):

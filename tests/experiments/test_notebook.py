@@ -62,12 +62,6 @@ def result():
     return front.simulate(policy=PAIR, **SHORT)
 
 
-def test_a_class_with_parameters_equals_its_options(result):
-    by_words = front.simulate(policy="paged", **{"policy.block_size": 32, "policy.watermark": 0.01}, **SHORT)
-    assert result.summary["run"]["block_size"] == 32
-    assert {**result.summary, "run": None} == {**by_words.summary, "run": None}
-
-
 def test_saved_result_is_a_run_folder(result, testbed, tmp_path):
     assert result.save("kept") == result.save("kept")
     saved = json.loads((tmp_path / "kept" / "summary.json").read_text())

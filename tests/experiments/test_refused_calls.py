@@ -7,7 +7,7 @@ from refusals import refuses
 
 import testbed as front
 from testbed.compiled import is_compiled
-from testbed.core.request import PS, Request, Rows
+from testbed.core.request import Request, Rows
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.memory.contiguous.contiguous import ContiguousMax
@@ -33,31 +33,10 @@ SIMULATE = {
     "a class object that is no policy": ({"policy": int}, "policy is int"),
     "a function that makes nothing": ({"policy": lambda pool: None}, "lambda"),
     "a parameter that a class has not": ({"policy": Paged, "policy.blok_size": 3}, "did you mean block_size"),
-    "a mistyped option": ({"rat": 1}, "did you mean rate?"),
     "no number": ({"rate": float("nan")}, "arrivals.rate is nan"),
     "objectives that are no mapping": ({"slo": 3}, "slo is 3"),
-    "a mistyped key of a mapping": ({"slo": {"ttft": 1}}, "'slo.ttft': nothing reads it; did you mean slo.ttft_s?"),
     "a value of no type": ({"slo": {"ttft_s": object()}}, "slo={'ttft_s': <"),
     "sessions of lengths": ({"arrivals": "sessions", "trace": "sharegpt"}, "need a whole trace file"),
-    "a list of numbers": ({"trace": [1, 2]}, "a list must contain"),
-    **{f"requests and {key}": ({"trace": [ONE], key: 1}, f"{key}: does not apply to a list")
-       for key in ("rate", "num_seqs", "beam", "max_len", "arrivals.rate")},
-    "one request twice": ({"trace": [ONE, ONE]}, "same request_id"),
-    "a request before time": ({"trace": [Request(0, -1, 5, 5)]}, "arrival_ps is -1"),
-    "an output of nothing": ({"trace": [Request(0, 0, 5, 0)]}, "request 0: output_len is 0"),
-    "half a picosecond": ({"trace": [Request(0, 0.5, 5, 5)]}, "arrival_ps is 0.5; it must be a whole number"),
-    "a time that is no number": ({"trace": [Request(0, float("nan"), 5, 5)]}, "arrival_ps is nan"),
-    "a request after time": ({"trace": [Request(0, 9_000_001 * PS, 5, 5)]}, "arrives at 9e+06 s; time ends"),
-    "no beam": ({"trace": [Request(0, 0, 5, 5, 2, "yes")]}, "beam is 'yes'"),
-    "a prefix behind the prompt": ({"trace": [Request(0, 0, 5, 5, registered_prefix=6)]}, "prefix of 6 tokens"),
-    "two registered prefixes": (
-        {"trace": [ONE._replace(request_id=i, registered_prefix=i) for i in (1, 2)]},
-        "more than one registered prefix, [1, 2]"),
-    "two units of ids": (
-        {"trace": [ONE._replace(request_id=i, prompt_ids=(1,) * 5, tokens_per_id=i) for i in (1, 2)]},
-        "more than one tokens_per_id"),
-    "too few ids": ({"trace": [ONE._replace(prompt_ids=(1, 2))]}, "2 prompt_ids of 1 tokens each do not name"),
-    "an id that is no number": ({"trace": [ONE._replace(prompt_ids=(1.5,) * 5)]}, "one of prompt_ids is 1.5"),
     "no sequence": ({"num_seqs": 0}, "workload.num_seqs=0: must be above 0"),
     **{f"a made policy and {key}": ({"policy": Paged(POOL), key: 1}, f"{key} does not go with a policy")
        for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")},

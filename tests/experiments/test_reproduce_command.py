@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from kept import check_text
 from refusals import refuses
-from tiny_run import without_id
 
 from testbed.api import bracket, sustained_rate
 from testbed.experiments.commands.reproduce import available
@@ -112,25 +111,6 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
     refuses(r"x: no judged row of \('fig1', 'c'\) in \['figure', ", unknown.row_keys)
 
 
-def test_only_the_curves_of_a_row_are_run():
-    study = load("fig12").only([FIG12])
-    assert [task.label for task in study.tasks(1)] == [
-        "fig12b opt-66b sharegpt orca-max",
-        "fig12b opt-66b sharegpt vllm",
-    ]
-
-
-def test_every_recovery_alternative_has_a_cost(tmp_path):
-    """The costs next to the paper's machine are of other GPUs, which need not have the same options."""
-    touching = [other for other in reproduction.alternatives() if "fig19a" in other.rows and other.run]
-    assert touching
-    for other in touching:
-        study = load("fig19").only([key for key in other.row_keys() if key[0] == "fig19a"])
-        study.block_sizes = [16]
-        (task,) = study.tasks(1)
-        assert reproduction.under(task, other.run).work(RunStore(tmp_path))
-
-
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
     (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
     tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
@@ -149,13 +129,6 @@ def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
     assert table.loc["recompute", "other"] != table.loc["recompute", "chosen"]
     assert list(table["turns"]) == ["no", "no", "not run"]
-
-
-def test_run_store_overrides_take_precedence():
-    store = RunStore("nowhere", overrides=("arrivals.rate=1.5", "scheduler=separate"))
-    config = store.config(("+system=vllm", "arrivals.rate=2"))
-    assert config.arrivals.parameters["rate"] == 1.5
-    assert config.scheduler.name.endswith("SeparatePrefill")
 
 
 def test_scorecard_marks_rows_sensitive_to_alternatives(tmp_path):
@@ -183,21 +156,6 @@ def test_bisection_finds_the_sustained_rate(knee):
 @pytest.mark.parametrize(("knee", "pair"), [(2.5, (2, 3)), (0.5, (0.8, 1)), (9, (4, 5)), (1, (0.8, 1))])
 def test_bracket_is_the_pair_of_rates_around_the_knee(knee, pair):
     assert bracket(GRID, lambda rate: rate < knee) == pytest.approx(pair)
-
-
-@pytest.mark.parametrize("rate", [0.5, 4.0])
-def test_stop_at_latency_never_changes_the_verdict(tmp_path, rate):
-    """A run that would stay below the limit is not touched, and one that is stopped would have exceeded it."""
-    store, values = RunStore(tmp_path), {"arrivals.rate": rate, "arrivals.duration_s": 200, "outputs": "summary"}
-    whole = store.measure(["+system=orca-max"], values).summary
-    mean = whole["normalized_latency_s_per_token"]["mean"]
-    limit = 0.2
-    stopped = store.measure(["+system=orca-max"], {**values, "stop_at_latency": limit}).summary
-    if mean < limit:
-        assert without_id(stopped) == without_id(whole)
-    else:
-        assert limit < stopped["stopped_at_latency"] <= mean
-        assert stopped["simulated_s"] < whole["simulated_s"]
 
 
 def test_confidence_interval_of_three_values():

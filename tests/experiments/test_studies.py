@@ -8,9 +8,7 @@ from drawings import check_drawing, overlapping_labels, told
 from kept import GOLDEN, check_text
 from refusals import refuses
 
-from testbed.core.shapes import read_model
 from testbed.experiments.paper.reproduction import load
-from testbed.experiments.paper.studies.groups import needed_bytes
 from testbed.experiments.paper.studies.open_sessions import NO_TIER
 from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
@@ -122,26 +120,3 @@ def test_what_lmcache_found_is_read_from_the_table():
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
     said = [one.simulated for one in load("store_rules").findings(table)[-3:]]
     assert said == ["yes", "yes", "no"]
-
-
-def test_needed_bytes_are_those_that_a_later_token_reads():
-    gemma, nemotron = read_model("gemma-3-27b"), read_model("nemotron-h-8b")
-    assert needed_bytes(gemma, 3000) == gemma.slot_bytes * (10 * 3000 + 52 * 1024)
-    assert needed_bytes(gemma, 500) == gemma.kv_bytes_per_token * 500
-    assert needed_bytes(nemotron, 3000) == 4 * 3000 * nemotron.slot_bytes + 24 * nemotron.states.state_bytes
-
-
-def test_a_policy_that_cannot_store_states_is_never_asked_to(tmp_path):
-    study = load("groups")
-    assert study.filled(RunStore(tmp_path), "sharegpt", "nemotron-h-8b", "uniform", 0) == []
-    refuses("unknown-model", study.filled, RunStore(tmp_path), "sharegpt", "unknown-model", "uniform", 0)
-
-
-def test_prompts_find_their_whole_units_by_vllm_s_law(tmp_path):
-    study = STUDIES["hit_units"]()
-    table = pd.DataFrame([row for task in study.tasks(None) for row in task.work(RunStore(tmp_path))])
-    marked = table[table["marked"]].groupby(["dropped_units", "prompt_tokens"])["hit_tokens"].unique()  # of both models
-    assert marked.map(list).tolist() == [[2144], [3 * 2144], [0], [2 * 2144]]
-    assert study.findings(table)[-1].simulated == "yes"
-    table.loc[0, "hit_tokens"] += 1
-    assert study.findings(table)[-1].simulated == "no"

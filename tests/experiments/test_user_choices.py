@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -81,23 +80,6 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert {path.stem, f"{path.stem}-x1"} & {server.stem for server in (CONF / "server").glob("*.yaml")}
 
 
-@pytest.mark.parametrize("way", ["policy=example_policy:Slabs", "policy=custom policy._target_=example_policy.Slabs"])
-def test_user_policy_class_gets_its_parameters(run, way):
-    config = run(f"{way} +policy.slab_size=32 arrivals.duration_s=5").config
-    assert config["policy"] == {"_target_": "example_policy.Slabs", "slab_size": 32}
-
-
-def test_user_scheduler_gets_only_accepted_limits(run, tmp_path):
-    mixed = "from testbed.sched.mixed import MixedPrefill\n"
-    bare = "    def __init__(self, policy, preemption, max_num_batched_tokens):\n"
-    bare += "        super().__init__(policy, preemption, max_num_batched_tokens=9, max_num_seqs=7)\n"
-    text = f"{mixed}class Mine(MixedPrefill): pass\nclass Bare(MixedPrefill):\n{bare}"
-    write(tmp_path, "own_schedulers.py", text)
-    line = "scheduler=custom arrivals.duration_s=5 scheduler._target_=own_schedulers."
-    assert run(f"{line}Mine", "mine").config["scheduler"]["max_num_seqs"] == 2048
-    assert "max_num_seqs" not in run(f"{line}Bare ~scheduler.max_num_seqs", "bare").config["scheduler"]
-
-
 @pytest.mark.parametrize("path", BUILT_IN, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_constructors_and_configs_have_equal_defaults(path):
     values = yaml.safe_load(path.read_text())
@@ -144,27 +126,6 @@ def test_run_id_depends_on_installed_plug_in_files(id_of, tmp_path):
     before = id_of("bought.policy.Slabs")
     write(tmp_path, "site-packages/bought/table.json", "[]")
     assert id_of("bought.policy.Slabs") != before
-
-
-OPENS = """
-from example_policy import Slabs
-class Tabled(Slabs):
-    def __init__(self, pool):
-        super().__init__(pool, int(open("slab.txt").read()))
-"""
-
-
-def test_a_file_that_a_plug_in_opens_by_itself_makes_another_result(testbed, tmp_path):
-    words = ("run", "policy=tabled:Tabled", "arrivals.duration_s=5", "outputs=summary")
-    (tmp_path / "tabled.py").write_text(OPENS)
-    reported = []
-    for size in (64, 64, 32):
-        (tmp_path / "slab.txt").write_text(str(size))
-        output = testbed.done(*words)
-        reported.append("complete already" in output)
-    assert reported == [False, True, False]
-    (folder,) = tmp_path.glob("runs/*")
-    assert list(json.loads((folder / "inputs.json").read_text())) == [str(tmp_path / "slab.txt")]
 
 
 @pytest.fixture

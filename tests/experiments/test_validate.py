@@ -1,8 +1,7 @@
-"""Validation: metrics by hand, a simulated log is met exactly; transfers, left-out profiles and least squares."""
+"""Validation: a simulated log is met exactly; transfers, left-out profiles and least squares."""
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,13 @@ from matplotlib.image import imread
 from refusals import refuses
 
 import testbed.kernels
-from testbed.cost.auto import Known, profiles_at_hand
+from testbed.cost.auto import profiles_at_hand
 from testbed.experiments.commands.cli import call
 from testbed.experiments.importers.known_shapes import gpu_named
-from testbed.experiments.validation import left_out
-from testbed.experiments.validation.deviations import Compared, metrics
 from testbed.experiments.validation.log_replay import replay, server_config
 from testbed.experiments.validation.software_fit import Fitted, Point, descend, uncertainty
 from testbed.experiments.validation.transfers import engine_transfers
-from testbed.traces.vllm_log import Times, VllmLog
+from testbed.traces.vllm_log import VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long
 LENGTHS = [(40, 30, 0.0), (100, 1, 0.001), (20, 60, 0.001), (200, 25, 0.004), (33, 12, 0.03)]
@@ -54,22 +51,6 @@ def simulated_log(tmp_path, profile):
     return write_log(tmp_path / "requests.jsonl", rows)
 
 
-def test_metrics_match_their_definitions():
-    times = Times(np.array([0.0, 1.0]), np.array([0.5, 1.25]), np.array([2.5, 1.25]), np.array([5, 1]))
-    found = metrics(times)
-    assert found["ttft_s_mean"] == 0.375
-    assert found["tpot_s_mean"] == found["tpot_s_p99"] == 0.5  # the request of one token is left out
-    assert found["e2e_s_mean"] == 1.375
-    assert found["tokens_per_s"] == 6 / 2.5
-    pairs = ((4.0, 3.0), (0.0, 0.0), (0.0, 1.0))
-    assert [Compared("log", "x", *pair).error_percent for pair in pairs] == [-25, 0, float("inf")]
-
-
-def test_running_requests_are_between_first_token_and_end():
-    times = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([3.0, 4.0]), np.array([9, 9]))
-    assert times.running_at(np.array([0.5, 1.0, 2.5, 3.0, 4.0])).tolist() == [0, 1, 2, 1, 0]
-
-
 def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log, request, monkeypatch):
     (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
     drawn, out = saved_figures(monkeypatch), tmp_path / "errors.csv"
@@ -82,22 +63,6 @@ def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulat
     assert {row["log"] for row in rows} == {simulated_log}
     assert max(abs(float(row["error_percent"])) for row in rows) < 1e-3
     check_text(reported.replace(f"{tmp_path}/", ""), request)
-
-
-@pytest.fixture
-def overload(tmp_path):
-    """A log of sixty requests that come almost at once."""
-    rows = [(20 + 7 * i % 150, 10 + 11 * i % 90, 0.0003 * i) for i in range(60)]
-    return write_log(tmp_path / "many.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in rows])
-
-
-def test_fast_equals_slow_with_mixed_batches(overload, profile):
-    base = [*SYSTEM, f"cost.path={profile}", "server.num_blocks=200", "cost.choices.overhead_per_token_s=1e-6"]
-    fast, slow = (replay(VllmLog(overload), server_config([*base, f"fast_forward={on}"])) for on in ("true", "false"))
-    assert fast.preemptions > 0
-    assert len(fast.spans["start_s"]) < len(slow.spans["start_s"])
-    for one, other in zip(fast.times, slow.times, strict=True):
-        assert np.array_equal(one, other)
 
 
 def test_assumed_server_settings_and_large_errors_are_reported(testbed, tmp_path, profile, simulated_log, request):
@@ -152,16 +117,6 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     toy = write_llmservingsim(tmp_path)
     (tmp_path / "meta.yaml").write_text("model: llama-3-8b\ngpu: Toy GPU\n")
     refuses("no data sheet of Toy GPU; nothing can be derived for it", call, "validate-costs", [str(toy)])
-
-
-def test_the_same_times_on_a_gpu_of_the_same_data_sheet_have_no_error(shipped):
-    one = shipped["llama-3-8b"]
-    fingerprint = {**one.profile["fingerprint"], "device": "twin"}
-    gpu = replace(one.gpu, name="twin", device="twin", transfers=None)
-    twin = Known({**one.profile, "fingerprint": fingerprint}, gpu)
-    (row,) = [row for row in left_out.tested([one, twin], [twin]) if row["way"] == "other GPU"]
-    assert (row["source_model"], row["source_gpu"]) == ("llama-3-8b", "h200")
-    assert list(row.values())[9:] == pytest.approx([0.0] * 7, abs=0.1)
 
 
 SCALE = np.array([1e-3, 1e-4])

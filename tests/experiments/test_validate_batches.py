@@ -1,4 +1,4 @@
-"""Latencies of whole batches against kernels: steps from differences, NCCL's all-reduces, time beyond kernels."""
+"""Latencies of whole batches against kernels: steps from differences, the all-reduces of NCCL, whole reports."""
 
 import pandas as pd
 import pytest
@@ -8,11 +8,8 @@ from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.cost.model import Work
 from testbed.experiments.commands.cli import call
-from testbed.experiments.importers.aiconfigurator import read
-from testbed.experiments.importers.imported import Requested
-from testbed.experiments.validation.batches import FIELDS, Batch, costs, dense_gpts, left_over, predict, with_steps
+from testbed.experiments.validation.batches import FIELDS, Batch, costs, dense_gpts, predict, with_steps
 
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
@@ -29,20 +26,6 @@ def kernels(tmp_path):
 
 def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_wide():
     assert dense_gpts(SHAPES) == {"small": ModelSpec("small", 2, 64, 4, 4, 16, 256, 2, 512, 2048, True)}
-
-
-@pytest.mark.parametrize("degree", [1, 2])
-def test_large_products_take_what_their_flops_need_at_the_share_of_the_peak_under_load(kernels, degree):
-    """A layer of 49,152 weights, 64 tokens, 1 GFLOP/s at 0.72: each of num_gpus GPUs has its part of the FLOPs."""
-    work, models = Work(prefill=((64, 0),)), dense_gpts(SHAPES)
-    points = read(kernels, Requested(models["small"], None, degree)).sections["linear"]["points"]
-    (measured,) = [us for n, us in points if n == 64]
-    of_kernels = costs(kernels, models, {})("small", degree, "").iteration(work)
-    sheet = kernels.parents[1] / "toy.yaml"
-    sheet.write_text(sheet.read_text().replace("3.12e14", "1.0e+9"))
-    under_load = costs(kernels, models, {})("small", degree, "").iteration(work)
-    needed_us = 64 * 2 * 49_152 / degree / 1e9 / 0.72 * 1e6
-    assert (under_load - of_kernels) / 1e6 == pytest.approx(2 * (needed_us - measured), rel=1e-6)
 
 
 def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys, request):
@@ -114,12 +97,3 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys,
     write_every_table(tmp_path)
     rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
     refuses("measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device", call, "validate-batches", arguments)
-
-
-def test_remaining_error_is_reported_by_batch_token_and_step():
-    batches = [Batch("m", 1, size, *lens) for size in (1, 8, 32) for lens in ((20, 8), (60, 40), (128, 20), (80, 200))]
-    took = [180 + 0.01 * b.batch_size * b.input_len + 2 * (b.output_len - 1) for b in batches]
-    (line,) = left_over(table(batches, latency_ms=took, predicted_ms=100.0))
-    assert line == "measured beyond its cost, m on 1: +80 ms, +10.0 us a prompt token, +2.00 ms a step (12 rows)"
-    few = [table(some, latency_ms=1.0, predicted_ms=2.0) for some in (batches[:9], batches[:10], batches[:1] * 12)]
-    assert [len(list(left_over(one))) for one in few] == [0, 1, 0]  # ten rows that differ

@@ -1,5 +1,9 @@
 """Facts of public config.json files: only the fields that determine a shape."""
 
+OPT = {
+    "model_type": "opt", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "ffn_dim": 20480,
+    "vocab_size": 50272, "max_position_embeddings": 2048, "word_embed_proj_dim": 5120, "torch_dtype": "float16",
+}  # fmt: skip
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,

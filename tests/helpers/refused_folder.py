@@ -30,8 +30,6 @@ LENGTHS = "input_tokens,output_tokens\n"
 TIMED = "input_tokens,output_tokens,arrival_s\n1,2,0\n1,2,{}\n"
 FILES = {
     "mine/model/odd.yaml": "a: [\n",
-    "shadow/policy/paged.yaml": "_target_: testbed.memory.paged.paged.Paged\nblock_size: 8\n",
-    "shadow2/model/opt-13b.yaml": "_target_: testbed.core.specs.ModelSpec\n",
     "lengths.csv": f"{LENGTHS}3,4\n",
     "timed.csv": TIMED.format(1000),
     "late.csv": TIMED.format(10000000),

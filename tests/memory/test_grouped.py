@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 from histories import keeps_the_contract
+from manual_driver import admit_and_prefill, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
 from testbed.build import build
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.layers import KvGroup
-from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence, disband, passing_batch
+from testbed.core.sequence import disband, passing_batch
 from testbed.core.shapes import read_model
 from testbed.core.slots import Grant, Refusal
 from testbed.experiments.paper.studies.groups import needed_bytes
@@ -66,7 +66,7 @@ def test_fast_equals_slow(model, rule, kind):
 def test_a_window_holds_its_tokens_and_gives_the_others_back():
     """A window of 10 in blocks of 4: a step to n slots reads from token n - 10 on."""
     policy = grouped("hybrid", "large_pages")
-    seq = Sequence(0, Incoming(0, 0, 30, 1))
+    seq = sequence(0, 30)
     assert isinstance(policy.admit([seq], 30), list)
     seq.num_slots = 30
     full, window = policy.group_tables(seq)
@@ -95,7 +95,7 @@ def test_page_sizes_are_those_of_the_rules():
 
 def test_what_it_cannot_serve_is_refused():
     policy = grouped("hybrid", "one_page_size")
-    seqs = [Sequence(i, Incoming(0, 0, 8, 2)) for i in range(2)]
+    seqs = samples(8)
     refuses(r"workload\.num_seqs=1", policy.admit, seqs, 8, error=UnsupportedError)
     for options, message in (
         ({"page_rule": "x"}, "page_rule=x"),
@@ -132,14 +132,10 @@ def caching(groups, num_blocks, rule="one_page_size", **options):
 
 def served(policy, number, num_tokens, prompt=0):
     """A sequence whose whole prompt of tokens from `prompt` on is stored; and how many of them it found."""
-    ids = tuple(range(prompt, prompt + num_tokens))
-    seq = Sequence(number, Incoming(number, 0, num_tokens, 1, prompt_ids=ids))
-    answer = policy.admit([seq], num_tokens)
-    assert isinstance(answer, list), answer
-    policy.publish(seq, num_tokens)
-    seq.num_slots = seq.num_stored = num_tokens
+    seq = sequence(number, num_tokens, prompt_ids=tuple(range(prompt, prompt + num_tokens)))
+    (grant,) = admit_and_prefill(policy, [seq], num_tokens)
     policy.check()
-    return seq, answer[0].num_cached
+    return seq, grant.num_cached
 
 
 def stepped(policy, seq):
@@ -187,7 +183,7 @@ def test_a_state_is_found_from_the_next_iteration_on():
     """K and V are written before they are read in one iteration; a state is not."""
     for groups, found in (((FULL,), 8), ((FULL, STATE), 0)):
         policy = caching(groups, 40)
-        seqs = [Sequence(i, Incoming(i, 0, 9, 1, prompt_ids=tuple(range(9)))) for i in range(3)]
+        seqs = [sequence(i, 9, prompt_ids=tuple(range(9))) for i in range(3)]
         policy.admit(seqs[:1], 9)
         policy.publish(seqs[0], 9)
         assert policy.find(seqs[1], 9) == found

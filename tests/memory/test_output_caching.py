@@ -3,8 +3,6 @@
 import pytest
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, sequence
 
-from testbed.core.request import Incoming
-from testbed.core.sequence import Sequence
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -77,19 +75,17 @@ def cache(num_blocks, **options):
     return OutputCaching(PoolSpec(num_blocks * 2, 100), block_size=2, **options)
 
 
-def admitted(policy, seq_id, *content, num_tokens=None):
+def admitted(policy, seq_id, *content):
     """A sequence whose prompt has this content, computed; how many of its tokens were found."""
-    seq = Sequence(seq_id, Incoming(seq_id, 0, len(content), prompt_ids=content))
-    (grant,) = policy.admit([seq], num_tokens or len(content))
-    seq.num_slots = seq.num_stored = num_tokens or len(content)
-    policy.publish(seq, seq.num_stored)
+    seq = sequence(seq_id, len(content), prompt_ids=content)
+    (grant,) = admit_and_prefill(policy, [seq], len(content))
     policy.check()
     return seq, grant.num_cached
 
 
 def found(policy, *content):
     """Tokens of such a prompt that would be found."""
-    return policy.find(Sequence(99, Incoming(99, 0, len(content), prompt_ids=content)), len(content))
+    return policy.find(sequence(99, len(content), prompt_ids=content), len(content))
 
 
 @pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])

@@ -1,9 +1,11 @@
 """Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from histories import keeps_the_contract
+from manual_driver import admit_and_prefill, release, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY, assert_same
 from tiny import MODEL, analytic, server
@@ -11,7 +13,7 @@ from tiny import MODEL, analytic, server
 from testbed.contract.search import POOLS
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.sequence import Sequence, passing_batch
+from testbed.core.sequence import passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import TierSpec
 from testbed.fast_and_slow import differs
@@ -50,28 +52,26 @@ def test_fast_equals_slow_with_transfers(name):
     assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill]) is None
 
 
-def sequence(seq_id, ids):
-    return Sequence(seq_id, Request(seq_id, 0, len(ids), 8, prompt_ids=tuple(ids)).incoming)
+def prompt(seq_id, ids):
+    return sequence(seq_id, len(ids), prompt_ids=tuple(ids))
 
 
 def computed(policy, seq_id, ids):
     """One prompt, which has been computed, and its grant."""
-    seq = sequence(seq_id, ids)
-    (grant,) = policy.admit([seq], len(ids))
-    seq.num_slots = seq.num_stored = len(ids)
-    policy.publish(seq, len(ids))
+    seq = prompt(seq_id, ids)
+    (grant,) = admit_and_prefill(policy, [seq], len(ids))
     return seq, grant
 
 
 def served(policy, seq_id, ids):
     """One prompt comes, is computed and leaves; all transfers land. What it found, and what was loaded for it."""
-    loading = policy.load(sequence(seq_id, ids), len(ids)).ops
+    loading = policy.load(prompt(seq_id, ids), len(ids)).ops
     if loading.background:
-        assert policy.admit([sequence(seq_id, ids)], len(ids)) is Refusal.LOADING
+        assert policy.admit([prompt(seq_id, ids)], len(ids)) is Refusal.LOADING
     loaded = land(policy, loading)
     seq, grant = computed(policy, seq_id, ids)
     land(policy, policy.background())
-    policy.release(seq)
+    release(policy, seq)
     policy.check()
     return grant.num_cached, loaded
 
@@ -124,7 +124,7 @@ def test_load_rules_weigh_the_link_against_a_prefill():
 
 def test_an_eviction_below_ends_no_refusal_of_a_load():
     policy = POLICIES["write back"](PoolSpec(64, 128, (Tier("dram", 16),)))
-    batch, waiting = passing_batch([computed(policy, 0, range(200, 224))[0]]), sequence(3, range(48))
+    batch, waiting = passing_batch([computed(policy, 0, range(200, 224))[0]]), prompt(3, range(48))
     served(policy, 1, range(24))
     served(policy, 2, range(100, 132))
     assert policy.load(waiting, 48) is Refusal.LATER
@@ -137,7 +137,7 @@ def test_a_hit_on_what_a_store_reads_takes_no_other_block():
     policy = POLICIES["write through"](PoolSpec(64, 128, (Tier("dram", 128),)))
     seq, _ = computed(policy, 0, range(24))
     assert policy.background().background
-    policy.release(seq)
+    release(policy, seq)
     assert computed(policy, 1, range(64))[1].num_cached == 24
 
 
@@ -145,13 +145,12 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
     """Sessions in turn, each of whose prompts begins with all that it said before."""
     for i in range(num_sessions * num_turns):
         turn, session = divmod(i, num_sessions)
-        prompt = tuple(1000 * session + k for k in range(40 * (turn + 1)))
-        yield Request(i, i * gap_ps, len(prompt), output_len, prompt_ids=prompt)
+        ids = tuple(1000 * session + k for k in range(40 * (turn + 1)))
+        yield Request(i, i * gap_ps, len(ids), output_len, prompt_ids=ids)
 
 
 def run(make, tiers, requests=None, **options):
-    on = server(host_bandwidth=1e9)
-    on = type(on)(on.name, on.gpu, 1, tiers=tiers)
+    on = replace(server(host_bandwidth=1e9), tiers=tiers)
     slots = tuple(Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token) for name, tier in tiers.items())
     pool = PoolSpec(600, 512, slots)
     cost = analytic(on, overhead_s=1e-3)

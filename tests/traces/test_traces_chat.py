@@ -80,16 +80,6 @@ def test_histories_share_ids_only_within_a_conversation():
     assert 40 < len(set(first_ids)) < 200  # as many as conversations
 
 
-@pytest.mark.parametrize("make", [lambda path: ChatCsv(path), lambda path: ChatFitted()], ids=["csv", "fitted"])
-def test_same_seed_gives_the_same_rows(csv_file, make):
-    rows = make(csv_file).rows(300, seed=2, max_len=2048)
-    assert pairs(rows) == pairs(make(csv_file).rows(300, seed=2))
-    assert pairs(rows) != pairs(make(csv_file).rows(300, seed=3))
-    assert rows.prompt_len.max() <= 1024
-    assert rows.output_len.max() <= 1016
-    assert len(make(csv_file).rows(0, seed=0)) == 0
-
-
 # of the turns file, each turn once: mean cut prompt, mean cut output, share of prompts cut to 1024
 FACTS = (790.07, 438.7, 0.638)
 

@@ -20,13 +20,6 @@ from testbed.traces.reader import FileTrace, columns
 from testbed.traces.synthetic import Fitted
 from testbed.traces.vllm_log import VllmLog
 
-CSV = "input_tokens,output_tokens\n21,518\n8,66\n1900,500\n5,7\n"
-
-
-@pytest.fixture
-def csv_file(tmp_path):
-    return put(tmp_path, "lengths.csv", CSV)
-
 
 class InMemory(FileTrace):
     """A file trace whose rows are at hand: all a plug-in of another format must bring is read()."""
@@ -79,16 +72,6 @@ def test_written_lengths_are_read_back(tmp_path, name):
 def test_column_names_can_be_configured(tmp_path):
     path = put(tmp_path, "named.csv", "p,x,o\n1,9,2\n")
     assert pairs(CsvLengths(path, input_column="p", output_column="o").rows(None, 0)) == [(1, 2)]
-
-
-@pytest.mark.parametrize("trace", [Fitted("sharegpt"), Fitted("alpaca", registered_prefix=80)], ids=lambda t: t.model)
-def test_draws_repeat_by_seed_and_respect_max_len(trace):
-    rows = trace.rows(2000, seed=5, max_len=300)
-    assert len(rows) == 2000
-    assert (rows.prompt_len + rows.output_len < 300).all()
-    assert pairs(rows) == pairs(trace.rows(2000, seed=5, max_len=300))
-    assert pairs(rows) != pairs(trace.rows(2000, seed=6, max_len=300))
-    assert len(trace.rows(0, seed=0)) == 0
 
 
 @pytest.mark.parametrize("max_len", [None, 300])
