@@ -42,9 +42,11 @@ def _us(rows: Any, by: str | list[str]) -> Any:
     return rows.groupby(by)["latency"].median() * US_PER_MS
 
 
-def us_by(rows: Any, by: str | list[str]) -> list[tuple[Any, float]]:
-    """(key, microseconds), rounded as in a profile."""
-    return [(key, round(float(us), 3)) for key, us in _us(rows, by).items()]
+def points_by(rows: Any, *by: str) -> Points:
+    """(*these columns, microseconds), rounded as in a profile."""
+    us = _us(rows, list(by)).map(lambda value: round(value, 3))
+    points: Points = us.reset_index().to_numpy(dtype=object).tolist()
+    return points
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
@@ -194,7 +196,7 @@ def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
     chosen = max((n for n in known if n <= num_gpus), default=known[0])
     if chosen != num_gpus:
         notes.append(f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as {chosen}")
-    return _by_bytes(rows[rows["num_gpus"] == chosen], chosen)
+    return _by_bytes(rows[rows["num_gpus"] == chosen])
 
 
 def nccl_points(folder: Path, num_gpus: int) -> Points:
@@ -207,8 +209,8 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
         raise InputError(
             f"{folder}: NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs there, not {num_gpus}"
         )
-    return _by_bytes(rows, num_gpus)
+    return _by_bytes(rows)
 
 
-def _by_bytes(rows: Any, num_gpus: int) -> Points:
-    return [[num_gpus, int(size) * BYTES, us] for size, us in us_by(rows, "message_size")]
+def _by_bytes(rows: Any) -> Points:
+    return points_by(rows.assign(bytes=BYTES * rows["message_size"]), "num_gpus", "bytes")
