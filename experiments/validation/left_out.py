@@ -168,7 +168,7 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
     grids = defaultdict[str, list[Key]](list)
     for name, sizes in map(partial(_sizes, section), known):
         grids[name].append(sizes)
-    arrays = {name: np.array(grid) for name, grid in grids.items()}
+    arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
     for key, ps in rows(whole.profile(), section):
         if key not in known:
             name, sizes = _sizes(section, key)

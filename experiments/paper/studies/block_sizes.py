@@ -42,7 +42,6 @@ class BlockSizes(Study):
         seeds = range(num_seeds or 1)
         return self.each(label, self.latency, variant=self.variants, size=self.block_sizes, seed=seeds)
 
-
     def latency(self, store: RunStore, variant: Mapping[str, Any], size: int, seed: int) -> list[Row]:
         """The mean normalized latency of one run."""
         overrides = (*self.common, *variant["overrides"], f"policy.block_size={size}")
@@ -114,10 +113,11 @@ class KernelCost(BlockSizes):
         over = 100 * (times.div(times["contiguous"], axis=0) - 1)
         served = table[table["figure"] == self.figure]
         curves = served.groupby(["setting", "system", "block_size"])["simulated"].mean()
+        ours, theirs = (tuple(over[name].tolist()) for name in ("paged", "paper"))
         place = "fig18a", "attention kernel batch 8 and 32 context 64..256"
         return [
-            Finding(*place, "paged vs contiguous", "kernel_overhead", tuple(over["paged"].tolist()), note=OURS),
-            Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", tuple(over["paper"].tolist()), note=THEIRS),
+            Finding(*place, "paged vs contiguous", "kernel_overhead", ours, note=OURS),
+            Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", theirs, note=THEIRS),
             *(best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best),
         ]
 
