@@ -73,8 +73,9 @@ def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_
                 found.difference += [f"  {side.name}: {one or 'has ended'}", *(f"    {line}" for line in side.state())]
         found.num_iterations += 1
         found.num_equal += same
-        found.preemptions = [n + (len(one.preempted) if one else 0)
-                             for n, one in zip(found.preemptions, pair, strict=True)]  # fmt: skip
+        found.preemptions = [
+            n + len(one.preempted) if one else n for n, one in zip(found.preemptions, pair, strict=True)
+        ]
         if not same and not to_the_end:
             break
     return found
@@ -139,7 +140,7 @@ def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
     chunked = random.random() < 0.8
     least = max_num_seqs if chunked else 2048
     budget = random.choice([max(least, 16), max(least, 64), max(least, 256), max(least, 2048)])
-    words = [
+    words = (
         *(base or ("+system=vllm-v1",)),
         f"scheduler={'vllm_v1_async' if is_async else 'vllm_v1'}",
         *(() if caches else ("policy=paged",)),
@@ -152,10 +153,9 @@ def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
         f"scheduler.long_prefill_token_threshold={random.choice([0, 0, 0, 8, 50])}",
         f"scheduler.scheduler_reserve_full_isl={'true' if random.random() < 0.7 else 'false'}",
         f"scheduler.enable_chunked_prefill={'true' if chunked else 'false'}",
-    ]
-    if is_async:
-        words.append(f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}")
-    return tuple(words), list(requests(random, num_requests, longest, caches))
+        *((f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",) if is_async else ()),
+    )
+    return words, requests(random, num_requests, longest, caches)
 
 
 def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:
