@@ -44,9 +44,7 @@ def _us(rows: Any, by: str | list[str]) -> Any:
 
 def points_by(rows: Any, *by: str) -> Points:
     """(*these columns, microseconds), rounded as in a profile."""
-    us = _us(rows, list(by)).map(lambda value: round(value, 3))
-    points: Points = us.reset_index().to_numpy(dtype=object).tolist()
-    return points
+    return _us(rows, list(by)).map(lambda us: round(us, 3)).reset_index().to_numpy(dtype=object).tolist()
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
