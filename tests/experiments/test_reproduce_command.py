@@ -64,6 +64,15 @@ def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_pro
     assert all(path.read_bytes() == content for path, content in drawn.items())
 
 
+def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(testbed, monkeypatch):
+    ran = []
+    monkeypatch.setattr(reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies)))
+    monkeypatch.setattr(reproduction, "score", lambda *_: scorecard([], ["fig2"]))
+    testbed.done("reproduce", "fig2", "agent_sessions", "--profile", "h200-llama-13b-tp1")
+    ran = [(profile, [study.name for study in studies]) for profile, studies in ran]
+    assert ran == [(None, ["fig2", "agent_sessions"]), ("h200-llama-13b-tp1", ["fig2"])]
+
+
 @pytest.mark.slow
 def test_fig13_is_close_with_embedded_lengths(card):
     rows = card("fig13")
@@ -205,7 +214,4 @@ def test_confidence_interval_of_three_values():
     halves = ["12.71", "2.48", "1.30", "0.88", "0.66", "0.53", "0.45", "0.38", "0.34"]  # Student's t of 2 to 10 values
     found = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
     assert found == [*(f"-{half} to {half}" for half in halves), ""]
-
-
-def test_interval_covers_the_bisection_precision():
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"
