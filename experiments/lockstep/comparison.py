@@ -16,12 +16,11 @@ Drawn = tuple[tuple[str, ...], list[Request]]
 
 class Iteration(NamedTuple):
     """tokens: how many tokens of which request are computed. preempted: who lost the slots since the iteration before.
-    now_ps: when the iteration begins. free_blocks: blocks that no sequence holds once the iteration is planned."""
+    now_ps: when the iteration begins."""
 
     now_ps: int
     tokens: Mapping[int, int]
     preempted: tuple[int, ...]
-    free_blocks: int
 
     def decides_as(self, other: "Iteration | None") -> bool:
         """Whether both compute the same tokens of the same requests and preempt the same ones, in any order."""
