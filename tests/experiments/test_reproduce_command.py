@@ -64,13 +64,17 @@ def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_pro
     assert all(path.read_bytes() == content for path, content in drawn.items())
 
 
-def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(testbed, monkeypatch):
+def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(testbed, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies)))
-    monkeypatch.setattr(reproduction, "score", lambda *_: scorecard([], ["fig2"]))
+    place = "fig18a", "attention kernel batch 8 and 32 context 64..256", "paged vs contiguous", "kernel_overhead"
+    kernels = Finding(*place, (22.0, 24.0))
+    monkeypatch.setattr(reproduction, "score", lambda *_: scorecard([kernels], ["fig18a"]))
     testbed.done("reproduce", "fig2", "agent_sessions", "--profile", "h200-llama-13b-tp1")
     ran = [(profile, [study.name for study in studies]) for profile, studies in ran]
     assert ran == [(None, ["fig2", "agent_sessions"]), ("h200-llama-13b-tp1", ["fig2"])]
+    card = pd.read_csv(tmp_path / "results" / "scorecard.csv")
+    assert (card["simulated"].any(), card["simulated on h200"].any()) == (True, False)
 
 
 @pytest.mark.slow
