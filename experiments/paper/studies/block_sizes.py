@@ -33,7 +33,6 @@ class BlockSizes(Study):
     """Every variant at every block size."""
 
     figure: str
-    common: Sequence[str]
     block_sizes: Sequence[int]
     variants: Sequence[Mapping[str, Any]]
 

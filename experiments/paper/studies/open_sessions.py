@@ -27,7 +27,6 @@ class OpenSessions(Study):
     """What the open sessions need is the mean prompt of all requests, times the sessions at once. The pool on the GPUs
     is device_share of that."""
 
-    common: Sequence[str]
     device_share: float
 
     def config(self, store: RunStore, words: Sequence[str]) -> tuple[RunConfig, float]:

@@ -34,7 +34,6 @@ WAYS = {OUT: "to the host", INTO: "from the host"}
 class EvictionOrders(Study):
     """One run for each eviction order and pool size; a pool is a cache: free, used and cached blocks together."""
 
-    common: Sequence[str]
     orders: Sequence[str]
 
     def config(self, order: str, path: str | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -112,7 +111,6 @@ class Tiers(Study):
     untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which has a copy of what the
     GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay."""
 
-    common: Sequence[str]
     traces: Mapping[str, Sequence[str]]
     systems: Mapping[str, Sequence[str]]
     dram_gib: Sequence[float]
@@ -154,7 +152,6 @@ class Tiers(Study):
 class TransferSizes(Study):
     """num_tokens tokens in blocks that lie anywhere, on the GPU and on the host."""
 
-    common: Sequence[str]
     num_tokens: int
     block_sizes: Sequence[int]
     methods: Sequence[str]
