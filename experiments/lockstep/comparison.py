@@ -10,8 +10,8 @@ from testbed.contract import search
 from testbed.core.request import PS, Request
 
 MAX_IDS = 12
+MAX_TRIES = 300
 ITERATION_PS = PS // 100
-Drawn = tuple[tuple[str, ...], list[Request]]
 
 
 class Iteration(NamedTuple):
@@ -89,15 +89,14 @@ def report(sides: Sides, found: Comparison) -> list[str]:
     ]  # fmt: skip
 
 
-def shortest(
-    make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int, max_tries: int = 300
-) -> list[Request]:
-    """The fewest and smallest of the requests that so many tries find and that still show a difference."""
+def shortest(make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int) -> list[Request]:
+    """The fewest and smallest of the requests that MAX_TRIES tries find and that still show a difference."""
+
     return search.shortest(
         list(requests),
         lambda fewer: compare(make(), fewer, iteration_ps, to_the_end=False).first is not None,
         smaller,
-        max_tries,
+        MAX_TRIES,
     )
 
 
@@ -128,7 +127,7 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
         )
 
 
-def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
+def draw(random: Random, base: Sequence[str], num_requests: int) -> tuple[tuple[str, ...], list[Request]]:
     """The words of a configuration on top of `base`, and requests that keep its pool full."""
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])

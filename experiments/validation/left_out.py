@@ -46,7 +46,6 @@ NUM_BLOCKS = 4096
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
-Means = dict[str, float]
 Row = dict[str, Any]
 PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
          "state_decode", "state_prefill", "experts")  # fmt: skip
@@ -112,7 +111,7 @@ def _config() -> RunConfig:
     return configured(SYSTEM)
 
 
-def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> Means:
+def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> dict[str, float]:
     config = _config()
     gpu = replace(server.gpu, memory_bytes=maxsize)  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
