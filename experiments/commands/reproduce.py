@@ -16,7 +16,7 @@ from testbed.experiments.runs.whole_files import write_text
 ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
 BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "time_to_live", "transfer_sizes",
           "groups", "hit_units")  # fmt: skip
-NO_COSTS = ("table1", "fig11", "transfer_sizes", "groups", "hit_units")  # the same on any GPU
+SAME_ANYWHERE = ("table1", "fig11", "fig18a", *BEYOND)  # figures without costs, or of a GPU of their own
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
@@ -45,9 +45,10 @@ def main(options: Namespace) -> None:
     if options.profile:
         folder = options.out / other
         folder.mkdir(exist_ok=True)
-        moved = [study for study in studies if study.name not in NO_COSTS]
+        moved = [study for study in studies if study.name not in SAME_ANYWHERE]
         theirs = run_studies(moved, replace(store, profile=options.profile), jobs, options.seeds, folder)
-        card = next_to_other(card, score(moved, theirs, folder), other)
+        there = score(moved, theirs, folder)
+        card = next_to_other(card, there[~there["figure"].isin(SAME_ANYWHERE)], other)
         write_text(options.out / "scorecard.csv", card.to_csv(index=False))
         show(f"the same figures on {other}, with the paper's pools: {folder}")
     show(card_table(card), *remarks(card, dict(store.lengths), options.figures))

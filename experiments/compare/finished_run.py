@@ -22,6 +22,7 @@ from testbed.machine import make_cost
 from testbed.metrics import overload
 from testbed.parts import Part, locate
 from testbed.schema import read
+from testbed.traces.files import plain_or_packed
 
 TIMES = ("arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s", "prompt_len", "output_len")
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
@@ -109,8 +110,7 @@ def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str
 
 def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | None:
     """A table of the run, plain or packed; one that lacks a column is refused by that column's name."""
-    paths = [folder / f"{name}.csv", folder / f"{name}.csv.gz"]
-    path = next((path for path in paths if path.is_file()), None)
+    path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
         return None
     table: pd.DataFrame = _read(path, pd.read_csv)

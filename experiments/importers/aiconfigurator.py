@@ -66,13 +66,12 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
         add_experts(found, tables)
     if model.states:
         add_states(found, tables)
-    if num_gpus > 1:
-        if "all_reduce" in tables:
-            points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
-            found.add_all_reduces(points, "vLLM's own, in a CUDA graph")
-        else:
-            points = kernels.nccl_points(folder, num_gpus)
-            found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
+    if num_gpus > 1 and "all_reduce" in tables:
+        points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
+        found.add_all_reduces(points, "vLLM's own, in a CUDA graph")
+    elif num_gpus > 1:
+        points = kernels.nccl_points(folder, num_gpus)
+        found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
     found.notes += source(NAME)["notes"]
     return found
 
@@ -135,8 +134,7 @@ def _add_gemms(found: Imported, table: Any, weights: str) -> None:
         products |= router
     found.add("linear", layer, "matrix products alone: " + ", ".join(products))
     output = {"head": (-(-model.vocab_size // found.num_gpus), model.hidden_size, 1.0)}
-    head = plain.summed(output, found.notes)
-    found.add("output_head", head, "output projection alone")
+    found.add("output_head", plain.summed(output, found.notes), "output projection alone")
     found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
 
 

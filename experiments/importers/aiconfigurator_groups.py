@@ -11,8 +11,9 @@ import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import FP8_BLOCK_BITS, MXFP4_BITS
-from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.experiments.importers.aiconfigurator_tables import DTYPE, us_by
+from testbed.core.layers import Experts
+from testbed.core.specs import GpuSpec
+from testbed.experiments.importers.aiconfigurator_tables import DTYPE, points_by
 from testbed.experiments.importers.imported import Imported
 from testbed.experiments.runs.choice_names import files_of
 
@@ -29,12 +30,11 @@ def add_latent(found: Imported, tables: Tables, kv_dtype: str, weights: str) -> 
     decode, prefill = (chosen(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill"))
     if model.hidden_size != 7168:
         found.notes.append(f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as 7,168")
-    length = decode["isl"] + decode["step"]
-    points = [[int(n), int(n * context), us]
-              for (n, context), us in us_by(decode.assign(length=length), ["batch_size", "length"])]  # fmt: skip
-    found.add("decode_attention", points, "latent attention with its matrix products", includes=["cache_write"])
-    points = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "isl"])]
-    found.add("prefill_attention", points, "the same, whole prompts")
+    decode = decode.assign(context=decode["batch_size"] * (decode["isl"] + decode["step"]))
+    decodes = points_by(decode, "batch_size", "context")
+    prefills = points_by(prefill.assign(past=0), "batch_size", "isl", "past")
+    found.add("decode_attention", decodes, "latent attention with its matrix products", includes=["cache_write"])
+    found.add("prefill_attention", prefills, "the same, whole prompts")
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
@@ -62,18 +62,16 @@ def add_experts(found: Imported, tables: Tables) -> None:
     except InputError as error:
         found.notes.append(f"{error}: a roofline stands in for the experts")
         found.not_measured["experts"] = "roofline"
-        points = [["balanced", n, _experts_us(model, found, n)] for n in TOKENS]
-        found.add("experts", points, "roofline")
+        found.add("experts", [["balanced", n, _experts_us(found, experts, n)] for n in TOKENS], "roofline")
         return
-    points = [[name, int(n), us] for (name, n), us in us_by(rows, ["distribution", "num_tokens"])]
+    points = points_by(rows, "distribution", "num_tokens")
     found.add("experts", points, "router and shared experts not included")
 
 
-def _experts_us(model: ModelSpec, found: Imported, num_tokens: int) -> float:
+def _experts_us(found: Imported, experts: Experts, num_tokens: int) -> float:
     """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
-    gpu, experts = _sheet(found), model.experts
+    model, gpu = found.model, _sheet(found)
     shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
-    assert experts is not None
     touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
     weights = model.expert_params / found.num_gpus
     bits = experts.bits or model.weight_bits or 8 * model.dtype_bytes
@@ -98,8 +96,8 @@ def add_states(found: Imported, tables: Tables) -> None:
         whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(["sum", "count"])
         whole = whole[whole["count"] == 2].rename(columns={"sum": "latency"})  # convolution and recurrence
         decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
-        decodes = [[int(n), us] for n, us in us_by(decode, "batch_size")]
-        prefills = [[int(n), int(new), 0, us] for (n, new), us in us_by(prefill, ["batch_size", "seq_len"])]
+        decodes = points_by(decode, "batch_size")
+        prefills = points_by(prefill.assign(past=0), "batch_size", "seq_len", "past")
         note = "gated delta net: convolution and recurrence"
     else:
         us = round((1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(found).memory_bandwidth, 3)

@@ -24,6 +24,8 @@ NUMBERS = {
 }  # fmt: skip
 Points = list[list[Any]]
 Product = tuple[int, int, float]  # n, k, and how many of it there are
+# Neighbours in a grid, how far between them (0 below the grid, 1 beyond it), and how many times the last of the grid.
+Place = tuple[tuple[int, int], float, float]
 
 
 def checked_rows(table: Any, path: Path) -> Any:
@@ -42,9 +44,9 @@ def _us(rows: Any, by: str | list[str]) -> Any:
     return rows.groupby(by)["latency"].median() * US_PER_MS
 
 
-def us_by(rows: Any, by: str | list[str]) -> list[tuple[Any, float]]:
-    """(key, microseconds), rounded as in a profile."""
-    return [(key, round(float(us), 3)) for key, us in _us(rows, by).items()]
+def points_by(rows: Any, *by: str) -> Points:
+    """(*these columns, microseconds), rounded as in a profile."""
+    return _us(rows, list(by)).map(lambda us: round(us, 3)).reset_index().to_numpy(dtype=object).tolist()
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
@@ -70,32 +72,30 @@ class Gemms:
 
     def summed(self, shapes: Mapping[str, Product], notes: list[str]) -> Points:
         """(m, microseconds) of these products one after the other, of some a share."""
-        for name, (n, k, _) in shapes.items():
-            for axis, value, grid in (("n", n, self._n), ("k", k, self._k)):
-                low, high, share = _between(grid, value)
-                where = f"the grid: {name} has {axis} {value:,}, measured were"
-                if not grid[0] <= value <= grid[-1]:
-                    notes.append(f"outside {where} {grid[0]:,} to {grid[-1]:,}")
-                elif 0 < share < 1 and high > 2 * low:
-                    notes.append(f"in a gap of {where} {low:,} and {high:,}; linear between")
-        products = shapes.values()
-        return [[int(m), round(sum(share * self._at(m, n, k) for n, k, share in products), 3)] for m in self._m]
+        places = [
+            (share, _place(self._n, n, f"{name} has n", notes), _place(self._k, k, f"{name} has k", notes))
+            for name, (n, k, share) in shapes.items()
+        ]
+        return [[int(m), round(sum(share * self._at(m, n, k) for share, n, k in places), 3)] for m in self._m]
 
-    def _at(self, m: int, n: int, k: int) -> float:
-        low_n, high_n, at_n = _between(self._n, n)
-        low_k, high_k, at_k = _between(self._k, k)
-        missing = next((key for key in product((m,), (low_n, high_n), (low_k, high_k)) if key not in self._us), None)
+    def _at(self, m: int, n: Place, k: Place) -> float:
+        (ns, at_n, more_n), (ks, at_k, more_k) = n, k
+        missing = next((key for key in product((m,), ns, ks) if key not in self._us), None)
         if missing is not None:
             raise InputError("matrix products: no time at m, n, k of {}, {}, {}; add its row".format(*missing))
-        low, high = (_line(self._us[m, near, low_k], self._us[m, near, high_k], at_k) for near in (low_n, high_n))
-        return _line(low, high, at_n) * max(n / self._n[-1], 1) * max(k / self._k[-1], 1)
+        low, high = (_line(self._us[m, near, ks[0]], self._us[m, near, ks[1]], at_k) for near in ns)
+        return _line(low, high, at_n) * more_n * more_k
 
 
-def _between(grid: list[int], x: int) -> tuple[int, int, float]:
-    """The neighbours of x, and how far from the first to the second it lies: 0 below the grid, 1 beyond it."""
+def _place(grid: list[int], x: int, what: str, notes: list[str]) -> Place:
     i = min(max(1, bisect_left(grid, x)), len(grid) - 1)
     low, high = grid[i - 1], grid[i]
-    return low, high, min(max((x - low) / (high - low), 0.0), 1.0)
+    share = min(max((x - low) / (high - low), 0.0), 1.0)
+    if not grid[0] <= x <= grid[-1]:
+        notes.append(f"outside the grid: {what} {x:,}, measured were {grid[0]:,} to {grid[-1]:,}")
+    elif 0 < share < 1 and high > 2 * low:
+        notes.append(f"in a gap of the grid: {what} {x:,}, measured were {low:,} and {high:,}; linear between")
+    return (low, high), share, max(x / grid[-1], 1)
 
 
 def _line(low: float, high: float, share: float) -> float:
@@ -194,7 +194,7 @@ def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
     chosen = max((n for n in known if n <= num_gpus), default=known[0])
     if chosen != num_gpus:
         notes.append(f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as {chosen}")
-    return _by_bytes(rows[rows["num_gpus"] == chosen], chosen)
+    return _by_bytes(rows[rows["num_gpus"] == chosen])
 
 
 def nccl_points(folder: Path, num_gpus: int) -> Points:
@@ -207,8 +207,8 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
         raise InputError(
             f"{folder}: NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs there, not {num_gpus}"
         )
-    return _by_bytes(rows, num_gpus)
+    return _by_bytes(rows)
 
 
-def _by_bytes(rows: Any, num_gpus: int) -> Points:
-    return [[num_gpus, int(size) * BYTES, us] for size, us in us_by(rows, "message_size")]
+def _by_bytes(rows: Any) -> Points:
+    return points_by(rows.assign(bytes=BYTES * rows["message_size"]), "num_gpus", "bytes")

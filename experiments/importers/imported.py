@@ -26,8 +26,7 @@ LARGEST = 1 << 28  # bytes; a ring is linear, so that two points say all of it
 @cache
 def source(name: str) -> dict[str, Any]:
     """What sources.yaml says of a source."""
-    known: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))
-    return known[name]
+    return yaml.safe_load(Path(__file__).with_name("sources.yaml").read_text("utf-8"))[name]
 
 
 @dataclass(frozen=True)

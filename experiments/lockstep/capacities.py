@@ -1,7 +1,7 @@
 """Comparisons beside iterations: blocks of the shapes that ship on H200s; AISimulate's times, where it is installed."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ from testbed.core.request import PS, Request
 from testbed.core.shapes import model_names
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Work
+from testbed.cost.model import CostModel, Work
 from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.experiments.runs.compose import configured
@@ -127,9 +127,6 @@ class FixedTimes(CostModel):
     def iteration(self, work: Work) -> int:
         return self.step_ps * (bool(work.decode_seqs) + bool(work.prefill))
 
-    def decode(self, work: Work) -> Affine:
-        return Affine(self.step_ps, 0, UNBOUNDED)
-
 
 def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Iterator[str]:
     """One line: how many requests have their last token at the same time as ours; nothing where it is not installed."""
@@ -175,15 +172,14 @@ def _theirs(core: Any, options: Options, requests: Sequence[Request], step_ps: i
 
 def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:
     """Its trace: blocks by number, equal ones for equal contents behind equal ones."""
-    numbers, known = count(1), dict[Any, int]()
+    numbers = count(1)
+    known = defaultdict[Any, int](numbers.__next__)
     for one in requests:
         ids, before = list[int](), 0
         contents = () if one.prompt_ids is None else block_contents(
             one.prompt_ids, one.tokens_per_id, one.prompt_len, block_size
         )  # fmt: skip
         for content in contents:
-            if (before, content) not in known:
-                known[before, content] = next(numbers)
             before = known[before, content]
             ids.append(before)
         ids += [next(numbers) for _ in range(-(-one.prompt_len // block_size) - len(ids))]

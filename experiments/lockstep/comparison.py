@@ -10,18 +10,17 @@ from testbed.contract import search
 from testbed.core.request import PS, Request
 
 MAX_IDS = 12
+MAX_TRIES = 300
 ITERATION_PS = PS // 100
-Drawn = tuple[tuple[str, ...], list[Request]]
 
 
 class Iteration(NamedTuple):
     """tokens: how many tokens of which request are computed. preempted: who lost the slots since the iteration before.
-    now_ps: when the iteration begins. free_blocks: blocks that no sequence holds once the iteration is planned."""
+    now_ps: when the iteration begins."""
 
     now_ps: int
     tokens: Mapping[int, int]
     preempted: tuple[int, ...]
-    free_blocks: int
 
     def decides_as(self, other: "Iteration | None") -> bool:
         """Whether both compute the same tokens of the same requests and preempt the same ones, in any order."""
@@ -73,8 +72,9 @@ def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_
                 found.difference += [f"  {side.name}: {one or 'has ended'}", *(f"    {line}" for line in side.state())]
         found.num_iterations += 1
         found.num_equal += same
-        found.preemptions = [n + (len(one.preempted) if one else 0)
-                             for n, one in zip(found.preemptions, pair, strict=True)]  # fmt: skip
+        found.preemptions = [
+            n + len(one.preempted) if one else n for n, one in zip(found.preemptions, pair, strict=True)
+        ]
         if not same and not to_the_end:
             break
     return found
@@ -89,15 +89,14 @@ def report(sides: Sides, found: Comparison) -> list[str]:
     ]  # fmt: skip
 
 
-def shortest(
-    make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int, max_tries: int = 300
-) -> list[Request]:
-    """The fewest and smallest of the requests that so many tries find and that still show a difference."""
+def shortest(make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int) -> list[Request]:
+    """The fewest and smallest of the requests that MAX_TRIES tries find and that still show a difference."""
+
     return search.shortest(
         list(requests),
         lambda fewer: compare(make(), fewer, iteration_ps, to_the_end=False).first is not None,
         smaller,
-        max_tries,
+        MAX_TRIES,
     )
 
 
@@ -128,7 +127,7 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
         )
 
 
-def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
+def draw(random: Random, base: Sequence[str], num_requests: int) -> tuple[tuple[str, ...], list[Request]]:
     """The words of a configuration on top of `base`, and requests that keep its pool full."""
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
@@ -139,7 +138,7 @@ def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
     chunked = random.random() < 0.8
     least = max_num_seqs if chunked else 2048
     budget = random.choice([max(least, 16), max(least, 64), max(least, 256), max(least, 2048)])
-    words = [
+    words = (
         *(base or ("+system=vllm-v1",)),
         f"scheduler={'vllm_v1_async' if is_async else 'vllm_v1'}",
         *(() if caches else ("policy=paged",)),
@@ -152,10 +151,9 @@ def draw(random: Random, base: Sequence[str], num_requests: int) -> Drawn:
         f"scheduler.long_prefill_token_threshold={random.choice([0, 0, 0, 8, 50])}",
         f"scheduler.scheduler_reserve_full_isl={'true' if random.random() < 0.7 else 'false'}",
         f"scheduler.enable_chunked_prefill={'true' if chunked else 'false'}",
-    ]
-    if is_async:
-        words.append(f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}")
-    return tuple(words), list(requests(random, num_requests, longest, caches))
+        *((f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",) if is_async else ()),
+    )
+    return words, requests(random, num_requests, longest, caches)
 
 
 def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:

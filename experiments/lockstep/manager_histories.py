@@ -127,9 +127,8 @@ class History:
             counted = self.pool.blocks[block].ref_cnt
             require(4, counted == count, f"block {block} is counted {counted} times")
 
-    def _tables(self, request: Any) -> tuple[list[int], ...]:
-        tables: tuple[list[int], ...] = self.manager.get_block_ids(request.request_id)
-        return tables
+    def _tables(self, request: Any) -> Any:
+        return self.manager.get_block_ids(request.request_id)
 
     def _seen(self) -> tuple[Any, ...]:
         free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]

@@ -41,7 +41,7 @@ class Ours:
             plan = self.scheduler.plan()
             preempted += [group.request.request_id for group in (*plan.preempted, *plan.ended_early)]
             if plan:
-                yield Iteration(now_ps, self._tokens(plan, stale), tuple(preempted), self._free_blocks())
+                yield Iteration(now_ps, self._tokens(plan, stale), tuple(preempted))
                 preempted = []
                 self.outputs.follow(plan, self.scheduler.commit(plan, 1, self.outputs.results(plan, 1)))
                 now_ps += iteration_ps
@@ -55,7 +55,8 @@ class Ours:
     def state(self) -> list[str]:
         """Its requests and its pool now."""
         state, policy = self.scheduler.state, self.scheduler.policy
-        lines = [f"{self._free_blocks()} blocks are not held"]
+        usage = policy.usage()
+        lines = [f"{(usage.total - usage.held) // self.block_size} blocks are not held"]
         for group in state.running.values():
             seq = group.sequences[0]
             blocks = len(policy.table(seq))
@@ -71,10 +72,6 @@ class Ours:
         for chunk in plan.chunks:
             tokens[chunk.group.request.request_id] += chunk.new
         return tokens
-
-    def _free_blocks(self) -> int:
-        usage = self.scheduler.policy.usage()
-        return (usage.total - usage.held) // self.block_size
 
 
 def served(setup: Setup) -> tuple[list[Request], int]:
@@ -122,8 +119,7 @@ class Theirs:
                 if output.total_num_scheduled_tokens:
                     begins_ps, preempted = now_ps + iteration_ps * (len(planned) - 1), tuple(self._preempted)
                     self._preempted = []
-                    num_free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-                    yield Iteration(begins_ps, {int(name): n for name, n in tokens.items()}, preempted, num_free)
+                    yield Iteration(begins_ps, {int(name): n for name, n in tokens.items()}, preempted)
                     if len(planned) < depth:
                         continue
             if planned:

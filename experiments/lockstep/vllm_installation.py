@@ -3,8 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +27,8 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1, "vocab_size": 128,
     "torch_dtype": "float16", "rms_norm_eps": 1e-5,
 }  # fmt: skip
+SCHEDULER = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
+             "scheduler_reserve_full_isl")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,14 @@ def options_of(setup: Setup) -> Options:
     ):  # fmt: skip
         if wrong:
             raise InputError(text)
-    scheduler, block_size = setup.config.scheduler.parameters, int(setup.config.policy.parameters["block_size"])
-    same = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
-            "scheduler_reserve_full_isl", "ignore_eos")  # fmt: skip
+    parameters, block_size = config.scheduler.parameters, int(config.policy.parameters["block_size"])
     return Options(
         num_blocks=setup.pool.num_slots // block_size + 1,
         block_size=block_size,
         max_model_len=setup.model.max_len,
         asynchronous=type(setup.scheduler) is AsyncVllmV1,
-        caches=isinstance(setup.scheduler.policy, OutputCaching),
-        **{name: scheduler[name] for name in same if name in scheduler},
+        caches=isinstance(policy, OutputCaching),
+        **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
 
 
@@ -98,8 +97,7 @@ def make_scheduler(options: Options) -> Any:
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.structured_output import StructuredOutputManager
 
-    with _model_folder(options.max_model_len) as folder:
-        config = _vllm_config(options, folder)
+    config = _vllm_config(options)
     config.cache_config.num_gpu_blocks = options.num_blocks
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
@@ -131,9 +129,7 @@ def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) ->
     _import_quietly()
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-    options = Options(1, 16, max_model_len, 1, max_model_len)
-    with _model_folder(max_model_len) as folder:
-        config = _vllm_config(options, folder)
+    config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
     return get_kv_cache_configs(config, [dict(specs)], [available])[0]
 
@@ -170,26 +166,19 @@ def _import_quietly() -> None:
         raise InputError(f"vllm {release}: does not import: {error} ({HOW})") from error
 
 
-def _vllm_config(options: Options, folder: Path) -> Any:
+def _vllm_config(options: Options) -> Any:
     from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
 
-    model = ModelConfig(
-        model=str(folder), tokenizer=str(folder), skip_tokenizer_init=True, dtype="float16",
-        max_model_len=options.max_model_len,
-    )  # fmt: skip
-    same = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold",
-            "enable_chunked_prefill", "scheduler_reserve_full_isl")  # fmt: skip
-    values = {name: getattr(options, name) for name in same}
-    scheduler = SchedulerConfig(**values, async_scheduling=options.asynchronous, is_encoder_decoder=False)
-    cache = CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caches)
-    return VllmConfig(
-        model_config=model, scheduler_config=scheduler, cache_config=cache, device_config=DeviceConfig("cpu")
-    )
-
-
-@contextmanager
-def _model_folder(max_model_len: int) -> Iterator[Path]:
+    length: dict[str, Any] = {"max_model_len": options.max_model_len}
+    scheduler = {name: getattr(options, name) for name in SCHEDULER}
     with TemporaryDirectory(prefix="lockstep-") as folder:
-        text = json.dumps({**CONFIG, "max_position_embeddings": max_model_len})
+        text = json.dumps({**CONFIG, "max_position_embeddings": options.max_model_len})
         Path(folder, "config.json").write_text(text, encoding="utf-8")
-        yield Path(folder)
+        return VllmConfig(
+            model_config=ModelConfig(folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", **length),
+            scheduler_config=SchedulerConfig(
+                **scheduler, **length, async_scheduling=options.asynchronous, is_encoder_decoder=False
+            ),
+            cache_config=CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caches),
+            device_config=DeviceConfig("cpu"),
+        )

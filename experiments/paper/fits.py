@@ -176,12 +176,12 @@ def shares_us(us: Mapping[Kind, float]) -> tuple[float, float, float]:
     return float(group), float(sequence), float(fork)
 
 
-def split(us: Mapping[Kind, float], plain_s: float = PLAIN_S) -> Split:
+def split(us: Mapping[Kind, float]) -> Split:
     """The shares of sampler and scheduler, as the paper's host takes them."""
     group, sequence, fork = shares_us(us)
     sequence += SCHEDULER_US[1]
     fork += (SCHEDULER_US[6] - 6 * SCHEDULER_US[1]) / forks_a_step(6)
-    host = 1e6 * plain_s / (group + sequence)
+    host = 1e6 * PLAIN_S / (group + sequence)
     return Split(host * group / 1e6, host * sequence / 1e6, fork / sequence, host)
 
 

@@ -138,8 +138,7 @@ def run_studies(
 def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
     """The scorecard of the figures' tables, written too."""
     findings = [f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)]
-    card = scorecard(findings, [name for study in studies for name in study.covers])
-    card = annotated(card, out)
+    card = annotated(scorecard(findings, [name for study in studies for name in study.covers]), out)
     write_text(out / "scorecard.csv", card.to_csv(index=False))
     return card
 

@@ -185,10 +185,9 @@ def what_of(row: Mapping[Any, Any]) -> str:
 def counted(card: pd.DataFrame, column: str = "verdict") -> str:
     """How many judged rows are inside their tolerance, by part; the sum alone would say less than it seems to."""
     judged = card[card[column].isin(["pass", "miss"])]
-    by_part = judged.groupby("part")[column]
-    passed, rows = by_part.apply(lambda verdicts: (verdicts == "pass").sum()), by_part.size()
-    parts = [f"{part} ({meaning}) {passed[part]} of {rows[part]}" for part, meaning in PARTS.items() if part in rows]
-    return "; ".join(parts) if parts else "no published number is judged here"
+    counts = judged[column].eq("pass").groupby(judged["part"]).agg(["sum", "size"]).T
+    parts = [f"{part} ({PARTS[part]}) {' of '.join(map(str, counts[part]))}" for part in PARTS if part in counts]
+    return "; ".join(parts) or "no published number is judged here"
 
 
 def short(value: object) -> str:

@@ -76,16 +76,13 @@ def with_steps(table: pd.DataFrame) -> pd.DataFrame:
     """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts. A
     step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is of
     the same kind, with fewer output tokens: the one whose prompts are nearest and not longer."""
-    found = {}
-    for _, alike in table[table["latency_ms"].notna()].groupby(ALIKE, sort=False):
-        for place, batch in alike.iterrows():
-            fewer = alike[(alike["output_len"] < batch["output_len"]) & (alike["input_len"] <= batch["input_len"])]
-            if len(fewer):
-                more = batch[DIFFERENCES] - fewer.sort_values(["input_len", "output_len"]).iloc[-1][DIFFERENCES]
-                inputs, count, ms, predicted_ms, prompts_ms = more
-                found[place] = (ms - prompts_ms) / count, (predicted_ms - prompts_ms) / count, inputs < count
-    columns = ["step_ms", "predicted_step_ms", "is_decoding"]
-    return table.join(pd.DataFrame.from_dict(found, orient="index", columns=columns))
+    timed = table[table["latency_ms"].notna()].rename_axis("place").reset_index()
+    both = timed.merge(timed, on=ALIKE, suffixes=("", "_0"))
+    both = both[(both["output_len_0"] < both["output_len"]) & (both["input_len_0"] <= both["input_len"])]
+    both = both.sort_values(["input_len_0", "output_len_0"]).groupby("place").tail(1).set_index("place")
+    inputs, count, ms, predicted_ms, prompts_ms = (both[name] - both[f"{name}_0"] for name in DIFFERENCES)
+    steps = {"step_ms": (ms - prompts_ms) / count, "predicted_step_ms": (predicted_ms - prompts_ms) / count}
+    return table.join(pd.DataFrame({**steps, "is_decoding": inputs < count}))
 
 
 def report(table: pd.DataFrame) -> Iterator[str]:

@@ -11,11 +11,12 @@ from testbed.experiments.runs.whole_files import whole
 from testbed.experiments.validation.log_replay import Replayed
 from testbed.experiments.validation.logged_server import high_water
 from testbed.identity import content_hash
+from testbed.metrics import spread
 from testbed.traces.files import plain_or_packed, read_table, seconds
 from testbed.traces.vllm_log import Times, VllmLog
 
-CENTILES = (50, 90, 99)
 KINDS = ("ttft_s", "tpot_s", "e2e_s")
+MEASURES = ("mean", "p50", "p90", "p99")
 PARTS = 4
 NAMES = dict(zip(KINDS, ("TTFT", "TPOT", "latency"), strict=True))
 FILLED = 0.95  # of the pool: memory was short
@@ -41,12 +42,9 @@ class Compared(NamedTuple):
 
 def metrics(times: Times) -> dict[str, float]:
     """TTFT, TPOT and latency by mean and percentile where there are any, and output tokens a second."""
-    found = {}
-    for kind, values in zip(KINDS, (times.ttft_s, times.tpot_s, times.e2e_s), strict=True):
-        if len(values):
-            found[f"{kind}_mean"] = float(values.mean())
-            found |= {f"{kind}_p{p}": float(np.percentile(values, p)) for p in CENTILES}
-    return {**found, "tokens_per_s": float(times.output_len.sum() / times.finish_s.max())}
+    found = {kind: spread(getattr(times, kind)) for kind in KINDS if len(getattr(times, kind))}
+    latencies: dict[str, Any] = {f"{kind}_{name}": values[name] for kind, values in found.items() for name in MEASURES}
+    return {**latencies, "tokens_per_s": float(times.output_len.sum() / times.finish_s.max())}
 
 
 def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Compared]:
@@ -61,9 +59,9 @@ def compare(log: str, real: Times, simulated: Times, label: str = "") -> list[Co
     return rows
 
 
-def over_time(real: Times, simulated: Times, num_parts: int = PARTS) -> Iterator[tuple[str, ...]]:
+def over_time(real: Times, simulated: Times) -> Iterator[tuple[str, ...]]:
     """When each part of the requests arrived, and the errors of its mean TTFT, TPOT and latency in percent."""
-    for part in np.array_split(np.arange(len(real.output_len)), num_parts):
+    for part in np.array_split(np.arange(len(real.output_len)), PARTS):
         if len(part):
             here, there = real.take(part), simulated.take(part)
             rows = {row.metric: f"{row.error_percent:+.1f}%" for row in compare("", here, there)}

@@ -6,7 +6,8 @@ every shipped model that is not plain and whose parts the tables have is importe
 with fp8 K and V. Matrix products are left out, because they are read between rows of a whole grid.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -45,7 +46,6 @@ NUM_BLOCKS = 4096
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
-Means = dict[str, float]
 Row = dict[str, Any]
 PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
          "state_decode", "state_prefill", "experts")  # fmt: skip
@@ -111,7 +111,7 @@ def _config() -> RunConfig:
     return configured(SYSTEM)
 
 
-def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> Means:
+def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> dict[str, float]:
     config = _config()
     gpu = replace(server.gpu, memory_bytes=maxsize)  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
@@ -159,17 +159,17 @@ def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
 
 
 def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_bytes: int) -> Iterator[HeldBack]:
-    kind = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {section.split('_')[0]}"
-    kind = section.split("_")[0] if section in ("experts", "state_decode", "state_prefill") else kind
-    known, measured = rows(rest.profile(), section), rows(whole.profile(), section)
-    here = {key for key, _ in known}
-    time_ps = layer_ps(section, known, whole.model)
-    grids: dict[str, list[Key]] = {}
-    for name, sizes in map(partial(_sizes, section), here):
-        grids.setdefault(name, []).append(sizes)
+    part = section.split("_")[0]
+    of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
+    kind = part if part in ("experts", "state") else of_values
+    known = dict(rows(rest.profile(), section))
+    time_ps = layer_ps(section, list(known.items()), whole.model)
+    grids = defaultdict[str, list[Key]](list)
+    for name, sizes in map(partial(_sizes, section), known):
+        grids[name].append(sizes)
     arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
-    for key, ps in measured:
-        if key not in here:
+    for key, ps in rows(whole.profile(), section):
+        if key not in known:
             name, sizes = _sizes(section, key)
             grid = arrays.get(name)  # some no larger on every axis, and some no smaller
             inside = grid is not None and all(one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes))
@@ -188,22 +188,17 @@ def layer_ps(section: str, points: Rows, model: ModelSpec) -> Callable[[Key], in
     if "prefill" in section:
         prompts = PrefillTable(points, 1)
         return lambda key: prompts(((key[1], key[2]),) * key[0])
-    if section == "experts":
-        names = dict.fromkeys(key[0] for key, _ in points)
-        curves: Mapping[str, Knots] = {name: Knots((k[1], ps) for k, ps in points if k[0] == name) for name in names}
-        return lambda key: curves[key[0]](key[1])
-    if section == "state_decode":
-        curve = Knots((key[0], ps) for key, ps in points)
-        return lambda key: curve(key[0])
-    if section == "decode_attention":
-        decodes = DecodeTable(points, 1)
-        return lambda key: decodes.span(Work(key[0], key[1], -(-key[1] // key[0])), 0).first_ps
-    assert model.window is not None
-    size, windows = model.window.size, WindowTable(points, model.window.size, 1)
+    if not section.endswith("decode_attention"):  # by their last axis
+        kinds = dict.fromkeys(key[:-1] for key, _ in points)
+        curves = {kind: Knots((key[-1], ps) for key, ps in points if key[:-1] == kind) for kind in kinds}
+        return lambda key: curves[key[:-1]](key[-1])
+    size = model.window.size if model.window else UNBOUNDED
+    in_window = section.startswith("window")
+    span = WindowTable(points, size, 1).span if in_window else partial(DecodeTable(points, 1).span, saved=0)
 
-    def window(key: Key) -> int:
+    def decode(key: Key) -> int:
         n, mean = key[0], key[1] // key[0]
         reads = WindowReads(size, n * min(mean, size), n if mean < size else 0, UNBOUNDED)
-        return windows.span(Work(n, key[1], mean, windows=(reads,))).first_ps
+        return span(Work(n, key[1], mean, windows=(reads,))).first_ps
 
-    return window
+    return decode

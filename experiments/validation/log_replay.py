@@ -122,22 +122,13 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     gpu = GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device)
     if gpu is None:
         raise InputError(f"no data sheet of {device}: name its server (server=...), or import it again with --gpu")
-    return {
-        "_target_": "testbed.core.specs.ServerSpec",
-        "name": gpu.name,
-        "gpu": {"_target_": "testbed.core.specs.GpuSpec", **asdict(gpu)},
-        "num_gpus": profile["num_gpus"],
-        "kv_memory_gib": {},
-        "num_blocks": None,
-        "memory_utilization": utilization,
-        "workspace_gib": ServerConfig.default("workspace_gib"),
-    }
+    return asdict(ServerConfig(gpu.name, gpu, profile["num_gpus"], memory_utilization=utilization))
 
 
 def meta_of(log: VllmLog) -> Mapping[str, Any]:
     """meta.json in the log's folder, empty where there is none."""
     path = plain_or_packed(Path(log.path).with_name("meta.json"))
-    found = read_json(str(path)) if path else {}
+    found = read_json(str(path)) if path else None
     return found if isinstance(found, dict) else {}
 
 

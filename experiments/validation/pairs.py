@@ -53,9 +53,8 @@ class Sides(NamedTuple):
         percent = 100 * (self.ours / self.real - 1).where(self.real != 0)
         return percent.assign(**{POINTS: 100 * (self.ours - self.real)[POINTS]})
 
-    def up_to_knee(self, yes: bool) -> "Sides":
-        """The pairs up to KNEE, or those beyond it."""
-        chosen = (self.real.index.get_level_values("load") <= KNEE) == yes
+    def of(self, chosen: Any) -> "Sides":
+        """These pairs alone."""
         return Sides(self.real[chosen], self.ours[chosen])
 
 
@@ -105,7 +104,8 @@ def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[
 
 def section(sides: Sides) -> str:
     """Both tables in Markdown, and what they say about the goals."""
-    below, above = sides.up_to_knee(True), sides.up_to_knee(False)
+    is_below = sides.real.index.get_level_values("load") <= KNEE
+    below, above = sides.of(is_below), sides.of(~is_below)
     return "\n".join([*_markdown(_compared(below)), "", *_verdicts(below), "", *_overloads(above)])
 
 
@@ -130,21 +130,18 @@ def _overloads(sides: Sides) -> Iterator[str]:
     """The ranges of simulated and measured values over the seeds, bold where the simulated mean is outside; and how
     many figures are inside, as means over the seeds and seed by seed."""
     cells, means, each = [], list[bool](), list[bool]()
-    for (about, load), real in sides.real.groupby(INDEX[1:], sort=False):
+    seeds = sides.real.groupby(INDEX[1:], sort=False).filter(lambda rows: len(rows) > 1)
+    for (about, load), real in seeds.groupby(INDEX[1:], sort=False):
         ours, line = sides.ours.loc[real.index], [str(about), f"{load:g}"]
-        for name in JUDGED if len(real) > 1 else ():
-            low, high = real[name].min(), real[name].max()
-            if pd.isna(low):
-                line.append("-")
-                continue
-            inside = ours[name].between(low * (1 - WIDER), high * (1 + WIDER))
-            is_mean_inside = low * (1 - WIDER) <= ours[name].mean() <= high * (1 + WIDER)
-            spans = ((ours[name].min(), ours[name].max()), (low, high))
-            cell = " / ".join(f"{_value(name, least)} to {_value(name, most)}" for least, most in spans)
-            line.append(cell if is_mean_inside else f"**{cell}**")
-            if high or ours[name].any():
-                means, each = [*means, is_mean_inside], [*each, *inside]
-        cells += [line] if len(real) > 1 else []
+        for name in JUDGED:
+            both = ours[name], real[name]
+            low, high = real[name].min() * (1 - WIDER), real[name].max() * (1 + WIDER)
+            is_mean_inside = low <= ours[name].mean() <= high
+            cell = " / ".join(f"{_value(name, side.min())} to {_value(name, side.max())}" for side in both)
+            line.append("-" if pd.isna(low) else cell if is_mean_inside else f"**{cell}**")
+            if not pd.isna(low) and (high or ours[name].any()):
+                means, each = [*means, is_mean_inside], [*each, *ours[name].between(low, high)]
+        cells.append(line)
     yield from _markdown(cells)
     yield ""
     yield (

@@ -8,7 +8,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.auto import shipped
-from testbed.cost.derive import derive
+from testbed.cost.derive import derive, measured
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.validation.deviations import Compared, compare
 from testbed.experiments.validation.log_replay import FRONT_END, US
@@ -17,7 +17,7 @@ from testbed.identity import content_hash
 from testbed.traces.vllm_log import Times, VllmLog
 
 FEWEST = 10  # requests on each side of a log that is split
-UNSCALED = ("unequal_lengths", "overhead", "all_reduce", "swap")  # shares, software, links: no kernels
+UNSCALED = {"unequal_lengths", "overhead", "all_reduce", "swap"}  # shares, software, links: no kernels
 NAMES = dict(zip(FRONT, FRONT_END, strict=True))
 Profile = dict[str, Any]
 
@@ -91,25 +91,16 @@ def with_software(profile: Mapping[str, Any], fitted: Fitted, paths: list[str]) 
     points = [[NAMES.get(name, name), fitted.times_s.get(name, 0.0) * US] for name in (*KEYS, *FRONT)]
     overhead = {"covers": "as named", "axes": ["what"], "columns": ["us"],
                 "note": "software times fitted on logs of a server", "points": points}  # fmt: skip
-    logs = {path: content_hash(path) for path in paths}
-    slowness = {logs[path]: value for path, value in fitted.slowness.items()}
-    return {
-        **profile,
-        "sections": {**profile["sections"], "overhead": overhead},
-        "fingerprint": {
-            **profile["fingerprint"],
-            "software_fitted_on": {Path(path).name: digest for path, digest in logs.items()},
-            **({"slowness": slowness} if slowness else {}),
-        },
-    }
+    fitted_on = {"software_fitted_on": {Path(path).name: content_hash(path) for path in paths}}
+    slowness = {content_hash(path): value for path, value in fitted.slowness.items()}
+    origin = {**profile["fingerprint"], **fitted_on, **({"slowness": slowness} if slowness else {})}
+    return {**profile, "sections": {**profile["sections"], "overhead": overhead}, "fingerprint": origin}
 
 
 def scaled(profile: Mapping[str, Any], factor: float) -> dict[str, Any]:
     """The profile with `factor` times its kernels' times."""
     sections = dict(profile["sections"])
-    for name, section in sections.items():
-        if name not in UNSCALED:
-            width = len(section["axes"])
-            points = [[*row[:width], *(round(factor * us, 3) for us in row[width:])] for row in section["points"]]
-            sections[name] = {**section, "points": points}
+    for name in sections.keys() - UNSCALED:
+        points = [[*key, *(round(factor * us, 3) for us in times)] for key, times in measured(sections[name])]
+        sections[name] = {**sections[name], "points": points}
     return {**profile, "sections": sections}

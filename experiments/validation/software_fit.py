@@ -232,13 +232,11 @@ def _counts(
     tokens = steps * spans["decode_seqs"] + spans["prefill_tokens"]
     each = {"iteration": steps, "request": steps * spans["running"], "token": tokens}
     busy, nothing = spans["duration_s"], np.zeros(len(steps))
+    moving = [(1.0 if problem.scales else slow) * each.get(name, nothing) for name in problem.names]
     if problem.scales:
-        moving = [each.get(name, nothing) for name in problem.names]
         moving.append(busy - sum(times.get(name, 0.0) / slow * count for name, count in each.items()))
     else:
-        moving = [slow * each.get(name, nothing) for name in problem.names]
-        shares = [float(one == log) if log else -slow / slowness[one] for one in problem.free]
-        moving += [share * busy for share in shares]
+        moving += [(float(one == log) if log else -slow / slowness[one]) * busy for one in problem.free]
     begun = spans["start_s"]
     moments = np.stack([begun, begun + busy], axis=1).ravel()
     sums = [np.cumsum(np.stack([nothing, one], axis=1).ravel()) for one in moving]

@@ -67,9 +67,9 @@ def test_a_formula_s_shares_are_found_and_scaled_to_a_plain_request():
     """100 us a group, 10 a sequence, 30 a fork; with the scheduler's 20 a sequence a plain request takes 130 us."""
     us = sampler(100, 10, 30)
     assert shares_us(us) == pytest.approx((100, 10, 30))
-    found = split(us, 260e-6)
-    assert found.host == pytest.approx(2)
-    assert (found.request_s, found.sequence_s) == pytest.approx((200e-6, 60e-6))
+    found = split(us)
+    assert found.host == pytest.approx(PLAIN_S / 130e-6)
+    assert (found.request_s, found.sequence_s) == pytest.approx((PLAIN_S * 10 / 13, PLAIN_S * 3 / 13))
     assert found.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
 
 

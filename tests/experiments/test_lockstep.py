@@ -35,10 +35,7 @@ def setup_of(*overrides, requests):
 
 def many(count):
     random = Random(1)
-    return [
-        Request(i, i * 3 * ITERATION_PS, random.randint(1, 18), random.randint(1, 12))
-        for i in range(count)
-    ]  # fmt: skip
+    return [Request(i, i * 3 * ITERATION_PS, random.randint(1, 18), random.randint(1, 12)) for i in range(count)]
 
 
 def test_shortest_workload_distinguishes_two_schedulers():

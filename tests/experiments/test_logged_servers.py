@@ -90,13 +90,8 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     assert [one["fingerprint"]["source"] for one in (here, there)] == ["measured", "derived"]
     assert there["fingerprint"]["device"] == "a100-80gb"
     unknown = {**here, "gpu": None, "fingerprint": {**here["fingerprint"], "device": "Toy"}}
-    refuses(
-        "--from: there is no data sheet of Toy, so no profile can be derived for l4",
-        carried,
-        unknown,
-        None,
-        gpu_named("l4"),
-    )
+    said = "--from: there is no data sheet of Toy, so no profile can be derived for l4"
+    refuses(said, carried, unknown, None, gpu_named("l4"))
     assert carried(unknown, None, None)["gpu"] is None
     assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
     log = str(PROFILES / "h200-opt-13b-tp1.json")  # any file

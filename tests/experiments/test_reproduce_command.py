@@ -63,6 +63,19 @@ def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_pro
     assert all(path.read_bytes() == content for path, content in drawn.items())
 
 
+def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(testbed, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies)))
+    place = "fig18a", "attention kernel batch 8 and 32 context 64..256", "paged vs contiguous", "kernel_overhead"
+    kernels = Finding(*place, (22.0, 24.0))
+    monkeypatch.setattr(reproduction, "score", lambda *_: scorecard([kernels], ["fig18a"]))
+    testbed.done("reproduce", "fig2", "agent_sessions", "--profile", "h200-llama-13b-tp1")
+    ran = [(profile, [study.name for study in studies]) for profile, studies in ran]
+    assert ran == [(None, ["fig2", "agent_sessions"]), ("h200-llama-13b-tp1", ["fig2"])]
+    card = pd.read_csv(tmp_path / "results" / "scorecard.csv")
+    assert (card["simulated"].any(), card["simulated on h200"].any()) == (True, False)
+
+
 @pytest.mark.slow
 def test_fig13_is_close_with_embedded_lengths(card):
     rows = card("fig13")
@@ -111,6 +124,26 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
     refuses(r"x: no judged row of \('fig1', 'c'\) in \['figure', ", unknown.row_keys)
 
 
+<<<<<<< HEAD
+=======
+def test_only_the_curves_of_a_row_are_run():
+    study = load("fig12").only([FIG12])
+    labels = [f"fig12b opt-66b sharegpt {system}" for system in ("orca-max", "vllm")]
+    assert [task.label for task in study.tasks(1)] == labels
+
+
+def test_every_recovery_alternative_has_a_cost(tmp_path):
+    """The costs next to the paper's machine are of other GPUs, which need not have the same options."""
+    touching = [other for other in reproduction.alternatives() if "fig19a" in other.rows and other.run]
+    assert touching
+    for other in touching:
+        study = load("fig19").only([key for key in other.row_keys() if key[0] == "fig19a"])
+        study.block_sizes = [16]
+        (task,) = study.tasks(1)
+        assert reproduction.under(task, other.run).work(RunStore(tmp_path))
+
+
+>>>>>>> lean-exper
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
     (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
     tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
@@ -163,7 +196,4 @@ def test_confidence_interval_of_three_values():
     halves = ["12.71", "2.48", "1.30", "0.88", "0.66", "0.53", "0.45", "0.38", "0.34"]  # Student's t of 2 to 10 values
     found = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
     assert found == [*(f"-{half} to {half}" for half in halves), ""]
-
-
-def test_interval_covers_the_bisection_precision():
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"

@@ -21,7 +21,7 @@ TWO = ("trace.num_sessions=2", "arrivals.at_once=2")  # sessions
 def small(name, *words, **changes):
     """The study with these options of its runs more, and these values."""
     study = load(name)
-    return replace(study, common=[*getattr(study, "common", ()), *words], **changes)
+    return replace(study, common=[*study.common, *words], **changes)
 
 
 def curves():

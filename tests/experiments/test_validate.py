@@ -66,9 +66,8 @@ def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulat
 
 
 def test_assumed_server_settings_and_large_errors_are_reported(testbed, tmp_path, profile, simulated_log, request):
-    (tmp_path / "meta.json").write_text(
-        json.dumps({"engine_kwargs": {"max_num_seqs": 7, "max_num_batched_tokens": None}})
-    )
+    limits = {"max_num_seqs": 7, "max_num_batched_tokens": None}
+    (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": limits}))
     line = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "cost.choices.overhead_s=1e-3")
     for word, said in (("server.num_block=9", "server.num_blocks"), ("trace=csv", "the log has every request and its")):
         assert said in testbed.refused("validate", *line, word)

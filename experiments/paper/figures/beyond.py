@@ -95,11 +95,11 @@ def mooncake(table: pd.DataFrame) -> Figure:
 
 
 def _orders(axes: Axes, table: pd.DataFrame, quantity: str, scale: float, marker: str = "") -> None:
-    sizes = sorted(set(table["num_blocks"]))
     for order, (label, color, line) in ORDERS.items():
-        curve = table[table["order"] == order].groupby("num_blocks")[quantity].mean().reindex(sizes)
-        if curve.notna().any():
-            axes.plot(curve.index, scale * curve, line, color=color, label=label, marker=marker, markersize=3)
+        curve = table[table["order"] == order]
+        if len(curve):
+            values = scale * curve[quantity]
+            axes.plot(curve["num_blocks"], values, line, color=color, label=label, marker=marker, markersize=3)
 
 
 def agent_sessions(table: pd.DataFrame, panels: Mapping[str, tuple[float, str]]) -> Figure:

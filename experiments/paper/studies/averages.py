@@ -22,7 +22,6 @@ class Averages(Study):
     """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by default. ratios:
     published rows whose system is `one vs other` and whose quantity ends in `_ratio`."""
 
-    common: Sequence[str]
     systems: Sequence[str]
     panels: Sequence[dict[str, Any]]
     quantities: Sequence[str]
@@ -89,7 +88,6 @@ class Savings(Averages):
 class Saturation(Study):
     """One run for each system and limit; a system whose memory does not fit as many stops growing."""
 
-    common: Sequence[str]
     systems: Mapping[str, str]
     batch_sizes: Sequence[int]
 

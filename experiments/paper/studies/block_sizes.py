@@ -30,36 +30,16 @@ PEAK = "20 ms for 256 tokens of 13B parameters would be more than the A100's pea
 
 @dataclass(kw_only=True)
 class BlockSizes(Study):
-    """Every variant at every block size. `best` and `compare` say what the paper claims of the curves."""
+    """Every variant at every block size."""
 
     figure: str
-    common: Sequence[str]
     block_sizes: Sequence[int]
     variants: Sequence[Mapping[str, Any]]
-    best: Sequence[Mapping[str, Any]] = ()
-    compare: Mapping[str, Any] | None = None
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{study.figure} {variant[setting]} {variant[system]}, blocks of {size}, seed {seed}"
         seeds = range(num_seeds or 1)
         return self.each(label, self.latency, variant=self.variants, size=self.block_sizes, seed=seeds)
-
-    def only(self, rows: Collection[RowKey]) -> Self:
-        """The claims of these rows, and the curves that they are about."""
-        settings = {setting for figure, setting, _, _ in rows if figure == self.figure}
-        best = [claim for claim in self.best if claim["setting"] in settings]
-        compare = self.compare if self.compare and self.compare["setting"] in settings else None
-        curves = {(claim["setting"], "vllm") for claim in best}
-        curves |= {(compare["setting"], name) for name in COMPARED} if compare else set()
-        variants = [v for v in self.variants if (v["setting"], v["system"]) in curves]
-        return replace(self, best=best, compare=compare, variants=variants)
-
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        if not (self.best or self.compare):
-            return []
-        curves = table.groupby(["setting", "system", "block_size"])["simulated"].mean()
-        found = [best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best]
-        return found + ([comparable_sizes(self.figure, self.compare, curves)] if self.compare else [])
 
     def latency(self, store: RunStore, variant: Mapping[str, Any], size: int, seed: int) -> list[Row]:
         """The mean normalized latency of one run."""
@@ -110,24 +90,34 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
 
 @dataclass(kw_only=True)
 class KernelCost(BlockSizes):
-    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results."""
+    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results. best: what the paper claims
+    of the curves."""
 
+    best: Sequence[Mapping[str, Any]]
     bench: str
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         return [Task("fig18a", partial(measured_kernels, bench=self.bench)), *super().tasks(num_seeds)]
 
+    def only(self, rows: Collection[RowKey]) -> Self:
+        """The claims of these rows, and the curves that they are about."""
+        best = [claim for claim in self.best if (self.figure, claim["setting"]) in {key[:2] for key in rows}]
+        curves = [(claim["setting"], "vllm") for claim in best]
+        return replace(self, best=best, variants=[v for v in self.variants if (v["setting"], v["system"]) in curves])
+
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         times = table[table["figure"] == "fig18a"].pivot_table(
             index=["batch", "context"], columns="system", values="simulated"
         )
-        overhead = 100 * (times["paged"] / times["contiguous"] - 1)
-        design = 100 * (times["paper"] / times["contiguous"] - 1)
+        over = 100 * (times.div(times["contiguous"], axis=0) - 1)
+        served = table[table["figure"] == self.figure]
+        curves = served.groupby(["setting", "system", "block_size"])["simulated"].mean()
+        ours, theirs = (tuple(over[name].tolist()) for name in ("paged", "paper"))
         place = "fig18a", "attention kernel batch 8 and 32 context 64..256"
         return [
-            Finding(*place, "paged vs contiguous", "kernel_overhead", tuple(map(float, overhead)), note=OURS),
-            Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", tuple(map(float, design)), note=THEIRS),
-            *super().findings(table[table["figure"] == self.figure]),
+            Finding(*place, "paged vs contiguous", "kernel_overhead", ours, note=OURS),
+            Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", theirs, note=THEIRS),
+            *(best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best),
         ]
 
 
@@ -147,7 +137,10 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
     """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`. drawn_share:
-    what the published figure shows of a measured recompute; findings are compared with the figure."""
+    what the published figure shows of a measured recompute; findings are compared with the figure. compare: what the
+    paper claims of the curves."""
+
+    compare: Mapping[str, Any]
 
     num_tokens: int
     machines: Mapping[str, Sequence[str]]
@@ -160,7 +153,8 @@ class Recovery(BlockSizes):
 
     def only(self, rows: Collection[RowKey]) -> Self:
         """Published times are of the first machine; an alternative to it need not apply to the others."""
-        return replace(super().only(rows), machines=dict(islice(self.machines.items(), 1)))
+        variants = [v for v in self.variants if v["system"] in COMPARED and self.figure in {key[0] for key in rows}]
+        return replace(self, variants=variants, machines=dict(islice(self.machines.items(), 1)))
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         first = next(iter(self.machines))
@@ -173,12 +167,14 @@ class Recovery(BlockSizes):
         sizes = "fig19a", "block sizes 1..256"
         flat = 1 - float(recompute.max() / recompute.min() - 1) / FLAT
         excess = float(100 * (recompute / swap - 1).max())
+        served = table[table["figure"] == self.figure]
+        curves = served.groupby(["setting", "system", "block_size"])["simulated"].mean()
         return [
             Finding(*sizes, "recompute", "overhead", float(recompute.mean()), flat, note=PEAK),
             Finding(*sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near),
             Finding("fig19a", "all block sizes", "recompute vs swap", "overhead_excess_max", excess, note=PEAK),
-            *tails_over_whole(self.figure, table[table["figure"] == self.figure]),
-            *super().findings(table[table["figure"] == self.figure]),
+            *tails_over_whole(self.figure, served),
+            *([comparable_sizes(self.figure, self.compare, curves)] if len(served) else []),
         ]
 
     def recoveries(self, store: RunStore) -> list[Row]:

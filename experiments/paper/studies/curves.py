@@ -26,7 +26,6 @@ class Curves(Study):
     are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals. The grids of
     rates are the artifact's, but for those of the systems in own_grids."""
 
-    common: Sequence[str]
     panels: Sequence[Mapping[str, Any]]
     ratios: Sequence[Mapping[str, Any]]
     limit: float = 1.0

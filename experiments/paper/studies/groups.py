@@ -31,7 +31,6 @@ class Groups(Study):
     tokens that a prefill takes at a time; the last token comes by a decode step. stateless: rules that cannot store a
     state. words: what a model needs in a rule."""
 
-    common: Sequence[str]
     traces: Mapping[str, Sequence[str]]
     models: Sequence[str]
     words: Mapping[str, Sequence[str]]
@@ -106,7 +105,6 @@ class HitUnits(Study):
     """A unit is a block of the policy. vLLM's law: the units before the last token, less those `dropped` at the end.
     Lengths are the multiples of `step` tokens up to the longest of the `marked` ones, and these."""
 
-    common: Sequence[str]
     models: Sequence[str]
     dropped: Sequence[int]
     marked: Sequence[int]

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import pandas as pd
 
@@ -28,24 +27,16 @@ class OpenSessions(Study):
     """What the open sessions need is the mean prompt of all requests, times the sessions at once. The pool on the GPUs
     is device_share of that."""
 
-    common: Sequence[str]
     device_share: float
 
-    def config(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:
-        """The config of a run with these words more."""
-        config = self._configured(store, words, values or {})
-        pools = {config.model.name: self.device_share * self.live_gib(store)}
-        return replace(config, server=replace(config.server, kv_memory_gib=pools))
-
-    def live_gib(self, store: RunStore) -> float:
-        """What the open sessions need, in GiB."""
-        config = self._configured(store, ["policy=prefix_caching"], {})
-        mean = float(make_workload(config).rows.prompt_len.mean())
-        return int(config.arrivals.parameters["at_once"]) * mean * config.model.kv_bytes_per_token / GIB
-
-    def _configured(self, store: RunStore, words: Sequence[str], values: Mapping[str, Any]) -> RunConfig:
+    def config(self, store: RunStore, words: Sequence[str]) -> tuple[RunConfig, float]:
+        """The config of a run with these words more, and what its open sessions need, in GiB."""
         path = self.given_files(store, [SESSIONS])[SESSIONS]
-        return configured((*self.common, *words), {"trace.path": path, **values})
+        config = configured((*self.common, *words), {"trace.path": path})
+        mean = float(make_workload(config).rows.prompt_len.mean())
+        live_gib = int(config.arrivals.parameters["at_once"]) * mean * config.model.kv_bytes_per_token / GIB
+        pools = {config.model.name: self.device_share * live_gib}
+        return replace(config, server=replace(config.server, kv_memory_gib=pools)), live_gib
 
 
 def measures(measured: Measured) -> Row:
@@ -87,9 +78,10 @@ class StoreRules(OpenSessions):
     def ruled(self, store: RunStore, rule: str, ratio: float) -> tuple[RunConfig, float]:
         """The config of a run, and the GiB of its tier."""
         if rule == NO_TIER:
-            return self.config(store, self.no_tier), 0.0
-        dram_gib = self.live_gib(store) / ratio
-        return self.config(store, (*self.tier, *self.rules[rule]), {"server.tiers.dram.size_gib": dram_gib}), dram_gib
+            return self.config(store, self.no_tier)[0], 0.0
+        config, live_gib = self.config(store, (*self.tier, *self.rules[rule]))
+        tiers = {name: replace(tier, size_gib=live_gib / ratio) for name, tier in (config.server.tiers or {}).items()}
+        return replace(config, server=replace(config.server, tiers=tiers)), live_gib / ratio
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         curves = compared(table).query("rule != @NO_TIER")
@@ -125,8 +117,8 @@ class TimeToLive(OpenSessions):
 
     def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
         """One simulation; times in seconds."""
-        words = self.systems[system] if time_s is None else ("scheduler=time_to_live",)
-        config = self.config(store, words, {} if time_s is None else {"scheduler.time_to_live_s": time_s})
+        lives = ("scheduler=time_to_live", f"scheduler.time_to_live_s={time_s}")
+        config, _ = self.config(store, self.systems[system] if time_s is None else lives)
         row = measures(store.measured(config))
         requests = pd.read_csv(store.folder / row["run"] / "requests.csv")
         jobs = sessions(requests, requests.set_index("request_id")["session"])

@@ -34,12 +34,10 @@ WAYS = {OUT: "to the host", INTO: "from the host"}
 class EvictionOrders(Study):
     """One run for each eviction order and pool size; a pool is a cache: free, used and cached blocks together."""
 
-    common: Sequence[str]
     orders: Sequence[str]
 
-    def config(self, store: RunStore, trace: str, order: str, overrides: Sequence[str] = ()) -> RunConfig:
+    def config(self, order: str, path: str | None, overrides: Sequence[str] = ()) -> RunConfig:
         """The config of runs with this order, on the trace's file where one was given."""
-        path = dict(store.lengths).get(trace)
         words = (*self.common, *overrides, f"eviction@policy.eviction={order}")
         return configured(words, {"trace.path": path} if path else None)
 
@@ -69,11 +67,11 @@ class PrefixCache(EvictionOrders):
 
     def replayed(self, store: RunStore, order: str) -> list[Row]:
         """The curve of one order."""
-        trace = next((name for name in self.traces if name in dict(store.lengths)), list(self.traces)[-1])
-        config = self.config(store, trace, order, self.traces[trace]["overrides"])
+        files = dict(store.lengths)
+        trace = next((name for name in self.traces if name in files), list(self.traces)[-1])
+        config = self.config(order, files.get(trace), self.traces[trace]["overrides"])
         rows, size = make_workload(config).rows, block_size(config)
-        prompts = list(prompts_of(rows, size))
-        table = []
+        prompts, table = list(prompts_of(rows, size)), []
         for num_blocks in self.traces[trace]["replay_blocks"]:
             result = replay(prompts, num_blocks, config.policy.parameters["eviction"].make("eviction"))
             tokens = sum(result.hits) * size / rows.prompt_len.sum()
@@ -98,14 +96,13 @@ class AgentSessions(EvictionOrders):
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
         """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
-        self.given_files(store, [SESSIONS])
-        config = self.config(store, SESSIONS, order)
-        pool_bytes = (num_blocks * block_size(config) + 1) * config.model.kv_bytes_per_token
-        pools = {config.model.name: pool_bytes / GIB}
+        config = self.config(order, self.given_files(store, [SESSIONS])[SESSIONS])
+        size = block_size(config)
+        pools = {config.model.name: (num_blocks * size + 1) * config.model.kv_bytes_per_token / GIB}
         measured = store.measured(replace(config, server=replace(config.server, kv_memory_gib=pools)))
-        counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks}
+        counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks, "block_size": size}
         found = {"hit_rate": counts["hit_tokens"] / counts["tokens"], "evictions": counts["evictions"]}
-        return [{**place, "block_size": block_size(config), **found, **measures(measured)}]
+        return [{**place, **found, **measures(measured)}]
 
 
 @dataclass(kw_only=True)
@@ -114,7 +111,6 @@ class Tiers(Study):
     untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which has a copy of what the
     GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay."""
 
-    common: Sequence[str]
     traces: Mapping[str, Sequence[str]]
     systems: Mapping[str, Sequence[str]]
     dram_gib: Sequence[float]
@@ -156,7 +152,6 @@ class Tiers(Study):
 class TransferSizes(Study):
     """num_tokens tokens in blocks that lie anywhere, on the GPU and on the host."""
 
-    common: Sequence[str]
     num_tokens: int
     block_sizes: Sequence[int]
     methods: Sequence[str]
@@ -166,7 +161,7 @@ class TransferSizes(Study):
 
     def times(self, store: RunStore) -> list[Row]:
         """A row for each way, method and block size."""
-        config = configured((*self.common, *store.overrides))
+        config = configured(self.common)
         link = measured_link(config.model, config.server)
         if link is None:
             raise InputError(f"{self.name}: {config.server.gpu.name} names no measured transfers")

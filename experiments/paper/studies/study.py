@@ -49,13 +49,14 @@ class Task(NamedTuple):
 class Study(ABC):
     """One figure's experiment. title: what a report calls the figure. `covers` lists the figure names in
     paper/reference.csv that it answers. drawing: the function that draws its table; looks: what that takes besides,
-    such as the panels' titles and colours."""
+    such as the panels' titles and colours. common: options of all its runs."""
 
     name: str
     title: str
     covers: Sequence[str]
     drawing: str
     looks: Mapping[str, Any] = field(default_factory=dict)
+    common: Sequence[str] = ()
 
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
