@@ -29,17 +29,13 @@ class Knots:
         part.slopes = [round(slope * share) for slope in self.slopes]
         return part
 
-    def segment(self, x: int) -> int:
-        """Index of the piece of x >= 0; the last one has no end."""
-        return min(bisect_right(self.x, x) - 1, len(self.slopes) - 1)
-
     def __call__(self, x: int) -> int:
-        i = self.segment(x)
-        return self.y[i] + self.slopes[i] * (x - self.x[i])
+        return self.piece(x)[0]
 
     def piece(self, x: int) -> tuple[int, int, int]:
-        """The value at x, the slope there, and the first count that belongs to the next piece."""
-        i, slopes = self.segment(x), self.slopes
+        """The value at x >= 0, the slope there, and the first count that belongs to the next piece."""
+        slopes = self.slopes
+        i = min(bisect_right(self.x, x), len(slopes)) - 1
         end = self.x[i + 1] if i + 1 < len(slopes) else UNBOUNDED
         return self.y[i] + slopes[i] * (x - self.x[i]), slopes[i], end
 
@@ -85,6 +81,20 @@ class Axis:
         y_low, y_high = self._functions[low](*others), self._functions[high](*others)
         time_ps = blend(low, high, x, y_low, y_high)
         return time_ps if x <= high else max(y_high, time_ps)
+
+
+def surface(
+    points: Iterable[tuple[Sequence[int], int]],
+    num_axes: int,
+    curve: Callable[[list[tuple[int, int]]], Callable[..., int]],
+) -> Callable[..., int]:
+    """A function of the points' counts: an Axis for each of the first num_axes, then a curve over the last count."""
+    if not num_axes:
+        return curve([(key[0], cost) for key, cost in points])
+    by_first: dict[int, list[tuple[Sequence[int], int]]] = {}
+    for key, cost in points:
+        by_first.setdefault(key[0], []).append((key[1:], cost))
+    return Axis({first: surface(rest, num_axes - 1, curve) for first, rest in by_first.items()})
 
 
 def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:

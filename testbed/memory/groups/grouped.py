@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.errors import InputError, UnsupportedError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     NO_GROWTH,
@@ -60,8 +60,7 @@ class Grouped(MemoryPolicy):
         watermark: float = 0.01,
         window_share: float = WINDOW_SHARE,
     ) -> None:
-        if block_size < 1:
-            raise InputError(f"block_size={block_size}: must be at least 1 token")
+        check_least(1, block_size=block_size)
         if page_rule not in RULES:
             raise InputError(f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})")
         if page_rule != FIXED and window_share != WINDOW_SHARE:

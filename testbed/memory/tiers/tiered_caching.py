@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
@@ -51,8 +51,7 @@ class TieredCaching(PrefixCaching):
         prefetch: int = 0,
         hash_of: HashOf = hash,
     ) -> None:
-        if prefetch < 0:
-            raise InputError(f"policy.prefetch={prefetch}: must be a number of waiting requests, at least 0")
+        check_least(0, prefetch=prefetch)
         self._spec = pool
         self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
