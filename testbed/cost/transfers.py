@@ -45,8 +45,6 @@ class SizedTable:
             return 0
         if block_size > self._sizes[-1]:
             block_size, num_blocks = self._sizes[-1], num_blocks * -(-block_size // self._sizes[-1])
-        if block_size in self._curves:
-            return self._curves[block_size](num_blocks)
         low, high = bracket(self._sizes, block_size)
         return max(0, blend(low, high, block_size, self._curves[low](num_blocks), self._curves[high](num_blocks)))
 

@@ -80,7 +80,10 @@ class Grouped(MemoryPolicy):
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
         self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
-        self._longest = bisect_left(range(1, self._max_len + 1), True, key=self._is_too_long)
+        nothing, sizes = self.pages.nothing, range(1, self._max_len + 1)
+        self._longest = bisect_left(
+            sizes, True, key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing)
+        )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
@@ -92,8 +95,8 @@ class Grouped(MemoryPolicy):
             if self._fits_with(hit, needed):
                 self._hold(seqs[0], hit)
                 self._ensure_free(needed)
-                new = [self.pages.take(i, count) for i, count in enumerate(needed)]
-                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, hit, new)
+                pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
+                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, list(hit.dropped), pages)
                 return [Grant(hit.num_tokens)]
         return Refusal.LATER
 
@@ -168,9 +171,6 @@ class Grouped(MemoryPolicy):
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
-
-    def _is_too_long(self, num_tokens: int) -> bool:
-        return not self.pages.fits(self._blocks(0, num_tokens, is_new=True), self.pages.nothing, self.pages.nothing)
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
         """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""

@@ -10,7 +10,7 @@ from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
+from testbed.memory.prefix_cache.prefix_index import Content, Node
 
 
 class OutputCaching(PrefixCaching):
@@ -33,11 +33,10 @@ class OutputCaching(PrefixCaching):
         block_size: int = 16,
         watermark: float = 0.0,
         eviction: EvictionOrder | None = None,
-        hash_of: HashOf = hash,
         uncached_first: bool = False,
     ) -> None:
         self._uncached_first = uncached_first
-        super().__init__(pool, block_size, watermark, eviction, hash_of)
+        super().__init__(pool, block_size, watermark, eviction)
         self._alone: set[int] = set()
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
@@ -59,14 +58,15 @@ class OutputCaching(PrefixCaching):
         self._alone.discard(seq.seq_id)
         super().release(seq)
 
-    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
+    def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:
         if type(order) is Lru:
-            return LastUsePool(num_blocks, self._uncached_first, hash_of)
-        return super()._make_cache(num_blocks, order, hash_of)
+            return LastUsePool(num_blocks, self._uncached_first)
+        return super()._make_cache(num_blocks, order)
 
-    def _contents(self, seq: Seq) -> Sequence[Content]:
-        named = super()._contents(seq)
-        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size)) if named is None else named
+    def _contents(self, seq: Seq) -> Sequence[Content] | None:
+        if seq.prompt_ids is not None or seq.registered_prefix in self._tables.prefixes:
+            return super()._contents(seq)
+        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size))
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
