@@ -144,14 +144,11 @@ class ChatFitted(Chat):
 
 def interleave(starts: Column, new_probability: float, random: Random) -> Column:
     """Every turn once, in order of arrival; conversations start in their order, at most one per arrival."""
-    bounds = list(pairwise(starts.tolist()))
-    unstarted, going, turns = iter(bounds), list[tuple[int, int]](), []
-    num_unstarted = len(bounds)
-    while num_unstarted or going:
-        if (random.random() < new_probability and num_unstarted) or not going:
+    unstarted, going, turns = list(pairwise(starts.tolist()))[::-1], list[tuple[int, int]](), []
+    while unstarted or going:
+        if (random.random() < new_probability and unstarted) or not going:
             place = len(going)
-            going.append(next(unstarted))
-            num_unstarted -= 1
+            going.append(unstarted.pop())
         else:
             place = random.randrange(len(going))
         turn, end = going[place]

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Answers, Ops, Refusal
+from testbed.core.slots import Ops
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -37,25 +37,19 @@ class OutputCaching(PrefixCaching):
     ) -> None:
         self._uncached_first = uncached_first
         super().__init__(pool, block_size, watermark, eviction)
-        self._alone: set[int] = set()
-
-    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
-        answers = super().admit(seqs, num_tokens)
-        if len(seqs) == 1 and not isinstance(answers, Refusal):
-            self._alone.add(seqs[0].seq_id)
-        return answers
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
-        self._alone -= {parent.seq_id, child.seq_id}
+        for seq in (parent, child):
+            if seq.seq_id in self._prompts:
+                self._prompts[seq.seq_id].alone = False
         return super().fork(parent, child)
 
     def release(self, seq: Seq) -> None:
         prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables.held:
+        if prompt is not None and prompt.alone and seq.seq_id in self._tables.held:
             known, full = prompt.contents, seq.num_stored // self.block_size
             prompt.contents = [*known, *islice(output_contents(seq, len(known)), max(full - len(known), 0))]
             self.publish(seq, seq.num_stored)
-        self._alone.discard(seq.seq_id)
         super().release(seq)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:

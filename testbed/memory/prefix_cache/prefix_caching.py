@@ -7,7 +7,7 @@ from typing import ClassVar
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, UnsupportedError
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -16,10 +16,14 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, block_
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed."""
+    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed.
+
+    alone: no other sequence of its group was admitted with it or forked from it.
+    """
 
     contents: Sequence[Content]
     node: Node
+    alone: bool
 
 
 @dataclass(slots=True)
@@ -80,8 +84,6 @@ class PrefixCaching(Paged):
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
         """The content, tokens per id and length of every prompt in order of arrival, for an order that reads them."""
-        if not self.reads_future:
-            raise UnsupportedError(f"{type(self._cache.order).__name__} does not read the future")
         chain, size = self._cache.index.chain, self.block_size
         self._cache.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
@@ -107,7 +109,7 @@ class PrefixCaching(Paged):
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
-        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root)
+        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root, not more)
         return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
