@@ -75,10 +75,8 @@ class DecodeTable:
         first, growth, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
         if self._unequal is not None:
-            part, far = (
-                self._part(num_seqs, self._unequal.share(0, 0, work)),
-                num_seqs * work.decode_max_context - saved,
-            )
+            part = self._part(num_seqs, self._unequal.share(0, 0, work))
+            far = num_seqs * work.decode_max_context - saved
             (time_ps, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
             first, growth = first + time_ps - less, growth + slope - flatter
             steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(work))
