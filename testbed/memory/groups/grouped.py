@@ -20,7 +20,6 @@ from testbed.core.slots import (
     GroupTable,
     Growth,
     NonSequenceSlots,
-    Ops,
     Refusal,
     Usage,
     ceil_div,
@@ -168,9 +167,6 @@ class Grouped(MemoryPolicy):
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
         return self._longest
-
-    def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
         """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""
