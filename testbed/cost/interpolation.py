@@ -30,7 +30,8 @@ class Knots:
         return part
 
     def __call__(self, x: int) -> int:
-        return self.piece(x)[0]
+        i = min(bisect_right(self.x, x), len(self.slopes)) - 1
+        return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
         """The value at x >= 0, the slope there, and the first count that belongs to the next piece."""

@@ -41,6 +41,8 @@ def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int
     def at(block_size: int, num_blocks: int) -> int:
         if block_size > sizes[-1]:
             block_size, num_blocks = sizes[-1], num_blocks * -(-block_size // sizes[-1])
+        if block_size in times:
+            return times[block_size](num_blocks)
         low, high = bracket(sizes, block_size)
         return max(0, blend(low, high, block_size, times[low](num_blocks), times[high](num_blocks)))
 

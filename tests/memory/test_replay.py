@@ -103,13 +103,12 @@ def test_unbounded_cache_hits_everything_seen_before(requested, order):
 
 
 @settings(max_examples=200, deadline=None)
-@given(longer, st.integers(1, 20), st.sampled_from(ORDERS))
-def test_hash_collisions_change_no_hit(requested, size, order):
-    if order is not Arc:  # its ghosts are known by hash
-        pool = CachingPool(size, order())
-        pool.index.hash_of = lambda pair: 0
-        hits = [serve(pool, prompt.contents[:size]) for prompt in requested]
-        assert hits == replay(requested, size, order()).hits
+@given(longer, st.integers(1, 20), st.sampled_from([order for order in ORDERS if order is not Arc]))
+def test_hash_collisions_change_no_hit(requested, size, order):  # Arc knows its ghosts by hash
+    pool = CachingPool(size, order())
+    pool.index.hash_of = lambda pair: 0
+    hits = [serve(pool, prompt.contents[:size]) for prompt in requested]
+    assert hits == replay(requested, size, order()).hits
 
 
 SIZES = (100, 200, 400, 800)
