@@ -117,8 +117,7 @@ class TieredCaching(PrefixCaching):
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
-        for node in self._store.ahead(self._device):
-            self._to_store[1, node] = None
+        self._choose(self._store.ahead(self._device))
         chosen, self._to_store = self._to_store, {}
         targets = range(1, len(self._lower) + 1)
         stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
