@@ -1,5 +1,6 @@
 """What the layers of today's models are made of beyond one full attention and one feed-forward network."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -83,9 +84,13 @@ def spec_of(kind: type[T], values: Any, where: object) -> T:
         raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
 
 
-def check_counts(spec: Any, where: str) -> None:
-    """Raise InputError for an int field that is no whole number of at least 1 (0 where that is its default)."""
-    for one in fields(spec):
-        value, least = getattr(spec, one.name), 0 if one.default == 0 else 1
-        if one.type is int and (type(value) is not int or value < least):
-            raise InputError(f"{where}: {one.name} is {value!r}; it must be a whole number of at least {least}")
+def layers_of(kind: type[T], value: T | Mapping[str, Any] | None, where: str) -> T | None:
+    """The value, or one of `kind` from a mapping of its fields; every number must be in range."""
+    if value is None:
+        return None
+    made = spec_of(kind, value, where) if isinstance(value, Mapping) else value
+    for one in fields(kind):  # type: ignore[arg-type]
+        number, least = getattr(made, one.name), 0 if one.default == 0 else 1
+        if one.name != "bits" and (type(number) is not int or number < least):
+            raise InputError(f"{where}.{one.name}={number!r}: must be a whole number of at least {least}")
+    return made

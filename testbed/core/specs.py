@@ -1,10 +1,10 @@
 """The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 
 from testbed.core.errors import InputError
-from testbed.core.layers import Experts, KvGroup, Latent, States, Window, check_counts, spec_of
+from testbed.core.layers import Experts, KvGroup, Latent, States, Window, layers_of
 
 GIB = 1 << 30
 NO_EXPERTS = Experts(0, 0, 0)
@@ -44,12 +44,11 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for part, kind in LAYERS.items():
-            value, where = getattr(self, part), f"model {self.name}: {part}"
-            if isinstance(value, Mapping):
-                object.__setattr__(self, part, value := spec_of(kind, value, where))
-            if value is not None:
-                check_counts(value, where)
-        check_counts(self, f"model {self.name}")
+            object.__setattr__(self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}"))
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type is int and (type(value) is not int or value < 1):
+                raise InputError(f"model {self.name}: {one.name} is {value!r}; it must be a whole number of at least 1")
         if self.kv_dtype_bytes == self.dtype_bytes:
             object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
