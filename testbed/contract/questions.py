@@ -152,8 +152,9 @@ class Questions:
             require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when repeated")
         if num_seqs:
             check_answers(name, answer, num_seqs)
-        for grant in answer if num_seqs and isinstance(answer, list) else [answer]:
-            check_answer(name, grant)
+        else:
+            check_answer(name, answer)
+        for grant in answer if isinstance(answer, list) else [answer]:
             if isinstance(grant, Grant):
                 self.witness.memory.perform(grant.ops)
         return answer
