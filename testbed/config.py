@@ -158,21 +158,19 @@ class RunConfig:
     @property
     def values(self) -> dict[str, Any]:
         """The plain values, from which `from_values` makes an equal config where no part is an object."""
-        return {name: value for one in fields(self) for name, value in _named(one.name, getattr(self, one.name))}
-
-
-def _named(name: str, value: Any) -> list[tuple[str, Any]]:
-    return [] if value is None and name in GROUPS else [(name, _values(value))]
+        return _plain([(one.name, _values(getattr(self, one.name))) for one in fields(self)])
 
 
 def _values(value: Any) -> Any:
     if isinstance(value, Part):
         return value.values
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: inner for key, one in asdict(value).items() for name, inner in _named(key, one)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
+    return asdict(value, dict_factory=_plain) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _plain(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Tuples are lists; values that need not be there are left out."""
+    kept = (one for one in entries if one[1] is not None or one[0] not in GROUPS)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept}
 
 
 class Share(NamedTuple):

@@ -66,8 +66,7 @@ def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: Cost
 def configured(value: Any) -> str:
     """A part of a config as one would write it in Python: `Paged(block_size=16, watermark=0.01)`."""
     if isinstance(value, Part):
-        parameters = ", ".join(f"{key}={configured(one)}" for key, one in value.parameters.items())
-        return f"{value.name.rpartition('.')[2]}({parameters})"
+        return value.name.rpartition(".")[2] + configured(value.parameters)
     if isinstance(value, Mapping):
         return f"({', '.join(f'{key}={configured(one)}' for key, one in value.items())})"
     return str(value)
@@ -76,10 +75,8 @@ def configured(value: Any) -> str:
 def _part(part: Part, built: object) -> str:
     if part.is_named:
         return configured(part)
-    names = [
-        name for name in inspect.signature(type(built)).parameters if isinstance(getattr(built, name, None), PLAIN)
-    ]
-    return f"{type(built).__qualname__}({', '.join(f'{name}={getattr(built, name)}' for name in names)})"
+    values = {name: getattr(built, name, None) for name in inspect.signature(type(built)).parameters}
+    return type(built).__qualname__ + configured({k: v for k, v in values.items() if isinstance(v, PLAIN)})
 
 
 def cost_source(config: RunConfig, cost: CostModel) -> str:

@@ -80,18 +80,11 @@ def code_hash() -> str:
 def folder_hash(folder: Path) -> str:
     """SHA-256 over the sources and data files in a folder and below it."""
     digest = hashlib.sha256()
-    for path in sorted(_sources(folder)):
+    for path in sorted(one for one in folder.rglob("*") if one.suffix in (".py", ".json", ".cu", ".cuh")):
+        if folder == ROOT and path.relative_to(ROOT).parts[0] in ("kernels", "traces", "experiments"):
+            continue
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if path.is_dir():
-            if folder != ROOT or path.name not in ("kernels", "traces", "experiments"):
-                yield from _sources(path)
-        elif path.suffix in (".py", ".json", ".cu", ".cuh"):
-            yield path
 
 
 def plug_in_files(target: str) -> dict[str, Path]:

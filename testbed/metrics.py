@@ -14,6 +14,7 @@ from testbed.sim.totals import Measures, Totals
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
+FREE = ("cached", "largest_free", "free")
 PERCENTILES = (50, 90, 95, 99)
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
 KEPT_UP = 0.9  # a smaller share of the arrivals that begin is an overload, unless within the noise of few requests
@@ -39,22 +40,15 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
     }
 
 
-def memory_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Section 3.1's shares of the pool, averaged over iterations and over time, as fractions of num_slots slots."""
-    by_iteration = _split(totals.per_iteration, num_slots * totals.iterations)
-    by_time = _split(totals.over_time, num_slots * elapsed_ps)
-    return {kind: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, kind in enumerate(KINDS)}
+def pool_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
+    """Shares of num_slots slots, averaged over iterations and over time: section 3.1's KINDS, and those of FREE.
 
-
-def free_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Shares of the pool: cached blocks without a reference, the largest run for one sequence, all free slots.
-
-    Where all free slots are interchangeable, as in a paged pool, `free` equals `external` of `memory_shares`.
+    FREE are cached blocks without a reference, the largest run for one sequence, and all free slots. Where all free
+    slots are interchangeable, as in a paged pool, `free` equals `external`.
     """
-    by_iteration = _free(totals.per_iteration, num_slots, totals.iterations)
-    by_time = _free(totals.over_time, num_slots, elapsed_ps)
-    names = "cached", "largest_free", "free"
-    return {name: {"per_iteration": by_iteration[i], "over_time": by_time[i]} for i, name in enumerate(names)}
+    by_iteration = _parts(totals.per_iteration, num_slots * totals.iterations)
+    by_time = _parts(totals.over_time, num_slots * elapsed_ps)
+    return {name: {"per_iteration": by_iteration[name], "over_time": by_time[name]} for name in (*KINDS, *FREE)}
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
@@ -72,7 +66,7 @@ def summarize(
     """The content of summary.json; batch and memory are averages over the window, or over the whole run."""
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
-    seconds = end_ps / PS
+    seconds, shares = end_ps / PS, pool_shares(averaged, num_slots, elapsed_ps)
     return {
         "requests": {"arrived": totals.arrived, "finished": totals.finished, "rejected": totals.rejected},
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
@@ -85,8 +79,8 @@ def summarize(
             "mean_per_iteration": _ratio(averaged.per_iteration.running, averaged.iterations),
             "mean_over_time": _ratio(averaged.over_time.running, elapsed_ps),
         },
-        "memory": memory_shares(averaged, num_slots, elapsed_ps),
-        "memory_free": free_shares(averaged, num_slots, elapsed_ps),
+        "memory": {kind: shares[kind] for kind in KINDS},
+        "memory_free": {name: shares[name] for name in FREE},
         "memory_saving": saving(averaged),
         "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
         "recomputed_tokens": totals.recomputed,
@@ -112,19 +106,12 @@ def _times(log: PackedRows) -> NDArray[np.int64]:
     return np.array([columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")])
 
 
-def _held(sums: Measures) -> int:
-    return sums.live + sums.reserved + sums.internal
-
-
-def _split(sums: Measures, whole: int) -> list[float | None]:
-    parts = sums.live, sums.reserved, sums.internal, whole - _held(sums)
-    return [_ratio(part, whole) for part in parts]
-
-
-def _free(sums: Measures, num_slots: int, times: int) -> list[float | None]:
-    whole = num_slots * times
-    free = whole - _held(sums) - sums.rounding
-    return [_ratio(part, whole) for part in (sums.cached, free - sums.external_fragmentation, free)]
+def _parts(sums: Measures, whole: int) -> dict[str, float | None]:
+    external = whole - sums.live - sums.reserved - sums.internal
+    free = external - sums.rounding
+    kinds = sums.live, sums.reserved, sums.internal, external
+    parts = zip((*KINDS, *FREE), (*kinds, sums.cached, free - sums.external_fragmentation, free), strict=True)
+    return {name: _ratio(part, whole) for name, part in parts}
 
 
 def _ratio(part: float, whole: float) -> float | None:

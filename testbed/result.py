@@ -92,8 +92,7 @@ class Result:
         return front_end().view("compare", dict(zip(names, (self, other), strict=True)))
 
     def _repr_html_(self) -> str:
-        shown: str = front_end().view("html", self)
-        return shown
+        return str(front_end().view("html", self))
 
     def plot(self) -> Any:
         """A matplotlib figure: memory by kind and batch over time, and the share of requests by latency."""

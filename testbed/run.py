@@ -11,6 +11,7 @@ import numpy as np
 
 from testbed.build import Setup
 from testbed.core.request import PS
+from testbed.cost.model import UNBOUNDED
 from testbed.description import RUN
 from testbed.metrics import overload, summarize
 from testbed.sim.overload import Overloaded, WatchfulRecorder
@@ -38,16 +39,15 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
     config = setup.config
     limit = config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
-    start_ps, stop_ps = setup.window_ps or (None, None)
-    options: dict[str, Any] = {} if stop_ps is None else {"marks_ps": [start_ps], "stop_ps": stop_ps}
+    start_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
     overloaded = None
     pool = None if config.policy.is_instance else setup.pool  # a made policy has its own
     with watch(recorder, len(setup.workload)):
         began = time.perf_counter()
         try:
             simulate(
-                setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
-                recorder=recorder, pool=pool, fast_forward=config.fast_forward, beams=setup.beams, **options,
+                setup.workload, setup.scheduler, setup.cost, setup.model.max_len, recorder=recorder, pool=pool,
+                fast_forward=config.fast_forward, beams=setup.beams, marks_ps=[start_ps], stop_ps=stop_ps,
             )  # fmt: skip
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps

@@ -9,12 +9,12 @@ from random import Random
 
 import numpy as np
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
 from testbed.traces.files import lengths, read_table
 from testbed.traces.length_model import ConversationModel
-from testbed.traces.reader import Trace, checked_count, stream
+from testbed.traces.reader import Trace, stream
 
 HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
@@ -82,8 +82,9 @@ class Chat(Trace):
         """num_rows turns in order of arrival; a conversation is a session."""
         if num_rows is None:
             raise InputError("chat: turns are drawn per arrival, without an end (give the number of rows)")
+        check_least(0, num_rows=num_rows)
         self.check_limit(max_len)
-        talks = self.conversations(checked_count(num_rows), stream(seed, "conversations"))
+        talks = self.conversations(num_rows, stream(seed, "conversations"))
         turns = interleave(talks.starts, self.new_probability, Random(seed))
         rows = self.cut(talks.answers_scaled(self.answer_scale), turns)
         return replace(rows, session=np.searchsorted(talks.starts, turns, "right") - 1)
@@ -143,14 +144,11 @@ class ChatFitted(Chat):
 
 def interleave(starts: Column, new_probability: float, random: Random) -> Column:
     """Every turn once, in order of arrival; conversations start in their order, at most one per arrival."""
-    bounds = list(pairwise(starts.tolist()))
-    unstarted, going, turns = iter(bounds), list[tuple[int, int]](), []
-    num_unstarted = len(bounds)
-    while num_unstarted or going:
-        if (random.random() < new_probability and num_unstarted) or not going:
+    unstarted, going, turns = list(pairwise(starts.tolist()))[::-1], list[tuple[int, int]](), []
+    while unstarted or going:
+        if (random.random() < new_probability and unstarted) or not going:
             place = len(going)
-            going.append(next(unstarted))
-            num_unstarted -= 1
+            going.append(unstarted.pop())
         else:
             place = random.randrange(len(going))
         turn, end = going[place]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, columns
@@ -42,8 +42,7 @@ class CsvLengths(FileTrace):
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
-        if self.tokens_per_id < 1:
-            raise InputError(f"trace.tokens_per_id={self.tokens_per_id}: must be at least 1")
+        check_least(1, tokens_per_id=self.tokens_per_id)
 
     def read(self) -> Rows:
         optional = [self.arrival_column, self.prompt_ids_column, self.num_seqs_column, self.beam_column]

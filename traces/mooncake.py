@@ -28,8 +28,7 @@ class MooncakeJsonl(FileTrace):
 
 def _problems(item: Any) -> Iterator[str | None]:
     yield wrong_time(item, "timestamp", "milliseconds")
-    yield wrong_count(item, "input_length")
-    yield wrong_count(item, "output_length")
+    yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
     ids, wanted = item.get("hash_ids"), -(-item["input_length"] // TOKENS_PER_ID)
     if not isinstance(ids, list) or not all(type(one) is int for one in ids):
         yield "hash_ids is not a list of whole numbers"

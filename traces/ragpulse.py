@@ -72,8 +72,7 @@ def _problems(item: Any, known: Mapping[int, Part]) -> Iterator[str | None]:
         yield wrong_time({"timestamp": float(item.get("timestamp"))}, "timestamp")  # text in the published files
     except (TypeError, ValueError, OverflowError):
         yield wrong_time(item, "timestamp")
-    yield wrong_count(item, "input_length")
-    yield wrong_count(item, "output_length")
+    yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
     parts = item.get("hash_ids")
     if not isinstance(parts, dict) or not all(isinstance(parts.get(name, []), list) for name in PARTS):
         yield f"hash_ids is not an object with lists {', '.join(PARTS)}"

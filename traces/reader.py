@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 
 
@@ -54,23 +54,16 @@ class FileTrace(Trace):
             raise InputError(f"{self.path}: no row{limit} (raise it or give another file)")
         if num_rows is None:
             return rows
-        order = [i % len(rows) for i in range(checked_count(num_rows))]
+        check_least(0, num_rows=num_rows)
+        order = [i % len(rows) for i in range(num_rows)]
         Random(seed).shuffle(order)
         return replace(rows.take(np.array(order, dtype=np.int64)), arrival_s=None)
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
     """The random numbers of one named part of an experiment; streams of different names are independent."""
-    if seed < 0:
-        raise InputError(f"seed={seed}: must be 0 or more")
+    check_least(0, seed=seed)
     return np.random.default_rng([seed, *name.encode()])
-
-
-def checked_count(num_rows: int) -> int:
-    """num_rows; raises InputError where it is negative."""
-    if num_rows < 0:
-        raise InputError(f"num_rows={num_rows}: must be 0 or more")
-    return num_rows
 
 
 def columns(pairs: Sequence[tuple[int, int]]) -> tuple[Column, Column]:

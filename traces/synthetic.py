@@ -4,10 +4,10 @@ from functools import cached_property
 
 import numpy as np
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.traces.length_model import LengthModel
-from testbed.traces.reader import Trace, checked_count, stream
+from testbed.traces.reader import Trace, stream
 
 MAX_REDRAWS = 100
 
@@ -20,8 +20,7 @@ class Fitted(Trace):
     """
 
     def __init__(self, model: str, registered_prefix: int = 0) -> None:
-        if registered_prefix < 0:
-            raise InputError(f"trace {model}: registered_prefix={registered_prefix}: must be 0 or more tokens")
+        check_least(0, registered_prefix=registered_prefix)
         self.model, self.registered_prefix = model, registered_prefix
 
     @cached_property
@@ -33,9 +32,10 @@ class Fitted(Trace):
         """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn again."""
         if num_rows is None:
             raise InputError(f"{self.model}: a drawn trace has no end (give the number of rows)")
+        check_least(0, num_rows=num_rows)
         rng, kept = stream(seed, "lengths"), np.empty((2, 0), np.int64)
         for _ in range(MAX_REDRAWS):
-            drawn = np.concatenate([kept, self._draw(checked_count(num_rows) - kept.shape[1], rng)], axis=1)
+            drawn = np.concatenate([kept, self._draw(num_rows - kept.shape[1], rng)], axis=1)
             kept = drawn if max_len is None else drawn[:, drawn.sum(axis=0) < max_len]
             if kept.shape[1] == num_rows:
                 return Rows(kept[0], kept[1], registered_prefix=self.registered_prefix)

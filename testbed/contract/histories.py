@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from testbed.memory.policy import MemoryPolicy
 
-MAX_PICK = 11
+MAX_CALLS, MAX_PICK = 40, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Histories:
         self._cuts = Random(0)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
-    def draw(self, max_calls: int) -> list[Call]:
-        """A history of about max_calls calls, or fewer: a pool that is not crowded yet refuses other things."""
+    def draw(self) -> list[Call]:
+        """A history of about MAX_CALLS calls, or fewer: a pool that is not crowded yet refuses other things."""
         calls: list[Call] = []
         if self.policy.shares and self.random.random() < 0.4:
             calls.append(Act("register", 0, self.random.randint(1, self.max_len // 3)))
         calls += [self.admission() for _ in range(self.random.randint(0, 6))]
-        num_calls = self.random.randint(1, max_calls)
+        num_calls = self.random.randint(1, MAX_CALLS)
         while len(calls) < num_calls:
             calls += self.random.choice(self._scenes)()
             if self.policy.moves_in_background:

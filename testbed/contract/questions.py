@@ -63,8 +63,7 @@ class Questions:
         def ask(policy: MemoryPolicy) -> Answers:
             return policy.admit(seqs, num_tokens)
 
-        answers = self._ask(name, ask)
-        check_answers(name, answers, len(seqs))
+        answers = self._ask(name, ask, len(seqs))
         if isinstance(answers, Refusal):
             if self.thorough:
                 self.refused, fresh = (name, ask), ask(self.fresh())
@@ -79,19 +78,16 @@ class Questions:
         require(8, found >= certain, f"{name} found {found} tokens, but others have {certain}")
         whole = found >= self.registered_prefix or not seqs[0].registered_prefix
         require(8, whole, f"{name} found {found} tokens of a registered prefix of {self.registered_prefix}")
-        self._perform(answers)
         return answers
 
     def load(self, seq: Sequence, num_tokens: int, note: str) -> bool:
         """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1, 2, 3 and 10."""
         name = f"load({seq}, {num_tokens}){note}"
         answer = self._ask(name, lambda policy: policy.load(seq, num_tokens))
-        check_answer(name, answer)
         if isinstance(answer, Refusal):
             require(3, answer is Refusal.LATER, f"{name} answered {answer}: a load is granted, or refused for now")
             self.refused = name, lambda policy: policy.load(seq, num_tokens)
             return False
-        self._perform([answer])
         return True
 
     def extend(self, batch: Batch, num_tokens: int) -> Answer:
@@ -102,9 +98,7 @@ class Questions:
         twin, members = twin_of(self.policy, batch, seqs) if self.thorough else (self.policy, batch)
         name += f"  # guaranteed_steps {guaranteed_steps}" if guaranteed_steps else ""
         answer = self._ask(name, lambda policy: policy.extend(batch, num_tokens))
-        check_answer(name, answer)
         if isinstance(answer, Grant):
-            self._perform([answer])
             batch.extend(num_tokens)
             self.refused = None if self.policy.returns_slots else self.refused
         if self.thorough:
@@ -118,7 +112,6 @@ class Questions:
         """To another tier, which is empty if `alone`: clauses 1, 2, 3 and 10."""
         name = f"move({seqs}, {tier!r})"
         answer = self._ask(name, lambda policy: policy.move(seqs, tier))
-        check_answer(name, answer)
         if alone and isinstance(answer, Refusal) and self.thorough:
             policy = self.fresh()
             admitted = not isinstance(policy.admit(seqs, seqs[0].num_slots), Refusal)
@@ -128,7 +121,6 @@ class Questions:
             sources = {move.source for move in answer.ops.moves} - {tier}
             known = len(sources) <= 1 and (tier == DEVICE or sources <= {DEVICE})
             require(10, known, f"{name} orders moves from {sorted(sources)}")
-            self._perform([answer])
             self.refused = None
         return answer
 
@@ -147,7 +139,8 @@ class Questions:
             still = isinstance(ask(self.policy), Refusal)  # which changes nothing: clause 1
             require(2, still, f"{name} was refused, and now granted with no release")
 
-    def _ask(self, name: str, ask: Callable[[MemoryPolicy], A]) -> A:
+    def _ask(self, name: str, ask: Callable[[MemoryPolicy], A], num_seqs: int = 0) -> A:
+        """The answer, a list where num_seqs sequences are admitted, after its ops were performed: clauses 1, 2, 10."""
         seqs = list(self.witness.resident.values())
         before = state_of(self.policy, seqs) if self.thorough else None
         self.log.append(name)
@@ -157,11 +150,14 @@ class Questions:
         if isinstance(answer, Refusal) and self.thorough:
             require(1, state_of(self.policy, seqs) == before, f"{name} was refused and changed the policy's state")
             require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when repeated")
+        if num_seqs:
+            check_answers(name, answer, num_seqs)
+        else:
+            check_answer(name, answer)
+        for grant in answer if isinstance(answer, list) else [answer]:
+            if isinstance(grant, Grant):
+                self.witness.memory.perform(grant.ops)
         return answer
-
-    def _perform(self, grants: list[Grant]) -> None:
-        for grant in grants:
-            self.witness.memory.perform(grant.ops)
 
 
 def check_max_seq_len(policy: MemoryPolicy, request: Incoming, final_len: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from testbed.contract.clauses import TRAITS, ClauseBroken, overrides, require
 from testbed.contract.histories import Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
-from testbed.contract.questions import PolicyFactory, check_max_seq_len
+from testbed.contract.questions import check_max_seq_len
 from testbed.core.errors import OracleError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
@@ -49,10 +49,6 @@ POOLS = tuple(
 
 class Harness(Moves):
     """Makes the moves that the calls describe, where they make sense."""
-
-    def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
-        super().__init__(factory, pool, thorough)
-        self._max_len = pool.max_len
 
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
@@ -110,7 +106,7 @@ class Harness(Moves):
         request = Incoming(
             request_id, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
         )
-        final_len = min(prompt_len + call.output_len, self._max_len)
+        final_len = min(prompt_len + call.output_len, self.questions.max_len)
         group = Group(request, [Sequence(i, request) for i in ids], final_len, prompt_len)
         self.questions.lengths[request_id] = final_len - prompt_len
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
@@ -126,7 +122,7 @@ class Harness(Moves):
         return admitted
 
     def _flood(self) -> None:
-        before, num_tokens = set(self.groups), self._max_len // 2
+        before, num_tokens = set(self.groups), self.questions.max_len // 2
         while num_tokens:
             num_tokens = num_tokens if self._admit_new(Admit(num_tokens, 1)) else num_tokens // 2
         self.run_plan()
@@ -151,7 +147,6 @@ def check_policy(
     make: MakePolicy,
     pools: Iterable[PoolSpec] = POOLS,
     max_examples: int = 200,
-    max_calls: int = 40,
     *,
     shrink: bool = True,
 ) -> ClauseBroken | None:
@@ -163,7 +158,7 @@ def check_policy(
     for pool in pools:
         histories = Histories(make(pool), pool.max_len, Random(0))
         for _ in range(max_examples):
-            calls = histories.draw(max_calls)
+            calls = histories.draw()
             broken = broken_by(make, pool, calls)
             if broken is not None:
                 return shrunk(make, pool, calls, broken) if shrink else broken

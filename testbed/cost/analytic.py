@@ -86,7 +86,9 @@ class AnalyticCost(CostModel):
             num_seqs = work.decode_seqs + len(work.prefill)
             software = self._overhead_ps + work.num_requests * self._per_request_ps
             software += num_seqs * self._per_sequence_ps + num_tokens * self._per_token_ps
-        read = self._effective(work) if work.decode_repeated else work.decode_context
+        read = work.decode_context  # that would take as long if nothing were shared
+        if work.decode_repeated:
+            read += round(work.decode_repeated * self._eff.repeated_read) - work.decode_repeated
         computing = forward + read * self._context_ps
         for new, num_stored in work.prefill:
             computing += self._prefill_ps(new, num_stored)
@@ -120,11 +122,6 @@ class AnalyticCost(CostModel):
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
-
-    def _effective(self, work: Work) -> int:
-        """The context that would take as long if nothing were shared."""
-        repeated = work.decode_repeated
-        return work.decode_context - repeated + round(repeated * self._eff.repeated_read)
 
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""

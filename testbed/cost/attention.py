@@ -6,7 +6,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.cost.interpolation import Axis, Knots, UnequalLengths, across, blend, bracket, curves
+from testbed.cost.interpolation import Knots, UnequalLengths, across, blend, bracket, curves, surface
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
 
@@ -75,10 +75,8 @@ class DecodeTable:
         first, growth, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
         if self._unequal is not None:
-            part, far = (
-                self._part(num_seqs, self._unequal.share(0, 0, work)),
-                num_seqs * work.decode_max_context - saved,
-            )
+            part = self._part(num_seqs, self._unequal.share(0, 0, work))
+            far = num_seqs * work.decode_max_context - saved
             (time_ps, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
             first, growth = first + time_ps - less, growth + slope - flatter
             steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(work))
@@ -155,17 +153,8 @@ class MixedTable:
     def __init__(
         self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None, prompts: PrefillTable | None = None
     ) -> None:
-        by_new: dict[int, dict[int, dict[int, list[tuple[int, int]]]]] = {}
-        for (new, past, num_seqs, mean), ps in sorted(points):
-            by_past = by_new.setdefault(new, {}).setdefault(num_seqs, {})
-            by_past.setdefault(past, []).append((mean, ps * num_layers))
-        self._axis = Axis({
-            new: Axis({
-                seqs: Axis({past: partial(_at_mean, curve) for past, curve in by_past.items()})
-                for seqs, by_past in by_seqs.items()
-            })
-            for new, by_seqs in by_new.items()
-        })  # fmt: skip
+        ordered = [((new, seqs, past, mean), ps * num_layers) for (new, past, seqs, mean), ps in sorted(points)]
+        self._time_ps = surface(ordered, 3, lambda curve: partial(_at_mean, curve))
         self._unequal, self._prompts = unequal, prompts
 
     def __call__(self, work: Work, saved: int) -> int:
@@ -187,7 +176,7 @@ class MixedTable:
         return sum(self._at(new, past, 0, 0) for new, past in prefill)
 
     def _at(self, new: int, past: int, num_seqs: int, context: int) -> int:
-        return self._axis(new, num_seqs, past, num_seqs, context)
+        return self._time_ps(new, num_seqs, past, num_seqs, context)
 
 
 def _at_mean(curve: list[tuple[int, int]], num_seqs: int, context: int) -> int:

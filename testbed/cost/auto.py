@@ -139,14 +139,15 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
         wider = by_way(wide, server, known) if wide.is_plain else {}
         movable = [one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"]
         return {OTHER_CACHE: movable[0]} if movable else {}
-    known = [one for one in known if one.model.is_plain]
-    here, found = Loads(model, server.num_gpus), dict[str, tuple[tuple[float, bool], Known]]()
+    here, found = Loads(model, server.num_gpus), dict[str | None, list[Known]]()
     for one in known:
-        way = _way(one, here, server.gpu)
-        rank = (distance(one.loads, here), is_elsewhere(one, server.gpu))
-        if way and (way not in found or rank < found[way][0]):
-            found[way] = rank, one
-    return {way: found[way][1] for way in (MEASURED, OTHER_GPU, OTHER_MODEL) if way in found}
+        if one.model.is_plain:
+            found.setdefault(_way(one, here, server.gpu), []).append(one)
+    return {
+        way: min(found[way], key=lambda one: (distance(one.loads, here), is_elsewhere(one, server.gpu)))
+        for way in (MEASURED, OTHER_GPU, OTHER_MODEL)
+        if way in found
+    }
 
 
 def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:

@@ -29,17 +29,14 @@ class Knots:
         part.slopes = [round(slope * share) for slope in self.slopes]
         return part
 
-    def segment(self, x: int) -> int:
-        """Index of the piece of x >= 0; the last one has no end."""
-        return min(bisect_right(self.x, x) - 1, len(self.slopes) - 1)
-
     def __call__(self, x: int) -> int:
-        i = self.segment(x)
+        i = min(bisect_right(self.x, x), len(self.slopes)) - 1
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
-        """The value at x, the slope there, and the first count that belongs to the next piece."""
-        i, slopes = self.segment(x), self.slopes
+        """The value at x >= 0, the slope there, and the first count that belongs to the next piece."""
+        slopes = self.slopes
+        i = min(bisect_right(self.x, x), len(slopes)) - 1
         end = self.x[i + 1] if i + 1 < len(slopes) else UNBOUNDED
         return self.y[i] + slopes[i] * (x - self.x[i]), slopes[i], end
 
@@ -57,34 +54,33 @@ def across(curves: Mapping[int, Knots], x: int) -> Knots:
     return Knots((key, curve(x)) for key, curve in curves.items())
 
 
-class Line:
-    """Linear between points and level beyond both ends; it may fall, so no span of iterations is read off it."""
+def surface(
+    points: Iterable[tuple[Sequence[int], int]],
+    num_axes: int,
+    curve: Callable[[list[tuple[int, int]]], Callable[..., int]],
+) -> Callable[..., int]:
+    """A function of the points' counts: linear along the first num_axes, then a curve over the last count.
 
-    def __init__(self, points: Iterable[tuple[int, int]]) -> None:
-        self._points = dict(sorted(points))
-        self._x = list(self._points)
+    Along an axis it is level below the first count, and beyond the last one where it would fall.
+    """
+    if not num_axes:
+        return curve([(key[0], cost) for key, cost in points])
+    by_first: dict[int, list[tuple[Sequence[int], int]]] = {}
+    for key, cost in points:
+        by_first.setdefault(key[0], []).append((key[1:], cost))
+    functions = {first: surface(rest, num_axes - 1, curve) for first, rest in sorted(by_first.items())}
+    counts = list(functions)
 
-    def __call__(self, x: int) -> int:
-        x = min(max(x, self._x[0]), self._x[-1])
-        low, high = bracket(self._x, x)
-        return blend(low, high, x, self._points[low], self._points[high])
-
-
-class Axis:
-    """A function at each of some counts, linear between; level below the first, beyond the last if it would fall."""
-
-    def __init__(self, functions: Mapping[int, Callable[..., int]]) -> None:
-        self._functions = functions
-        self._x = sorted(functions)
-
-    def __call__(self, x: int, *others: int) -> int:
-        """The cost at x, and at these counts of the functions' own."""
-        low, high = bracket(self._x, x)
+    def at(x: int, *others: int) -> int:
+        low, high = bracket(counts, x)
+        y_low = functions[low](*others)
         if x <= low or low == high:
-            return self._functions[low](*others)
-        y_low, y_high = self._functions[low](*others), self._functions[high](*others)
+            return y_low
+        y_high = functions[high](*others)
         time_ps = blend(low, high, x, y_low, y_high)
         return time_ps if x <= high else max(y_high, time_ps)
+
+    return at
 
 
 def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:

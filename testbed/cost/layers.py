@@ -8,7 +8,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.interpolation import Knots, Line
+from testbed.cost.interpolation import Knots, blend, bracket
 from testbed.cost.sections import BALANCED, Choices, Rows, has, included, jumps, rows, table
 from testbed.cost.transfers import all_reduce, layer_s
 
@@ -68,9 +68,17 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
+    """Linear between measured counts, level beyond both ends; it may fall, so no span of iterations is read off it."""
     points = rows(profile, section) if has(profile, section) else []
-    chosen = [(key[-1], ps) for key, ps in points if key[:-1] == kind]
-    return Line(chosen) if chosen else _nothing
+    measured = {key[-1]: ps for key, ps in sorted(points) if key[:-1] == kind}
+    counts = list(measured)
+
+    def at(count: int) -> int:
+        count = min(max(count, counts[0]), counts[-1])
+        low, high = bracket(counts, count)
+        return blend(low, high, count, measured[low], measured[high])
+
+    return at if counts else _nothing
 
 
 def _nothing(count: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.interpolation import Axis, curves
+from testbed.cost.interpolation import Knots, surface
 from testbed.cost.model import Moved
 from testbed.cost.sections import Rows, check_section, measured_file, rows
 
@@ -25,13 +25,10 @@ class LinkTimes:
     """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the smallest points."""
 
     def __init__(self, points: Rows) -> None:
-        found = dict[tuple[str, str], dict[int, list[tuple[int, int, int]]]]()
+        found = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()
         for (method, way, count, size, block), ps in points:
-            found.setdefault((method, way), {}).setdefault(block, []).append((size, count, ps))
-        self._times = {
-            key: Axis({block: Axis(curves(triples)) for block, triples in blocks.items()})
-            for key, blocks in found.items()
-        }
+            found.setdefault((method, way), []).append(((block, size, count), ps))
+        self._times = {key: surface(measured, 2, Knots) for key, measured in found.items()}
 
     def __call__(self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int) -> int:
         """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (copies: 0)."""

@@ -15,8 +15,8 @@ from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, has, read_profile, rows, table
 from testbed.cost.transfers import (
-    SizedTable,
     TierLinks,
+    by_size,
     host_link,
     ring_stand_in,
     swapped,
@@ -59,7 +59,7 @@ class ProfileCost(CostModel):
         if model.window or model.states:
             self._attention = KvGroups(profile, choices, model)
         self.windows = (model.window.size,) if model.window else ()
-        self._copy = table(profile, "block_copy", SizedTable)
+        self._copy = table(profile, "block_copy", by_size)
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
         link = host_link(model, server) if server and not has(profile, "swap") else None
@@ -116,7 +116,7 @@ class ProfileCost(CostModel):
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
     named = method, way
-    return table(profile, "swap", lambda points: SizedTable((key[2:], ps) for key, ps in points if key[:2] == named))
+    return table(profile, "swap", lambda points: by_size((key[2:], ps) for key, ps in points if key[:2] == named))
 
 
 class Software:

@@ -33,22 +33,20 @@ def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
     return {"out": [one for one in swaps if one.source == DEVICE], "in": [one for one in swaps if one.source == HOST]}
 
 
-class SizedTable:
+def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int], int]:
     """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of the largest size."""
+    times = curves((size, count, ps) for (size, count), ps in points)
+    sizes = list(times)
 
-    def __init__(self, points: Iterable[tuple[tuple[int, int], int]]) -> None:
-        self._curves = curves((size, count, ps) for (size, count), ps in points)
-        self._sizes = list(self._curves)
+    def at(block_size: int, num_blocks: int) -> int:
+        if block_size > sizes[-1]:
+            block_size, num_blocks = sizes[-1], num_blocks * -(-block_size // sizes[-1])
+        if block_size in times:
+            return times[block_size](num_blocks)
+        low, high = bracket(sizes, block_size)
+        return max(0, blend(low, high, block_size, times[low](num_blocks), times[high](num_blocks)))
 
-    def __call__(self, block_size: int, num_blocks: int) -> int:
-        if num_blocks == 0:
-            return 0
-        if block_size > self._sizes[-1]:
-            block_size, num_blocks = self._sizes[-1], num_blocks * -(-block_size // self._sizes[-1])
-        if block_size in self._curves:
-            return self._curves[block_size](num_blocks)
-        low, high = bracket(self._sizes, block_size)
-        return max(0, blend(low, high, block_size, self._curves[low](num_blocks), self._curves[high](num_blocks)))
+    return at
 
 
 def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]:

@@ -29,9 +29,15 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
 
-def caching(block_size, order=Lru, **options):
+def caching(block_size, order=Lru):
     """A prefix cache; an eviction order belongs to one pool, so every policy gets its own."""
-    return lambda pool: PrefixCaching(pool, block_size, eviction=order(), **options)
+    return lambda pool: PrefixCaching(pool, block_size, eviction=order())
+
+
+def weak_hash(pool):
+    policy = PrefixCaching(pool, 8)
+    policy._cache.index.hash_of = lambda pair: pair[0] & 1
+    return policy
 
 
 POLICIES = {
@@ -48,7 +54,7 @@ POLICIES = {
     "caching_cost_aware": caching(4, CostAware),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
     "caching_outputs_uncached_first": lambda pool: OutputCaching(pool, 4, watermark=0, uncached_first=True),
-    "caching_weak_hash": caching(8, hash_of=lambda pair: pair[0] & 1),
+    "caching_weak_hash": weak_hash,
 }
 
 

@@ -76,11 +76,8 @@ def test_operations_are_summed_by_length_tier_and_name():
     ]
     copies, moves, extra = summed(ops)
     assert copies == ((4, 1), (16, 2))
-    assert moves == (
-        Moved("device", "host", 8, 1, 1),
-        Moved("device", "host", 16, 3, 2),
-        Moved("host", "device", 16, 1, 1),
-    )
+    out, back = Moved("device", "host", 16, 3, 2), Moved("host", "device", 16, 1, 1)
+    assert moves == (Moved("device", "host", 8, 1, 1), out, back)
     assert extra == (("pages mapped", 5), ("unmapped", 1))
     assert summed([]) == ((), (), ())
 
@@ -116,11 +113,8 @@ def test_batch_counts_equal_counts_per_member(seed):
             expected = {seq_id: [num_slots, num_stored + more] for seq_id, (num_slots, num_stored) in expected.items()}
         slot_counts = [num_slots for num_slots, _ in expected.values()]
         assert {seq_id: [seq.num_slots, seq.num_stored] for seq_id, seq in members.items()} == expected
-        assert (batch.max_context_len, batch.context, len(batch)) == (
-            max(slot_counts, default=0),
-            sum(slot_counts),
-            len(slot_counts),
-        )
+        found = batch.max_context_len, batch.context, len(batch)
+        assert found == (max(slot_counts, default=0), sum(slot_counts), len(slot_counts))
 
 
 def test_a_request_is_a_plain_one_unless_it_says_more():
@@ -170,8 +164,7 @@ def test_weight_count_includes_tied_embedding_once():
 @pytest.mark.parametrize("num_gpus", [1, 2, 4])
 def test_pool_is_memory_left_by_weights_and_workspace(num_gpus):
     usable = num_gpus * (5 - 1.5) * GIB
-    given = server(num_gpus, memory_utilization=0.5, workspace_gib=1.5)
-    assert given.kv_pool_bytes(TINY) == usable - TINY.weight_bytes
+    assert server(num_gpus, memory_utilization=0.5, workspace_gib=1.5).kv_pool_bytes(TINY) == usable - TINY.weight_bytes
     assert server(num_gpus, kv_memory_gib={"tiny": 2.5}).kv_pool_bytes(TINY) == 2.5 * GIB
 
 

@@ -41,7 +41,8 @@ class TrustingIndex(PrefixIndex):
 class TrustsTheHash(Breaks, PrefixCaching):
     def __init__(self, pool, block_size):
         super().__init__(pool, block_size)
-        self._pool.index = TrustingIndex(self._pool.num_blocks, lambda pair: pair[0] & 1)
+        self._pool.index = TrustingIndex(self._pool.num_blocks)
+        self._pool.index.hash_of = lambda pair: pair[0] & 1
 
     def check(self):
         """Notices nothing."""
@@ -90,8 +91,8 @@ class Unpinned(PinnedPool):
 
 
 class Overwritten(Breaks, TieredCaching):
-    def _make_cache(self, num_blocks, order, hash_of):
-        return Unpinned(num_blocks, order, hash_of, self)
+    def _make_cache(self, num_blocks, order):
+        return Unpinned(num_blocks, order, self)
 
 
 class FoundTooEarly(Breaks, TieredCaching):

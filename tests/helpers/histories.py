@@ -23,9 +23,9 @@ def row_of(make, answers, pools=POOLS, num_golden=4):
         histories = Histories(make(pool), pool.max_len, Random(0))
         for _ in range(num_golden):
             harness = Harness(lambda pool=pool: make(pool), pool)
-            answers += harness.run(histories.draw(40))
+            answers += harness.run(histories.draw())
             calls += harness.questions.log
             answers += [harness.policy.tier_slots(), harness.policy.counters()]
-        calls += [f"{call}" for _ in range(20) for call in histories.draw(40)]
+        calls += [f"{call}" for _ in range(20) for call in histories.draw()]
     refused, digest = sum("-> Refusal" in call for call in calls), crc32(repr((calls, answers)).encode())
     return {"calls": len(calls), "refused": refused, "checksum": f"{digest:08x}"}

@@ -29,8 +29,7 @@ def test_oracle_reserves_exactly_the_final_length():
 
 
 def test_group_admission_is_all_or_nothing():
-    policy = policy_of(ContiguousMax, max_len=64)
-    assert not isinstance(admit(policy, [sequence(i, 8) for i in range(4)], 8), Refusal)
+    assert not isinstance(admit(policy_of(ContiguousMax, max_len=64), [sequence(i, 8) for i in range(4)], 8), Refusal)
     assert policy_of(ContiguousMax, max_len=64).admit([sequence(i, 8) for i in range(5)], 8) is Refusal.NEVER
     policy = policy_of(ContiguousMax, max_len=64)
     admit(policy, [sequence(i, 8) for i in range(2)], 8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.metrics import Slo, free_shares, goodput, kept, latencies, memory_shares, overload, summarize
+from testbed.metrics import KINDS, Slo, goodput, kept, latencies, overload, pool_shares, summarize
 from testbed.sim.recorder import Mark, PackedRows, Recorder
 from testbed.sim.totals import Measures, Totals
 
@@ -32,15 +32,13 @@ def totals(**sums):
 
 
 def test_memory_shares_follow_section_3_1():
-    shares = memory_shares(totals(live=80, reserved=40, internal=20), num_slots=100, elapsed_ps=4)
-    assert {kind: share["per_iteration"] for kind, share in shares.items()} == {
-        "token_states": 0.4, "reserved": 0.2, "internal": 0.1, "external": pytest.approx(0.3),
-    }  # fmt: skip
+    shares = pool_shares(totals(live=80, reserved=40, internal=20), num_slots=100, elapsed_ps=4)
+    assert [shares[kind]["per_iteration"] for kind in KINDS] == pytest.approx([0.4, 0.2, 0.1, 0.3])
     assert shares["token_states"]["over_time"] == 0.2
 
 
 def test_largest_free_excludes_allocated_and_fragmented_slots():
-    free = free_shares(totals(live=80, reserved=40, internal=20, rounding=6, external_fragmentation=14), 100, 4)
+    free = pool_shares(totals(live=80, reserved=40, internal=20, rounding=6, external_fragmentation=14), 100, 4)
     assert free["largest_free"]["per_iteration"] == pytest.approx((200 - 140 - 20) / 200)
 
 

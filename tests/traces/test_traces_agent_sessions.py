@@ -83,7 +83,7 @@ def test_session_ends_before_its_first_long_request(read):
     empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
     assert len(read(empty, max_len=10)) == 1
     refuses("no session begins with less than 9 tokens", read, empty, max_len=9)
-    refuses("trace.num_sessions=0: must be at least 1", read, TWO, num_sessions=0)
+    refuses("num_sessions=0: must be at least 1", read, TWO, num_sessions=0)
 
 
 def test_short_max_len_and_open_loop_are_refused(read, tmp_path):

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from functools import cache
 from typing import ClassVar, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import (
     GRANTED,
@@ -57,8 +57,7 @@ class Contiguous(MemoryPolicy):
     """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large enough; NEVER: none is."""
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
-        if block_size < 1:
-            raise InputError(f"block_size={block_size}: must be at least 1 token")
+        check_least(1, block_size=block_size)
         self.block_size = block_size
         self.max_len = pool.max_len
         self._buddy = BuddyAllocator(pool.num_slots // block_size)

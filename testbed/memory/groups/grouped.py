@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
 
-from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.errors import InputError, UnsupportedError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     NO_GROWTH,
@@ -20,7 +20,6 @@ from testbed.core.slots import (
     GroupTable,
     Growth,
     NonSequenceSlots,
-    Ops,
     Refusal,
     Usage,
     ceil_div,
@@ -60,8 +59,7 @@ class Grouped(MemoryPolicy):
         watermark: float = 0.01,
         window_share: float = WINDOW_SHARE,
     ) -> None:
-        if block_size < 1:
-            raise InputError(f"block_size={block_size}: must be at least 1 token")
+        check_least(1, block_size=block_size)
         if page_rule not in RULES:
             raise InputError(f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})")
         if page_rule != FIXED and window_share != WINDOW_SHARE:
@@ -81,7 +79,10 @@ class Grouped(MemoryPolicy):
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
         self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
-        self._longest = bisect_left(range(1, self._max_len + 1), True, key=self._is_too_long)
+        nothing, sizes = self.pages.nothing, range(1, self._max_len + 1)
+        self._longest = bisect_left(
+            sizes, True, key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing)
+        )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
@@ -93,8 +94,8 @@ class Grouped(MemoryPolicy):
             if self._fits_with(hit, needed):
                 self._hold(seqs[0], hit)
                 self._ensure_free(needed)
-                new = [self.pages.take(i, count) for i, count in enumerate(needed)]
-                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, hit, new)
+                pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
+                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, list(hit.dropped), pages)
                 return [Grant(hit.num_tokens)]
         return Refusal.LATER
 
@@ -166,12 +167,6 @@ class Grouped(MemoryPolicy):
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
         return self._longest
-
-    def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
-
-    def _is_too_long(self, num_tokens: int) -> bool:
-        return not self.pages.fits(self._blocks(0, num_tokens, is_new=True), self.pages.nothing, self.pages.nothing)
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
         """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""

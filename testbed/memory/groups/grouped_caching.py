@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import ClassVar
 
-from testbed.core.errors import InputError
+from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
@@ -37,8 +37,7 @@ class GroupedCaching(Grouped):
         window_share: float = WINDOW_SHARE,
         num_dropped_blocks: int = 0,
     ) -> None:
-        if num_dropped_blocks < 0:
-            raise InputError(f"num_dropped_blocks={num_dropped_blocks}: must be at least 0")
+        check_least(0, num_dropped_blocks=num_dropped_blocks)
         groups = tuple(replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups)
         super().__init__(replace(pool, groups=groups), block_size, page_rule, watermark, window_share)
         self._index = GroupIndex(self.pages)

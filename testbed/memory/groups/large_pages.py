@@ -1,7 +1,7 @@
 """The third rule by which KV groups share the pages of one pool: large pages, each cut into small ones of one group."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import gcd, lcm
 from typing import ClassVar
 
@@ -66,21 +66,20 @@ class LargePages(PagePool):
         return 0
 
     def short(self, needed: Sequence[int]) -> Queue | None:
-        large = len(self._free[0])
-        for column, count in enumerate(needed):
-            each, unfree = self._each(column), self._num_held[column] + self._num_idle[column]
-            large -= max(ceil_div(count - len(self._held[column]) * each + unfree, each), 0)
-        return None if large >= 0 else self.idle[0]
+        num_cut = sum([self._to_cut(column, count) for column, count in enumerate(needed)])
+        return None if num_cut <= len(self._free[0]) else self.idle[0]
 
     def take(self, column: int, count: int) -> list[int]:
-        taken = list[int]()
-        for large in self._larges(column) if count else ():
-            free = self._cut[column][large]
+        cut, units, taken = self._cut[column], self.columns[column].units, list[int]()
+        for _ in range(self._to_cut(column, count)):
+            large = self._free[0].pop()
+            cut[large] = [large + i * units for i in reversed(range(self._each(column)))]
+            self._held[column][large] = 0
+            self._unheld[column] += 1
+        for large, free in cut.items():
             while free and len(taken) < count:
                 self._hold(column, large, 1)
                 taken.append(free.pop())
-            if len(taken) == count:
-                break
         return taken
 
     def put(self, column: int, pages: Sequence[int]) -> None:
@@ -97,16 +96,10 @@ class LargePages(PagePool):
     def _each(self, column: int) -> int:
         return self._large // self.columns[column].units
 
-    def _larges(self, column: int) -> Iterator[int]:
-        """The large pages that were cut for a column, and then others that are cut now."""
-        cut, units = self._cut[column], self.columns[column].units
-        yield from list(cut)
-        while True:
-            large = self._free[0].pop()
-            cut[large] = [large + i * units for i in reversed(range(self._each(column)))]
-            self._held[column][large] = 0
-            self._unheld[column] += 1
-            yield large
+    def _to_cut(self, column: int, count: int) -> int:
+        """Large pages that must be cut for a column before so many of its small pages are free."""
+        each, unfree = self._each(column), self._num_held[column] + self._num_idle[column]
+        return max(ceil_div(count - len(self._held[column]) * each + unfree, each), 0)
 
     def _hold(self, column: int, large: int, change: int) -> None:
         """So many more small pages of a large one are held; free ones are in `_cut` before and after."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Row
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,16 +24,14 @@ class Hit(NamedTuple):
     dropped: list[int]
 
 
+@dataclass(slots=True)
 class PageTable:
     """The pages of one sequence by column, from block `dropped[c]` on."""
 
-    __slots__ = ("dropped", "pages", "pool", "seq")
-
-    def __init__(self, seq: Sequence, pool: PagePool, hit: Hit, new: Pages) -> None:
-        self.seq = seq
-        self.pool = pool
-        self.dropped = list(hit.dropped)
-        self.pages = [found + taken for found, taken in zip(hit.pages, new, strict=True)]
+    seq: Sequence
+    pool: PagePool
+    dropped: list[int]
+    pages: Pages
 
     def group_tables(self) -> list[GroupTable]:
         size, columns = self.pool.block_size, zip(self.pool.columns, self.pages, self.dropped, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node, PrefixIndex
+from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, PrefixIndex
 
 
 class CachingPool(BlockPool):
@@ -14,9 +14,9 @@ class CachingPool(BlockPool):
 
     __slots__ = ("evictions", "index", "num_parked", "order")
 
-    def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf = hash) -> None:
+    def __init__(self, num_blocks: int, order: EvictionOrder) -> None:
         super().__init__(num_blocks)
-        self.index = PrefixIndex(num_blocks, hash_of)
+        self.index = PrefixIndex(num_blocks)
         self.order = order
         self.num_parked = 0
         self.evictions = 0
@@ -93,8 +93,8 @@ class LastUsePool(CachingPool):
 
     __slots__ = ("copies", "queue", "uncached_first")
 
-    def __init__(self, num_blocks: int, uncached_first: bool, hash_of: HashOf = hash) -> None:
-        super().__init__(num_blocks, Lru(), hash_of)
+    def __init__(self, num_blocks: int, uncached_first: bool) -> None:
+        super().__init__(num_blocks, Lru())
         self.uncached_first = uncached_first
         self.queue: OrderedDict[int, None] = OrderedDict()
         self.copies: dict[Node, list[int]] = {}

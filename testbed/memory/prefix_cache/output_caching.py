@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Answers, Ops, Refusal
+from testbed.core.slots import Ops
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
+from testbed.memory.prefix_cache.prefix_index import Content, Node
 
 
 class OutputCaching(PrefixCaching):
@@ -33,40 +33,34 @@ class OutputCaching(PrefixCaching):
         block_size: int = 16,
         watermark: float = 0.0,
         eviction: EvictionOrder | None = None,
-        hash_of: HashOf = hash,
         uncached_first: bool = False,
     ) -> None:
         self._uncached_first = uncached_first
-        super().__init__(pool, block_size, watermark, eviction, hash_of)
-        self._alone: set[int] = set()
-
-    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
-        answers = super().admit(seqs, num_tokens)
-        if len(seqs) == 1 and not isinstance(answers, Refusal):
-            self._alone.add(seqs[0].seq_id)
-        return answers
+        super().__init__(pool, block_size, watermark, eviction)
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
-        self._alone -= {parent.seq_id, child.seq_id}
+        for seq in (parent, child):
+            if seq.seq_id in self._prompts:
+                self._prompts[seq.seq_id].alone = False
         return super().fork(parent, child)
 
     def release(self, seq: Seq) -> None:
         prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None and seq.seq_id in self._alone and seq.seq_id in self._tables.held:
+        if prompt is not None and prompt.alone and seq.seq_id in self._tables.held:
             known, full = prompt.contents, seq.num_stored // self.block_size
             prompt.contents = [*known, *islice(output_contents(seq, len(known)), max(full - len(known), 0))]
             self.publish(seq, seq.num_stored)
-        self._alone.discard(seq.seq_id)
         super().release(seq)
 
-    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
+    def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:
         if type(order) is Lru:
-            return LastUsePool(num_blocks, self._uncached_first, hash_of)
-        return super()._make_cache(num_blocks, order, hash_of)
+            return LastUsePool(num_blocks, self._uncached_first)
+        return super()._make_cache(num_blocks, order)
 
-    def _contents(self, seq: Seq) -> Sequence[Content]:
-        named = super()._contents(seq)
-        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size)) if named is None else named
+    def _contents(self, seq: Seq) -> Sequence[Content] | None:
+        if seq.prompt_ids is not None or seq.registered_prefix in self._tables.prefixes:
+            return super()._contents(seq)
+        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size))
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
         """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""

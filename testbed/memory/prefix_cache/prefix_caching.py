@@ -7,19 +7,23 @@ from typing import ClassVar
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec, UnsupportedError
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, HashOf, Node, block_contents
+from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, block_contents
 
 
 @dataclass(slots=True)
 class CachedPrompt:
-    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed."""
+    """The contents of a sequence's full prompt blocks, of which those up to `node` are indexed.
+
+    alone: no other sequence of its group was admitted with it or forked from it.
+    """
 
     contents: Sequence[Content]
     node: Node
+    alone: bool
 
 
 @dataclass(slots=True)
@@ -67,10 +71,9 @@ class PrefixCaching(Paged):
         block_size: int = 16,
         watermark: float = 0.01,
         eviction: EvictionOrder | None = None,
-        hash_of: HashOf = hash,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order, hash_of)  # the pool, by what it is
+        self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)  # the pool, by what it is
         super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
@@ -81,14 +84,12 @@ class PrefixCaching(Paged):
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
         """The content, tokens per id and length of every prompt in order of arrival, for an order that reads them."""
-        if not self.reads_future:
-            raise UnsupportedError(f"{type(self._cache.order).__name__} does not read the future")
         chain, size = self._cache.index.chain, self.block_size
         self._cache.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
-        contents = None if first.registered_prefix in self._tables.prefixes else self._contents(first)
+        contents = self._contents(first)
         if contents is None:
             return super().admit(seqs, num_tokens)
         each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
@@ -108,15 +109,15 @@ class PrefixCaching(Paged):
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
-        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root)
+        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root, not more)
         return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
-        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
+        contents = self._contents(seq)
         return 0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
 
     def fits(self, seq: Seq, num_tokens: int) -> bool:
-        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
+        contents = self._contents(seq)
         if contents is None:
             return super().fits(seq, num_tokens)
         each = ceil_div(num_tokens, self.block_size)
@@ -157,8 +158,8 @@ class PrefixCaching(Paged):
         self._cache.index.check()
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
-        """What the full blocks of its prompt store; None: nothing that anybody could ask for."""
-        if seq.prompt_ids is None:
+        """What the full blocks of its prompt store; None: it has a registered prefix, or nobody could ask for it."""
+        if seq.prompt_ids is None or seq.registered_prefix in self._tables.prefixes:
             return None
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
@@ -191,5 +192,5 @@ class PrefixCaching(Paged):
         self._tables.live += self._cache.hold(nodes) * self.block_size
         self._ensure_free(max(total - len(nodes), 0))
 
-    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> CachingPool:
-        return CachingPool(num_blocks, order, hash_of)
+    def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:
+        return CachingPool(num_blocks, order)

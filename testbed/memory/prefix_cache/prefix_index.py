@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 from testbed.core.errors import InputError
 
 Content: TypeAlias = int | tuple[int, ...] | tuple[tuple[int], int]
-HashOf: TypeAlias = Callable[[tuple[int, Content]], int]
 OnEqual: TypeAlias = Callable[["Node", int], None]
 HOLE = -1
 
@@ -60,8 +59,8 @@ class PrefixIndex:
     memories, which keep their nodes in the index without a block.
     """
 
-    def __init__(self, num_blocks: int, hash_of: HashOf = hash) -> None:
-        self.hash_of = hash_of
+    def __init__(self, num_blocks: int) -> None:
+        self.hash_of: Callable[[tuple[int, Content]], int] = hash
         self.root = Node(None, 0, 0, 0)
         self.holder: list[Node | None] = [None] * num_blocks
         self.num_kept = 0

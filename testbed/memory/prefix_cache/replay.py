@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from testbed.core.request import Rows
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import Content, HashOf, block_contents
+from testbed.memory.prefix_cache.prefix_index import Content, block_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
         yield Prompt(block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size))
 
 
-def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder, hash_of: HashOf = hash) -> Replayed:
+def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder) -> Replayed:
     """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there are."""
     requested = list(prompts)
     total = sum(prompt.num_blocks for prompt in requested)
-    pool = CachingPool(total if num_blocks is None else num_blocks, order, hash_of)
+    pool = CachingPool(total if num_blocks is None else num_blocks, order)
     chains = [prompt.contents[: pool.num_blocks] for prompt in requested]
     if order.reads_future:
         order.foresee(pool.index.chain(contents) for contents in chains)

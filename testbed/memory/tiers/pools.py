@@ -7,7 +7,7 @@ from typing import Protocol
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, HashOf, Node, PrefixIndex
+from testbed.memory.prefix_cache.prefix_index import HOLE, Node, PrefixIndex
 
 
 class Owner(Protocol):
@@ -44,8 +44,8 @@ class PinnedPool(CachingPool):
 
     __slots__ = ("arriving", "kept", "owner", "pins")
 
-    def __init__(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf, owner: Owner) -> None:
-        super().__init__(num_blocks, order, hash_of)
+    def __init__(self, num_blocks: int, order: EvictionOrder, owner: Owner) -> None:
+        super().__init__(num_blocks, order)
         self.owner = owner
         self.pins = Pins()
         self.kept = Pins()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.tiers.pools import PinnedPool
@@ -46,8 +46,7 @@ class OnReuse(StoreRule):
     """A block that num_hits prompts have found (SGLang's write_through_selective)."""
 
     def __init__(self, num_hits: int = 1) -> None:
-        if num_hits < 1:
-            raise InputError(f"num_hits={num_hits}: must be at least 1")
+        check_least(1, num_hits=num_hits)
         self.num_hits = num_hits
 
     def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -67,8 +66,7 @@ class BeforeEviction(StoreRule):
     """The next `margin` LRU victims less free blocks (LMCache's lazy storing); one evicted before its turn is lost."""
 
     def __init__(self, margin: int = 256) -> None:
-        if margin < 1:
-            raise InputError(f"margin={margin}: must be at least 1 block")
+        check_least(1, margin=margin)
         self.margin = margin
 
     def ahead(self, pool: PinnedPool) -> Sequence[Node]:

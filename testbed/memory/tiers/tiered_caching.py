@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
@@ -22,7 +22,7 @@ from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import Content, HashOf, Node
+from testbed.memory.prefix_cache.prefix_index import Content, Node
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
@@ -49,10 +49,8 @@ class TieredCaching(PrefixCaching):
         load: LoadRule | None = None,
         exclusive: bool = False,
         prefetch: int = 0,
-        hash_of: HashOf = hash,
     ) -> None:
-        if prefetch < 0:
-            raise InputError(f"policy.prefetch={prefetch}: must be a number of waiting requests, at least 0")
+        check_least(0, prefetch=prefetch)
         self._spec = pool
         self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
@@ -63,7 +61,7 @@ class TieredCaching(PrefixCaching):
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
             raise InputError(f"policy.exclusive: a loaded block is stored again only at its eviction, not by {name}")
-        super().__init__(pool, block_size, watermark, eviction, hash_of)
+        super().__init__(pool, block_size, watermark, eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
         index = self._device.index
@@ -97,7 +95,7 @@ class TieredCaching(PrefixCaching):
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
-        contents = None if seq.registered_prefix in self._tables.prefixes else self._contents(seq)
+        contents = self._contents(seq)
         if contents is None:
             return GRANTED
         found = self._match(seq, contents, num_tokens)
@@ -119,8 +117,7 @@ class TieredCaching(PrefixCaching):
         return self._after_writes(Grant(ops=Ops(background=tuple(transfers))))
 
     def background(self) -> Ops:
-        for node in self._store.ahead(self._device):
-            self._to_store[1, node] = None
+        self._choose(self._store.ahead(self._device))
         chosen, self._to_store = self._to_store, {}
         targets = range(1, len(self._lower) + 1)
         stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
@@ -170,8 +167,8 @@ class TieredCaching(PrefixCaching):
         super().check()
         self._hierarchy.check()
 
-    def _make_cache(self, num_blocks: int, order: EvictionOrder, hash_of: HashOf) -> PinnedPool:
-        return PinnedPool(num_blocks, order, hash_of, self)
+    def _make_cache(self, num_blocks: int, order: EvictionOrder) -> PinnedPool:
+        return PinnedPool(num_blocks, order, self)
 
     def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
         index, rest = self._device.index, contents[len(found) : readable]

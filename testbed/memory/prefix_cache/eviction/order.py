@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from testbed.core.errors import UnsupportedError
 from testbed.memory.prefix_cache.prefix_index import Node
 
 
@@ -41,8 +42,8 @@ class EvictionOrder(ABC):
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
         """The future, for an order that declares reads_future: the hash chain of every prompt, in order of look-up."""
-        raise TypeError(f"{type(self).__name__} does not read the future")
+        raise UnsupportedError(f"{type(self).__name__} does not read the future")
 
     def requested(self, chain: Sequence[int]) -> None:
         """The next prompt of the future is looked up now."""
-        raise TypeError(f"{type(self).__name__} does not read the future")
+        raise UnsupportedError(f"{type(self).__name__} does not read the future")

@@ -64,8 +64,7 @@ class Fifo(Ranked):
     def rank(self, node: Node) -> int:
         if node.memo is None:
             node.memo = next(self._arrivals)
-        rank: int = node.memo
-        return rank
+        return int(node.memo)
 
 
 class Lfu(Ranked):
