@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
+from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
 BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
@@ -58,7 +58,7 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
     choices = {str(group).partition("@")[0]: str(name) for group, name in config.hydra.runtime.choices.items()}
     comments = {group: dict(_comments(group, name, folders)) for group, name in choices.items() if group in GROUPS}
     comments["gpu"] |= {key: text for key, text in comments["server"].items() if key == "num_gpus"}
-    files = ("efficiencies/h200", "limits", "run")
+    files = ("efficiencies/h200", "limits", "memory", "run")
     shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     for line in OmegaConf.to_yaml(own).splitlines():
@@ -72,10 +72,11 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    path = files_of(group, folders).get(name)
+    files = files_of(group, folders)
+    path = files.get(ANY_SERVER if name.startswith(HIDDEN) and name not in files else name)
     if path is not None:
         for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("  - ") and line[4:].strip() in files_of(group, folders):
+            if line.startswith("  - ") and line[4:].strip() in files:
                 yield from _comments(group, line[4:].strip(), folders)
         yield from _lines(path)
 

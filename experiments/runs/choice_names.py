@@ -25,7 +25,7 @@ KEYS = {
 }  # fmt: skip; others: the group
 CUSTOM = "custom"
 MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
-ANY_SERVER = "h200"  # for a model without a server, and with gpu=NAME: its other values suit any GPU
+ANY_SERVER = "h200"  # of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
 ENTRY_POINTS = "testbed.{}"
 FILE_READERS = {
