@@ -123,11 +123,13 @@ def fit_constants(options: Namespace) -> None:
     from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # the other commands do not need it
     from testbed.experiments.runs.run_store import RunStore
 
+    if options.file is None and options.kind == "2023":
+        raise InputError("2023: needs the lengths (testbed fit-constants 2023 LENGTHS)")
     if options.kind == "sampler":
-        print("\n".join(report(options.rows)))
+        print("\n".join(report(options.file)))
         return
     with TemporaryDirectory() as folder:
         if options.kind == "beams":
             print(f"concentration: {fit_beams(RunStore(Path(folder))):.3g}")
         else:
-            fit_2023(RunStore(Path(folder), (("sharegpt", str(options.lengths)),)))
+            fit_2023(RunStore(Path(folder), (("sharegpt", str(options.file)),)))
