@@ -19,7 +19,8 @@ function paint(replay, order, step = 1) {
     }
   }
   for (const seq of pool ? [] : replay.seqs.values()) {
-    paintSequence(slots, seq, replay.finalLength(seq.request), order === "group" ? seq.part : seq.request, step);
+    const [prompt, output] = replay.data.requests[seq.request];
+    paintSequence(slots, seq, prompt + output, order === "group" ? seq.part : seq.request, step);
   }
   return slots;
 }
