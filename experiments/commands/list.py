@@ -57,9 +57,11 @@ def main(options: Namespace) -> None:
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
-    """Name, class and first comment line of a group's YAML files; for a model, its shape's source."""
+    """Name, class and first comment line of a group's YAML files; of models and GPUs, what is registered of them."""
     if group == "model":
         yield from ((name, MODEL_CLASS, shipped(name)["about"]) for name in model_names())
+    if group == "server":
+        yield from ((name, "", f"{name}; server.num_gpus says how many share the model") for name in files_of("gpu"))
     for name, path in files_of(group, folders).items():
         if not name.startswith(HIDDEN):
             yield described(path)
@@ -127,6 +129,7 @@ def _keys(words: Sequence[str]) -> Iterator[str]:
     selected = {str(group): str(name) for choice in choices for group, name in choice.items()}
     selected |= {group: name for group, _, name in (word.partition("=") for word in words) if group in GROUPS}
     files = {group: files_of(group).get(name) for group, name in selected.items() if group in GROUPS}
+    files["server"] = CONF / "memory.yaml"
     found = {group: yaml.safe_load(path.read_text(encoding="utf-8")) for group, path in files.items() if path}
     for above, values in [("", run), *((f"{group}.", values) for group, values in found.items())]:
         for key, value in values.items():

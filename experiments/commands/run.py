@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, KEYS, files_of, names_of
+from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
 BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
@@ -72,11 +72,10 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    files = files_of(group, folders)
-    path = files.get(ANY_SERVER if name.startswith(HIDDEN) and name not in files else name)
+    path = files_of(group, folders).get(name)
     if path is not None:
         for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("  - ") and line[4:].strip() in files:
+            if line.startswith("  - ") and line[4:].strip() in files_of(group, folders):
                 yield from _comments(group, line[4:].strip(), folders)
         yield from _lines(path)
 

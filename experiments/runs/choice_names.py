@@ -46,9 +46,9 @@ def files_of(group: str, folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     """Every name that the group can be set to, without plug-ins."""
-    shipped = model_names() if group == "model" else []
+    registered = model_names() if group == "model" else files_of("gpu") if group == "server" else ()
     found = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
-    return sorted(found.union(shipped))
+    return sorted(found.union(registered))
 
 
 def plug_ins_of(group: str) -> list[EntryPoint]:

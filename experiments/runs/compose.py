@@ -96,12 +96,15 @@ def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, by
 
 @cache
 def register_models() -> None:
-    """Register every shipped shape in Hydra's store as the group `model`, and its server where no file says which;
-    launchers pass the store to workers."""
+    """Register in Hydra's store every shipped shape as a model, its server where no file says which, and a server of
+    every GPU; launchers pass the store to workers."""
+    store = ConfigStore.instance().store
     for name in model_names():
-        ConfigStore.instance().store(name, {**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed")
-        if (server := f"{HIDDEN}{name}") not in files_of("server"):
-            ConfigStore.instance().store(server, {"defaults": [ANY_SERVER]}, group="server", provider="testbed")
+        store(name, {**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed")
+        if f"{HIDDEN}{name}" not in files_of("server"):
+            store(f"{HIDDEN}{name}", {"defaults": [ANY_SERVER]}, group="server", provider="testbed")
+    for name in files_of("gpu"):
+        store(name, {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}, group="server", provider="testbed")
 
 
 @contextmanager

@@ -62,6 +62,7 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
     """The folders of options: the arguments --config-dir=DIR."""
     found = [Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)]
     registered = {f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")}
+    registered |= {f"server/{name}.yaml" for name in files_of("gpu")}
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
