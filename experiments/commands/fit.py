@@ -50,9 +50,7 @@ def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
         spread = fitted.standard_errors.get(path)
         follows = "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
         yield f"{path}: slowness {slowness:.3f}, {follows}"
-    if any(
-        abs(fitted.slowness[path] - 1) > 2 * fitted.standard_errors.get(path, float("inf")) for path in fitted.slowness
-    ):
+    if any(abs(one - 1) > 2 * fitted.standard_errors.get(path, inf) for path, one in fitted.slowness.items()):
         yield "the logs disagree by more than two standard errors: they are not of one machine at one speed"
     for (one, other), value in fitted.alike.items():
         known = "only their sum is known"

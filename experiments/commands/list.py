@@ -10,17 +10,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.commands.terminal import commands, parser, show
-from testbed.experiments.runs.choice_names import (
-    CONF,
-    CUSTOM,
-    GROUPS,
-    HIDDEN,
-    KEYS,
-    MODEL_CLASS,
-    files_of,
-    names_of,
-    plug_ins_of,
-)
+from testbed.experiments.runs.choice_names import CONF, CUSTOM, GROUPS, KEYS, files_of, names_of, plug_ins_of
 from testbed.experiments.runs.progress import one_line
 from testbed.schema import did_you_mean
 
@@ -32,6 +22,7 @@ _testbed() {
 }
 complete -o default -F _testbed testbed"""
 FLAG = re.compile(r"^  (?:-\w[^,]*, )?(--[\w-]+)", re.MULTILINE)
+MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
 OVERRIDES = ("run", "capacity", "validate", "fit-software")  # commands that take overrides
 Row = tuple[str, str, str]
 
@@ -63,7 +54,7 @@ def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
     if group == "server":
         yield from ((name, "", f"{name}; server.num_gpus says how many share the model") for name in files_of("gpu"))
     for name, path in files_of(group, folders).items():
-        if not name.startswith(HIDDEN):
+        if name in names_of(group, folders):
             yield described(path)
 
 

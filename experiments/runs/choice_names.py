@@ -24,7 +24,6 @@ KEYS = {
     "tier": "+tier@server.tiers.NAME",
 }  # fmt: skip; others: the group
 CUSTOM = "custom"
-MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
 ANY_SERVER = "h200"  # of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
 ENTRY_POINTS = "testbed.{}"
