@@ -41,15 +41,15 @@ def lockstep(options: Namespace) -> int:
         from testbed.experiments.lockstep.manager_histories import check_histories
 
         lines = check_histories(options.histories, options.seed)
-        print(*lines, sep="\n")
-        return int(len(lines) > 1)
-    if options.capacity:
+        different = len(lines) > 1
+    elif options.capacity:
         from testbed.experiments.lockstep.capacities import check_capacities
 
         lines, different = check_capacities(options.overrides)
-        print(*lines, sep="\n")
-        return int(different)
-    return int(any([_differs(*run) for run in _runs(options)]))
+    else:
+        return int(any([_differs(*run) for run in _runs(options)]))
+    print(*lines, sep="\n")
+    return int(different)
 
 
 def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:

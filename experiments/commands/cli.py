@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = [argument for argument in argv if argument != "--debug"]
     if not argv or argv[0] in HELP:
         width = max(map(len, commands())) + 2
-        lines = (f"  {name:<{width}}{entry['about']}" for name, entry in commands().items())
+        lines = (f"  {name:<{width}}{command.about}" for name, command in commands().items())
         print(HELP_TEXT.format(commands="\n".join(lines)))
         return 0
     if argv[0] in ("-V", "--version"):
@@ -69,7 +69,7 @@ def call(name: str, argv: list[str]) -> int | None:
     if name not in commands():
         raise InputError(f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}")
     given = parsed(name, argv)
-    code: int | None = resolve_name(f"testbed.{commands()[name]['function']}")(given)
+    code: int | None = resolve_name(commands()[name].function)(given)
     return code
 
 

@@ -50,9 +50,7 @@ def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
         spread = fitted.standard_errors.get(path)
         follows = "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
         yield f"{path}: slowness {slowness:.3f}, {follows}"
-    if any(
-        abs(fitted.slowness[path] - 1) > 2 * fitted.standard_errors.get(path, float("inf")) for path in fitted.slowness
-    ):
+    if any(abs(one - 1) > 2 * fitted.standard_errors.get(path, inf) for path, one in fitted.slowness.items()):
         yield "the logs disagree by more than two standard errors: they are not of one machine at one speed"
     for (one, other), value in fitted.alike.items():
         known = "only their sum is known"
@@ -123,11 +121,13 @@ def fit_constants(options: Namespace) -> None:
     from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # the other commands do not need it
     from testbed.experiments.runs.run_store import RunStore
 
+    if options.file is None and options.kind == "2023":
+        raise InputError("2023: needs the lengths (testbed fit-constants 2023 LENGTHS)")
     if options.kind == "sampler":
-        print("\n".join(report(options.rows)))
+        print("\n".join(report(options.file)))
         return
     with TemporaryDirectory() as folder:
         if options.kind == "beams":
             print(f"concentration: {fit_beams(RunStore(Path(folder))):.3g}")
         else:
-            fit_2023(RunStore(Path(folder), (("sharegpt", str(options.lengths)),)))
+            fit_2023(RunStore(Path(folder), (("sharegpt", str(options.file)),)))

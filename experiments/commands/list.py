@@ -10,17 +10,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.commands.terminal import commands, parser, show
-from testbed.experiments.runs.choice_names import (
-    CONF,
-    CUSTOM,
-    GROUPS,
-    HIDDEN,
-    KEYS,
-    MODEL_CLASS,
-    files_of,
-    names_of,
-    plug_ins_of,
-)
+from testbed.experiments.runs.choice_names import CONF, CUSTOM, GROUPS, KEYS, files_of, names_of, plug_ins_of
 from testbed.experiments.runs.progress import one_line
 from testbed.schema import did_you_mean
 
@@ -32,6 +22,7 @@ _testbed() {
 }
 complete -o default -F _testbed testbed"""
 FLAG = re.compile(r"^  (?:-\w[^,]*, )?(--[\w-]+)", re.MULTILINE)
+MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
 OVERRIDES = ("run", "capacity", "validate", "fit-software")  # commands that take overrides
 Row = tuple[str, str, str]
 
@@ -57,11 +48,13 @@ def main(options: Namespace) -> None:
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
-    """Name, class and first comment line of a group's YAML files; for a model, its shape's source."""
+    """Name, class and first comment line of a group's YAML files; of models and GPUs, what is registered of them."""
     if group == "model":
         yield from ((name, MODEL_CLASS, shipped(name)["about"]) for name in model_names())
+    if group == "server":
+        yield from ((name, "", f"{name}; server.num_gpus says how many share the model") for name in files_of("gpu"))
     for name, path in files_of(group, folders).items():
-        if not name.startswith(HIDDEN):
+        if name in names_of(group, folders):
             yield described(path)
 
 
@@ -127,6 +120,7 @@ def _keys(words: Sequence[str]) -> Iterator[str]:
     selected = {str(group): str(name) for choice in choices for group, name in choice.items()}
     selected |= {group: name for group, _, name in (word.partition("=") for word in words) if group in GROUPS}
     files = {group: files_of(group).get(name) for group, name in selected.items() if group in GROUPS}
+    files["server"] = CONF / "memory.yaml"
     found = {group: yaml.safe_load(path.read_text(encoding="utf-8")) for group, path in files.items() if path}
     for above, values in [("", run), *((f"{group}.", values) for group, values in found.items())]:
         for key, value in values.items():

@@ -58,7 +58,7 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
     choices = {str(group).partition("@")[0]: str(name) for group, name in config.hydra.runtime.choices.items()}
     comments = {group: dict(_comments(group, name, folders)) for group, name in choices.items() if group in GROUPS}
     comments["gpu"] |= {key: text for key, text in comments["server"].items() if key == "num_gpus"}
-    files = ("efficiencies/h200", "limits", "run")
+    files = ("efficiencies/h200", "limits", "memory", "run")
     shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     for line in OmegaConf.to_yaml(own).splitlines():

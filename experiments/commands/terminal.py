@@ -2,13 +2,14 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import yaml
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 WIDTH = 180
 FORMATS = (".pdf", ".png", ".svg")  # of pictures
+PLACE = re.compile(r"\{([\w.]+:\w+)\}")
 
 
 def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
@@ -43,44 +45,48 @@ TYPES: dict[str, Callable[[str], Any]] = {
 }  # fmt: skip
 
 
+class Command(NamedTuple):
+    """An entry of commands.yaml."""
+
+    function: str
+    about: str
+    description: str
+    arguments: dict[str, dict[str, Any]]
+
+
 @cache
-def commands() -> dict[str, dict[str, Any]]:
-    """What commands.yaml has on each command."""
+def commands() -> dict[str, Command]:
+    """All commands by name."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is installed, which is six times as fast
-    entries: dict[str, dict[str, Any]] = yaml.load(Path(__file__).with_name("commands.yaml").read_text("utf-8"), loader)
-    return entries
+    modules = yaml.load(Path(__file__).with_name("commands.yaml").read_text("utf-8"), loader)
+    return {name: _command(module, name, **one) for module, entries in modules.items() for name, one in entries.items()}
 
 
-def parser(command: str) -> Parser:
+def _command(module: str, name: str, /, about: str, description: str = "", **arguments: Any) -> Command:
+    function = "main" if module.endswith(f".{name}") else name.replace("-", "_")
+    return Command(f"testbed.{module}:{function}", about, description, arguments)
+
+
+def parser(name: str) -> Parser:
     """The parser of a command, as commands.yaml describes it."""
-    entry = commands()[command]
-    this = Parser(command, entry.get("description"), epilog=entry.get("epilog"), add_help=command != "run")
-    _describe(this, entry)
-    if "kinds" in entry:
-        kinds = this.add_subparsers(dest="kind", required=True, metavar="|".join(entry["kinds"]))
-        for name, kind in entry["kinds"].items():
-            _describe(kinds.add_parser(name, help=kind["about"]), kind)
+    command = commands()[name]
+    this = Parser(name, f"{command.about[0].upper()}{command.about[1:]}. {command.description}", add_help=name != "run")
+    for names, options in command.arguments.items():
+        known: dict[str, Any] = {key: TYPES[value] if key == "type" else value for key, value in options.items()}
+        known["help"] = PLACE.sub(_names, options.get("help", ""))
+        if options.get("default") not in (None, "", []):
+            known["help"] += " (default: %(default)s)"
+        this.add_argument(*names.split(), **known)
     return this
 
 
-def parsed(command: str, argv: list[str]) -> argparse.Namespace | list[str]:
-    """The options of a command line, its words in any order; or argv, where commands.yaml does not describe them."""
-    if "kinds" in commands()[command]:
-        return parser(command).parse_args(argv)
-    return parser(command).parse_intermixed_args(argv) if "arguments" in commands()[command] else argv
+def parsed(name: str, argv: list[str]) -> argparse.Namespace | list[str]:
+    """The options of a command line, its words in any order; or argv, where commands.yaml has no arguments."""
+    return parser(name).parse_intermixed_args(argv) if commands()[name].arguments else argv
 
 
-def _describe(this: argparse.ArgumentParser, entry: dict[str, Any]) -> None:
-    texts = {name: _names(place) for name, place in entry.get("texts", {}).items()}
-    for title, grouped in {"": entry.get("arguments", {}), **entry.get("groups", {})}.items():
-        place = this.add_argument_group(title) if title else this
-        for names, options in grouped.items():
-            known = {key: TYPES[value] if key == "type" else value for key, value in options.items()}
-            place.add_argument(*names.split(), **known | {"help": options.get("help", "").format(**texts)})
-
-
-def _names(place: str) -> str:
-    found = resolve_name(f"testbed.{place}")
+def _names(place: re.Match[str]) -> str:
+    found = resolve_name(f"testbed.{place[1]}")
     return ", ".join(found() if callable(found) else found)
 
 

@@ -114,8 +114,9 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Study:
-    """The study that a figure's config describes."""
-    study: Study = hydra.utils.instantiate(composed(f"figure/{name}", tuple(overrides)).figure, _convert_="all")
+    """The study that a figure's config describes; the reference has the figure by the config's name, unless it says."""
+    config = composed(f"figure/{name}", tuple(overrides)).figure
+    study: Study = hydra.utils.instantiate({"name": name, "covers": [name], **config}, _convert_="all")
     return study
 
 

@@ -24,8 +24,7 @@ KEYS = {
     "tier": "+tier@server.tiers.NAME",
 }  # fmt: skip; others: the group
 CUSTOM = "custom"
-MODEL_CLASS = "testbed.core.specs.ModelSpec"  # of the shapes that ship
-ANY_SERVER = "h200"  # for a model without a server, and with gpu=NAME: its other values suit any GPU
+ANY_SERVER = "h200"  # of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
 ENTRY_POINTS = "testbed.{}"
 FILE_READERS = {
@@ -46,9 +45,9 @@ def files_of(group: str, folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     """Every name that the group can be set to, without plug-ins."""
-    shipped = model_names() if group == "model" else []
+    registered = model_names() if group == "model" else files_of("gpu") if group == "server" else ()
     found = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
-    return sorted(found.union(shipped))
+    return sorted(found.union(registered))
 
 
 def plug_ins_of(group: str) -> list[EntryPoint]:

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
-from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, files_of
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
@@ -96,11 +96,15 @@ def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, by
 
 @cache
 def register_models() -> None:
-    """Register every shipped shape in Hydra's store as the group `model`; launchers pass the store to workers."""
+    """Register in Hydra's store every shipped shape as a model, its server where no file says which, and a server of
+    every GPU; launchers pass the store to workers."""
+    store = ConfigStore.instance().store
     for name in model_names():
-        ConfigStore.instance().store(
-            name=name, node={**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed.core.models"
-        )
+        store(name, {**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed")
+        if f"{HIDDEN}{name}" not in files_of("server"):
+            store(f"{HIDDEN}{name}", {"defaults": [ANY_SERVER]}, group="server", provider="testbed")
+    for name in files_of("gpu"):
+        store(name, {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}, group="server", provider="testbed")
 
 
 @contextmanager

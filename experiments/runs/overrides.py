@@ -52,7 +52,7 @@ def normalize(arguments: Sequence[str]) -> list[str]:
             raise InputError(f"{word}: would run under the name of another {group} ({way_out})")
     if not {"server", "gpu"} & chosen.keys():
         for name in _names(chosen.get("model", "")):
-            if f"{HIDDEN}{name}" not in files_of("server", folders):
+            if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
                 raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
     search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
     return [*result, f"hydra.searchpath=[{search}]"] if folders else result
@@ -61,12 +61,14 @@ def normalize(arguments: Sequence[str]) -> list[str]:
 def user_folders(arguments: Sequence[str]) -> list[Path]:
     """The folders of options: the arguments --config-dir=DIR."""
     found = [Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)]
+    registered = {f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")}
+    registered |= {f"server/{name}.yaml" for name in files_of("gpu")}
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
         for path in sorted(folder.rglob("*.yaml")):  # Hydra would take it in place of one that ships
             place = path.relative_to(folder)
-            if (CONF / place).is_file() or (place.parent == Path("model") and place.stem in model_names()):
+            if (CONF / place).is_file() or place.as_posix() in registered:
                 raise InputError(f"--config-dir {folder}: {place} has the name of one that ships; give it another name")
     return found
 
@@ -121,7 +123,7 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
             raise InputError(f"no {group}/{name}{hint}")
         target = point.value.replace(":", ".")
-        node = {"defaults": [CUSTOM, "_self_"], "_target_": target}
+        node = {"defaults": [CUSTOM], "_target_": target}
         ConfigStore.instance().store(name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}")
 
 

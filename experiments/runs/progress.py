@@ -53,12 +53,12 @@ def watched(recorder: "Recorder", num_requests: int) -> AbstractContextManager[N
 
 
 @contextmanager
-def spoken(text: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
-    """While the body runs, print a line every ten seconds, or every `every_s`; does not change the body."""
+def spoken(text: Callable[[], str]) -> Iterator[None]:
+    """While the body runs, print a line every ten seconds; does not change the body."""
     began, done = time.monotonic(), threading.Event()
 
     def speak() -> None:
-        while not done.wait(every_s or SPEAK_S):
+        while not done.wait(SPEAK_S):
             print(f"{text()}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=speak, daemon=True)

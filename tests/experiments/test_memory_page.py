@@ -102,7 +102,7 @@ def traced(browser, tmp_path):
 
     def show(policy, pool, cost=None, prefixes=()):
         scheduler = SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256)
-        trace = trace_memory(alike(32, prefixes), scheduler, cost or OneMillisecond(), 64, pool=pool)
+        trace = trace_memory([*alike(32, prefixes)], scheduler, cost or OneMillisecond(), 64, pool=pool)
         return shown(browser, tmp_path, trace)
 
     return show

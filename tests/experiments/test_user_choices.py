@@ -76,8 +76,9 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert all("  # " in line for line in numbers)
     assert 20e9 < gpu["memory_bytes"] < 300e9
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
-    assert configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server.gpu.name == path.stem
-    assert {path.stem, f"{path.stem}-x1"} & {server.stem for server in (CONF / "server").glob("*.yaml")}
+    server = configured((f"server={path.stem}", "model=qwen2.5-0.5b")).server
+    assert server == configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server
+    assert (server.gpu.name, server.num_gpus) == (path.stem, 1)
 
 
 @pytest.mark.parametrize("path", BUILT_IN, ids=lambda path: f"{path.parent.name}/{path.stem}")

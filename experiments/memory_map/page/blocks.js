@@ -19,7 +19,8 @@ function paint(replay, order, step = 1) {
     }
   }
   for (const seq of pool ? [] : replay.seqs.values()) {
-    paintSequence(slots, seq, replay.finalLength(seq.request), order === "group" ? seq.part : seq.request, step);
+    const [prompt, output] = replay.data.requests[seq.request];
+    paintSequence(slots, seq, prompt + output, order === "group" ? seq.part : seq.request, step);
   }
   return slots;
 }
@@ -63,16 +64,18 @@ function tableOf(seq, {block_size: size, tokens_per_block: tokens}) {
 function ownersOf(replay, block) {
   const owners = [];
   for (const seq of replay.data.pool ? [] : replay.seqs.values()) {
-    const size = replay.data.block_size, low = block * size, high = low + size;
-    if (!seq.device.some(([start, length]) => start < high && start + length > low)) continue;
+    if (!meets(seq.device, block, replay.data.block_size)) continue;
     for (const row of tableOf(seq, replay.data)) if (!row.host && row.block === block) owners.push({seq, ...row});
   }
   return owners;
 }
 
 function isPinned(replay, block) {
-  const low = block * replay.data.block_size, high = low + replay.data.block_size;
-  return !replay.data.pool && [...replay.others.pinned].some(([start, length]) => start < high && start + length > low);
+  return !replay.data.pool && meets(replay.others.pinned, block, replay.data.block_size);
+}
+
+function meets(extents, block, size) {
+  return [...extents].some(([start, length]) => start < (block + 1) * size && start + length > block * size);
 }
 
 function referenceCount(replay, slots, block) {

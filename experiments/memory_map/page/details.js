@@ -6,6 +6,8 @@ function element(tag, options = {}, ...children) {
   return node;
 }
 
+const hint = text => element("p", {className: "hint"}, text);
+
 function chip(app, place, request, text) {
   const mark = element("i");
   mark.style.background = app.painter.base(request);
@@ -19,7 +21,7 @@ function chip(app, place, request, text) {
 
 function blockDetails(app) {
   const {replay, slots, chosen: {block}} = app, size = replay.data.block_size;
-  if (block === null) return [element("p", {className: "hint"}, "Click a block to see its owners.")];
+  if (block === null) return [hint("Click a block to see its owners.")];
   const count = referenceCount(replay, slots, block);
   const kinds = [...slots.kind.slice(block * size, (block + 1) * size)];
   const filled = kinds.filter(kind => kind === LIVE).length;
@@ -36,15 +38,13 @@ function blockDetails(app) {
 
 function requestDetails(app) {
   const {replay, chosen: {request}} = app;
-  if (request === null) return [element("p", {className: "hint"}, "Click a request to see its block table.")];
+  if (request === null) return [hint("Click a request to see its block table.")];
   const [prompt, output, count] = replay.data.requests[request];
   const facts = `: prompt ${prompt}, output ${output} tokens` + (count > 1 ? `, ${count} sequences` : "");
-  const seqs = replay.sequencesOf(request);
-  const tables = seqs.map(seq => blockTable(app, seq));
-  const absent = element("p", {className: "hint"}, "It holds nothing at this time.");
+  const tables = replay.sequencesOf(request).map(seq => blockTable(app, seq));
   return [
     element("p", {className: "facts"}, chip(app, "chosen", request, `request ${request}`), facts),
-    seqs.length ? element("div", {className: "tables"}, ...tables) : absent,
+    tables.length ? element("div", {className: "tables"}, ...tables) : hint("It holds nothing at this time."),
   ];
 }
 
@@ -76,14 +76,13 @@ function hostDetails(app) {
   }
   const items = [...blocks].map(([request, held]) => element("li", {}, chip(app, "host", request, `request ${request}`),
     ` host ${held.size === 1 ? "block" : "blocks"} ${ranges([...held].sort((a, b) => a - b))}`));
-  return items.length ? [element("ul", {}, ...items)] : [element("p", {className: "hint"}, "No request.")];
+  return items.length ? [element("ul", {}, ...items)] : [hint("No request.")];
 }
 
 function ranges(numbers) {
   const parts = [];
   for (const number of numbers) {
-    const last = parts[parts.length - 1];
-    if (last && last[1] === number - 1) last[1] = number; else parts.push([number, number]);
+    if (parts.at(-1)?.[1] === number - 1) parts.at(-1)[1] = number; else parts.push([number, number]);
   }
   return parts.map(([from, to]) => from === to ? from : `${from}\u2013${to}`).join(", ");
 }

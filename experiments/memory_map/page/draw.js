@@ -38,23 +38,18 @@ class Painter {
   fill(pen, x, y, width, height, kind, owner, shared) {
     pen.fillStyle = this.color(kind, owner);
     pen.fillRect(x, y, width, height);
-    const pattern = shared && kind === LIVE ? this.textures[CACHED] : this.textures[kind];
-    if (!pattern || height < 6) return;
-    pen.fillStyle = pattern;
-    pen.fillRect(x, y, width, height);
+    pen.fillStyle = this.textures[shared && kind === LIVE ? CACHED : kind] || "transparent";
+    if (height >= 6) pen.fillRect(x, y, width, height);
   }
 
   // One block as a bar of slots, runs of the same kind and owner at once.
   block(pen, slots, block, x, y, width, height) {
     const size = this.data.block_size, first = block * size, end = Math.min(first + size, this.data.num_slots);
-    for (let slot = first; slot < end;) {
+    for (let slot = first, next = first + 1; slot < end; slot = next++) {
       const kind = slots.kind[slot], owner = slots.owner[slot], shared = slots.holders[slot] > 1;
-      let next = slot + 1;
       while (next < end && slots.kind[next] === kind && slots.owner[next] === owner
              && (slots.holders[next] > 1) === shared) next++;
-      const left = x + (slot - first) * width / size;
-      this.fill(pen, left, y, (next - slot) * width / size, height, kind, owner, shared);
-      slot = next;
+      this.fill(pen, x + (slot - first) * width / size, y, (next - slot) * width / size, height, kind, owner, shared);
     }
   }
 

@@ -64,7 +64,7 @@ class Grid {
       if (this.isList || this.places.get(block) % this.columns === 0) this.address(pen, block, y + height / 2);
     }
     if (this.isList) this.text(pen, "Physical blocks", GUTTER, 9, "left", FAINT);
-    if (this.isList && logical.size) new Mapping(this, pen, slots).draw(replay.sequencesOf(chosen.request));
+    if (this.isList && logical.size) drawTables(this, pen, slots, replay.sequencesOf(chosen.request));
     if (chosen.block !== null) {
       const [x, y] = this.place(chosen.block);
       for (const [color, width] of [[PAGE, 5], [INK, 2.5]]) {

@@ -5,12 +5,12 @@ class Replay {
     this.data = data;
     this.times = data.frames.map(frame => frame.t);
     this.names = new Map(); // sequence id -> what people call it
-    const known = new Map(), {parts} = data; // known: the sequences of each request
-    for (const id of Object.keys(data.owners).map(Number).sort((a, b) => a - b)) {
-      const request = data.owners[id], seqs = known.get(request) || [], number = Math.floor(id / parts.length);
-      if (!seqs.includes(number)) known.set(request, [...seqs, number]);
-      const index = data.requests[request][2] > 1 ? `.${known.get(request).indexOf(number)}` : "";
-      this.names.set(id, `request ${request}${index}` + (parts.length > 1 ? `, ${parts[id % parts.length][0]}` : ""));
+    const known = {}, {parts} = data; // known: the sequences of each request; keys of an object are in numeric order
+    for (const [id, request] of Object.entries(data.owners)) {
+      const seqs = known[request] ??= new Set(), part = parts.length > 1 ? `, ${parts[id % parts.length][0]}` : "";
+      seqs.add(Math.floor(id / parts.length));
+      const index = data.requests[request][2] > 1 ? `.${seqs.size - 1}` : "";
+      this.names.set(+id, `request ${request}${index}${part}`);
     }
     this.reset();
   }
@@ -23,12 +23,7 @@ class Replay {
   }
 
   frameAt(time) {
-    let low = 0, high = this.times.length;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (this.times[middle] <= time) low = middle; else high = middle;
-    }
-    return low;
+    return Math.max(0, this.times.findLastIndex(start => start <= time));
   }
 
   seek(index) {
@@ -41,8 +36,7 @@ class Replay {
     for (const seq of this.seqs.values()) if (!named.has(seq.id)) seq.tokens += frame.step;
     for (const [id, tokens, kept, device, host, first] of frame.seqs) {
       if (tokens === undefined) { this.seqs.delete(id); continue; }
-      const before = this.seqs.get(id);
-      const table = (before ? before.device.slice(0, kept) : []).concat(pairs(device));
+      const table = [...(this.seqs.get(id)?.device.slice(0, kept) ?? []), ...pairs(device)];
       const part = id % this.data.parts.length, each = this.data.parts[part][1], request = this.data.owners[id];
       this.seqs.set(id, {id, part, each, first, request, tokens, device: table, host: pairs(host)});
     }
@@ -56,15 +50,8 @@ class Replay {
   sequencesOf(request) {
     return [...this.seqs.values()].filter(seq => seq.request === request).sort((a, b) => a.id - b.id);
   }
-
-  finalLength(request) {
-    const [prompt, output] = this.data.requests[request];
-    return prompt + output;
-  }
 }
 
 function pairs(numbers) {
-  const result = [];
-  for (let i = 0; i < numbers.length; i += 2) result.push([numbers[i], numbers[i + 1]]);
-  return result;
+  return Array.from({length: numbers.length / 2}, (_, i) => [numbers[2 * i], numbers[2 * i + 1]]);
 }

@@ -25,7 +25,7 @@ BAND = "#ffe3c2"
 
 
 def rate_curves(
-    table: pd.DataFrame, titles: Mapping[str, str], num_rows: int, num_columns: int, height_in: float
+    table: pd.DataFrame, titles: Mapping[str, str], num_rows: int = 2, num_columns: int = 3, height_in: float = 3.6
 ) -> Figure:
     """Figures 12, 14, 16 and 17: one panel a setting, in the order of `titles` row by row; one legend over all.
 

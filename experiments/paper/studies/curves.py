@@ -28,11 +28,16 @@ class Curves(Study):
 
     panels: Sequence[Mapping[str, Any]]
     ratios: Sequence[Mapping[str, Any]]
-    limit: float = 1.0
-    precision: float = 0.02
+    limit: float = 1.0  # s/token: where the paper's axis ends
+    precision: float = 0.03  # of a sustained rate
     num_seeds: int = 3
     authors_grid: Sequence[str] = ()
     draws: bool = True
+
+    def __post_init__(self) -> None:
+        self.panels = [{"figure": self.name, "overrides": [], **panel} for panel in self.panels]
+        usual = {"figure": self.name, "quantity": f"{SUSTAINED}_ratio", "system": "vllm"}
+        self.ratios = [{**usual, "label": f"vllm vs {ratio['over'][0]}", **ratio} for ratio in self.ratios]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         return [
