@@ -6,6 +6,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.slots import record
 from testbed.cost.interpolation import Knots, UnequalLengths, across, blend, bracket, curves, surface
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
@@ -80,7 +81,7 @@ class DecodeTable:
             (time_ps, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
             first, growth = first + time_ps - less, growth + slope - flatter
             steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(work))
-        return Affine(first, num_seqs * growth, steps) if growth >= 0 else Affine(first, 0, 1)
+        return record(Affine, (first, num_seqs * growth, steps) if growth >= 0 else (first, 0, 1))
 
     def _curve(self, num_seqs: int) -> Knots:
         if num_seqs in self._curves:

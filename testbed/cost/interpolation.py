@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -21,24 +22,24 @@ class Knots:
             pairs, slopes = [(0, max(0, value - slopes[0] * first)), *pairs], [0, *slopes]
             slopes[0] = (value - pairs[0][1]) // first
         self.x, self.y, self.slopes = [x for x, _ in pairs], [y for _, y in pairs], slopes
+        self._starts, self._ends = self.x[: len(slopes)], [*self.x[1 : len(slopes)], UNBOUNDED]
 
     def share(self, share: float) -> "Knots":
         """The same pieces, `share` times as high and as steep; slopes stay whole numbers."""
-        part = Knots([(0, 0)])
-        part.x, part.y = self.x, [round(y * share) for y in self.y]
+        part = copy(self)
+        part.y = [round(y * share) for y in self.y]
         part.slopes = [round(slope * share) for slope in self.slopes]
         return part
 
     def __call__(self, x: int) -> int:
-        i = min(bisect_right(self.x, x), len(self.slopes)) - 1
+        i = bisect_right(self._starts, x) - 1
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
         """The value at x >= 0, the slope there, and the first count that belongs to the next piece."""
-        slopes = self.slopes
-        i = min(bisect_right(self.x, x), len(slopes)) - 1
-        end = self.x[i + 1] if i + 1 < len(slopes) else UNBOUNDED
-        return self.y[i] + slopes[i] * (x - self.x[i]), slopes[i], end
+        i = bisect_right(self._starts, x) - 1
+        slope = self.slopes[i]
+        return self.y[i] + slope * (x - self.x[i]), slope, self._ends[i]
 
 
 def curves(points: Iterable[tuple[int, int, int]]) -> dict[int, Knots]:

@@ -83,7 +83,7 @@ class Work(NamedTuple):
     @property
     def num_tokens(self) -> int:
         """Tokens that pass through the linear layers."""
-        return self.decode_seqs + sum(new for new, _ in self.prefill)
+        return self.decode_seqs + sum([new for new, _ in self.prefill])
 
     def later(self, steps: int) -> "Work":
         """The same decodes, so many iterations later."""

@@ -80,7 +80,9 @@ class ProfileCost(CostModel):
             time_ps += self._layers.time_ps(num_tokens, work.decode_seqs + len(work.prefill))
             time_ps += self._layers.eager(num_tokens) if work.prefill else self._layers.graph(num_tokens)
             time_ps += self._software.running(num_tokens)
-        time_ps += self._attention(work) + sum(self._copy(length, count) for length, count in work.copies)
+        time_ps += self._attention(work)
+        if work.copies:
+            time_ps += sum(self._copy(length, count) for length, count in work.copies)
         if work.moves:
             time_ps = self._with_swaps(time_ps, work)
             time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)

@@ -164,8 +164,9 @@ class Scheduler(Foresight, ABC):
         state, stepping, finished = self.state, plan.stepping, []
         for group in (*prefilled, *stepping):
             group.generate()
-        for seq in (seq for group in stepping for seq in group.sequences):
-            seq.num_stored = seq.num_slots
+        for group in stepping:
+            for seq in group.sequences:
+                seq.num_stored = seq.num_slots
         for group in (*prefilled, *plan.swapped_in):
             if group.request.request_id in results.ended:
                 self.finish(group)

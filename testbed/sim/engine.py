@@ -120,14 +120,16 @@ class Engine:
             late = self._begin_transfers(plan.ops) if plan.ops else ()
             yield self.env.timeout(duration_ps)
             calendar.is_in_span = False
-            links.begin(late)
+            if late:
+                links.begin(late)
             outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
             if plan.chunks or plan.swapped_in:
                 outputs.follow(plan, outcome)
             seen = meter.close(plan, durations, steps, duration_ps, outcome)
             recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
             start_ps += duration_ps
-            recorder.first_tokens(outcome.first_tokens, start_ps)
+            if outcome.first_tokens:
+                recorder.first_tokens(outcome.first_tokens, start_ps)
             for group in outcome.finished:
                 recorder.served(outputs.removed(group.request.request_id), group, start_ps)
                 self.ended(group.request.request_id)
@@ -165,11 +167,10 @@ class Engine:
         calendar, promised = self.calendar, plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        most = min(durations.steps, self.meter.max_steps(used))
-        steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
-        end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
-        if plan.ends_on_arrival:
-            end_ps = min(end_ps, calendar.expected_ps)
+        steps = min(1 + promised, self.outputs.steps_to_end(), durations.steps, self.meter.max_steps(used))
+        end_ps = min(calendar.mark_ps, plan.wake_ps, self.links.next_ps)
+        if plan.ends_on_arrival and calendar.expected_ps < end_ps:
+            end_ps = calendar.expected_ps
         if steps == 1 or end_ps == UNBOUNDED:
             return steps
         return min(steps, durations.steps_to_reach(end_ps - start_ps))

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.core.slots import record
 from testbed.sched.beams import BeamModel
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
@@ -54,13 +55,13 @@ class Outputs:
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
         if not (plan.chunks or plan.swapped_in or state.beams):
-            return Results(tuple(ended)) if ended else NOTHING
+            return record(Results, (tuple(ended), {})) if ended else NOTHING
         prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.stepping
         for group in prefilled + stepping:
             if group.num_generated + 1 == self._lengths[group.request.request_id]:
                 ended.append(group.request.request_id)
         if not (state.beams or stepping):
-            return Results(tuple(ended)) if ended else NOTHING
+            return record(Results, (tuple(ended), {})) if ended else NOTHING
         searching = [group for group in stepping if group.request.beam]
         if plan.decode_seqs:
             searching = [*state.beams.values(), *searching]

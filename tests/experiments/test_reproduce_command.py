@@ -124,26 +124,6 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
     refuses(r"x: no judged row of \('fig1', 'c'\) in \['figure', ", unknown.row_keys)
 
 
-<<<<<<< HEAD
-=======
-def test_only_the_curves_of_a_row_are_run():
-    study = load("fig12").only([FIG12])
-    labels = [f"fig12b opt-66b sharegpt {system}" for system in ("orca-max", "vllm")]
-    assert [task.label for task in study.tasks(1)] == labels
-
-
-def test_every_recovery_alternative_has_a_cost(tmp_path):
-    """The costs next to the paper's machine are of other GPUs, which need not have the same options."""
-    touching = [other for other in reproduction.alternatives() if "fig19a" in other.rows and other.run]
-    assert touching
-    for other in touching:
-        study = load("fig19").only([key for key in other.row_keys() if key[0] == "fig19a"])
-        study.block_sizes = [16]
-        (task,) = study.tasks(1)
-        assert reproduction.under(task, other.run).work(RunStore(tmp_path))
-
-
->>>>>>> lean-exper
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
     (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
     tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
