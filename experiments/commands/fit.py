@@ -123,6 +123,8 @@ def fit_constants(options: Namespace) -> None:
 
     if options.file is None and options.kind == "2023":
         raise InputError("2023: needs the lengths (testbed fit-constants 2023 LENGTHS)")
+    if options.file is not None and options.kind == "beams":
+        raise InputError(f"beams: reads no file (leave out {options.file})")
     if options.kind == "sampler":
         print("\n".join(report(options.file)))
         return

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +25,8 @@ class Knots:
 
     def share(self, share: float) -> "Knots":
         """The same pieces, `share` times as high and as steep; slopes stay whole numbers."""
-        part = copy(self)
+        part = Knots([(0, 0)])
+        part.x, part._starts, part._ends = self.x, self._starts, self._ends
         part.y = [round(y * share) for y in self.y]
         part.slopes = [round(slope * share) for slope in self.slopes]
         return part

@@ -51,7 +51,7 @@ def test_wrong_value_is_refused_with_its_key(override, message):
 
 CONF = Path(compose.__file__).parents[1] / "conf"
 PARTS = ("arrivals", "beams", "cost", "policy", "preemption", "scheduler", "trace")
-SPECS = ("gpu/h200.yaml", "server/a100-40gb.yaml")
+SPECS = ("gpu/h200.yaml", "server/a100-40gb-x4.yaml")
 
 
 def flat(values, key):
@@ -76,7 +76,9 @@ def switches_and_numbers(path):
 # The first choices of all groups in one configuration, then the second ones, because composing takes long.
 CHOICES = [sorted((CONF / group).glob("*.yaml")) for group in PARTS] + [[CONF / name] for name in SPECS]
 ROUNDS = list(zip_longest(*CHOICES))
-SWITCHES = {"fast_forward": "no", "workload.beam": "no"}
+SWITCHES = {
+    "fast_forward": "no", "workload.beam": "no", "server.memory_utilization": "many", "server.workspace_gib": "many",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
