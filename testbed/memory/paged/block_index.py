@@ -66,12 +66,9 @@ class BlockIndex(BatchIndex):
         """Append the blocks for num_steps more steps in their order, from the end of the free list, which has them."""
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
-        in_turn = [(step, members) for step, members in enumerate(self.due[now:] + self.due[:now]) if members]
-        for begun in range(0, num_steps, size):
-            for step, members in in_turn:
-                step += begun
-                if step >= num_steps:
-                    break
+        for step in range(num_steps):
+            members = self.due[(now + step) % size]
+            if members:
                 for blocks in members.values():
                     blocks.append(take())
                 weight = len(members) * step
