@@ -167,8 +167,9 @@ class Engine:
         calendar, promised = self.calendar, plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        steps = min(1 + promised, self.outputs.steps_to_end(), durations.steps, self.meter.max_steps(used))
-        end_ps = min(calendar.mark_ps, plan.wake_ps, self.links.next_ps)
+        most = min(durations.steps, self.meter.max_steps(used))  # min of two: the compiler has no call for these
+        steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
+        end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
         if plan.ends_on_arrival and calendar.expected_ps < end_ps:
             end_ps = calendar.expected_ps
         if steps == 1 or end_ps == UNBOUNDED:
