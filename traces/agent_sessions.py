@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.core.errors import InputError, check_least
+from testbed.core.errors import InputError
 from testbed.core.request import Rows, Turns
 from testbed.traces.files import MAX_LEN, json_lines, wrong_count, wrong_time
 from testbed.traces.reader import Trace
@@ -92,7 +92,8 @@ class AgentSessions(Trace):
     """
 
     def __init__(self, path: str, num_sessions: int | None = None) -> None:
-        check_least(1, num_sessions=1 if num_sessions is None else num_sessions)
+        if num_sessions is not None and num_sessions < 1:
+            raise InputError(f"trace.num_sessions={num_sessions}: must be at least 1, or null for all")
         self.path = str(path)
         self.num_sessions = num_sessions
 

@@ -91,8 +91,10 @@ def _write(path: Path, rows: Sequence[Compared], effects: Sequence[Compared]) ->
 
 def verdict(rows: Sequence[Compared], within: float | None) -> int:
     """The exit code; prints the metric with the largest error if it exceeds the limit."""
+    if within is None:
+        return 0
     worst = max(rows, key=lambda row: abs(row.error_percent))
-    if within is None or abs(worst.error_percent) <= within:
+    if abs(worst.error_percent) <= within:
         return 0
     print(f"not within {within:g}%: {worst.metric} of {worst.log} is {worst.error_percent:+.1f}% off")
     return 1
