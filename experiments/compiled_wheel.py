@@ -1,7 +1,9 @@
-"""The wheel's build hook: with `TESTBED_COMPILE=1 pip install .` mypyc compiles the simulator's modules.
+"""The wheel's build hook: with `TESTBED_COMPILE=1 pip install .` mypyc compiles the simulator's
+modules.
 
-Python prefers an extension module to the source in the same folder, so no other code changes. Classes that plug-ins may
-extend are opened in a copy of the sources in which every line keeps its number, so that tracebacks stay correct.
+Python prefers an extension module to the source in the same folder, so no other code changes.
+Classes that plug-ins may extend are opened in a copy of the sources in which every line keeps its
+number, so that tracebacks stay correct.
 """
 
 import ast
@@ -16,27 +18,53 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NEEDS = ["mypy>=1.19", "setuptools>=77", "numpy>=1.26", "simpy>=4.1"]  # the last two for their types
+NEEDS = [
+    "mypy>=1.19",
+    "setuptools>=77",
+    "numpy>=1.26",
+    "simpy>=4.1",
+]  # the last two for their types
 PACKAGES = ("core", "memory", "sched", "cost", "sim")
 INTERPRETED = {
     "core/errors.py": "its exceptions extend built-in ones",
     "core/hf_config.py": "no code in it is hot, and mypyc does not support its starred indexes",
     "core/layers.py": "a frozen class makes its own parts from mappings",
     "core/specs.py": "a frozen class makes its own parts from mappings",
-    "memory/traced.py": "it copies any policy's traits and forwards any attribute; only pictures use it",
-    "sim/audit.py": "it checks the types of plug-ins' answers, for which the compiler has other messages",
+    "memory/traced.py": (
+        "it copies any policy's traits and forwards any attribute; only pictures use it"
+    ),
+    "sim/audit.py": (
+        "it checks the types of plug-ins' answers, for which the compiler has other messages"
+    ),
     "sched/vllm_v1.py": "AsyncVllmV1 passes keywords on, which mypyc takes for one argument",
     "sim/clients.py": "it accepts any object with submit() and close(); one event per request",
 }
-# Classes of the hot path that no plug-in extends and no code copies: closed, so that method calls need no look-up.
-CLOSED = {"SequenceGroup", "Batch", "Plan", "Tracked", "Outputs", "PackedRows", "Samples", "Engine", "Calendar", "Span"}
+# Classes of the hot path that no plug-in extends and no code copies: closed, so that method calls
+# need no look-up.
+CLOSED = {
+    "SequenceGroup",
+    "Batch",
+    "Plan",
+    "Tracked",
+    "Outputs",
+    "PackedRows",
+    "Samples",
+    "Engine",
+    "Calendar",
+    "Span",
+}
 EXTENDED = {"Workload"}  # the only value class with a subclass
 REQUESTED = {
     "MemoryPolicy",
     "PreemptionRule",
     "CostModel",
 }  # answers of plug-ins are Any: our checks report errors
-VALUES = {"NamedTuple", "Enum", "dict", "Event"}  # bases of classes that the compiler does not make native
+VALUES = {
+    "NamedTuple",
+    "Enum",
+    "dict",
+    "Event",
+}  # bases of classes that the compiler does not make native
 OPEN = "@mypyc_attr(allow_interpreted_subclasses=True)"
 IMPORT = "import typing; from testbed.compiled import mypyc_attr, settle"
 
@@ -57,7 +85,9 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
         if not self.requested():
             return
         if version == "editable":
-            self.app.abort("TESTBED_COMPILE: an editable install is not compiled (pip install . without -e)")
+            self.app.abort(
+                "TESTBED_COMPILE: an editable install is not compiled (pip install . without -e)"
+            )
         self.work = TemporaryDirectory()
         built = compiled(Path(self.root, "testbed"), Path(self.work.name))
         build_data["force_include"].update((str(path), name) for name, path in built)
@@ -70,19 +100,30 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def compiled(testbed: Path, work: Path) -> Iterator[tuple[str, Path]]:
-    """Compile the package's extension modules in the folder `work`: (name in the wheel, path) of each."""
+    """Compile the package's extension modules in the folder `work`: (name in the wheel, path) of
+    each.
+    """
     from mypyc.build import mypycify
     from setuptools import Distribution
 
-    links = [path.name for path in testbed.iterdir() if path.name in ("kernels", "traces", "experiments")]
+    links = [
+        path.name for path in testbed.iterdir() if path.name in ("kernels", "traces", "experiments")
+    ]
     shutil.copytree(testbed, work / "testbed", ignore=shutil.ignore_patterns("__pycache__", *links))
     sources = compiled_sources(work / "testbed")
     for path in sources:
         path.write_text(opened(path.read_text(encoding="utf-8")), encoding="utf-8")
     with chdir(work):
         paths = [str(path.relative_to(work)) for path in sources]
-        modules = mypycify(["--ignore-missing-imports", *paths], opt_level="2", debug_level="0", group_name="testbed")
-        command: Any = Distribution({"name": "testbed", "ext_modules": modules}).get_command_obj("build_ext")
+        modules = mypycify(
+            ["--ignore-missing-imports", *paths],
+            opt_level="2",
+            debug_level="0",
+            group_name="testbed",
+        )
+        command: Any = Distribution({"name": "testbed", "ext_modules": modules}).get_command_obj(
+            "build_ext"
+        )
         command.build_lib = "out"
         command.ensure_finalized()
         command.run()
@@ -97,14 +138,20 @@ def compiled_sources(testbed: Path) -> list[Path]:
     return [
         path
         for path in found
-        if path not in left_out and path.name != "__init__.py" and "__file__" not in path.read_text(encoding="utf-8")
+        if path not in left_out
+        and path.name != "__init__.py"
+        and "__file__" not in path.read_text(encoding="utf-8")
     ]
 
 
 def opened(text: str) -> str:
-    """The source of a module, changed so that plug-ins may extend its classes; abstract methods are marked at its end.
-    Added lines replace blank lines, which the formatter puts before every class and after the docstring."""
-    classes = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and _is_open(node)]
+    """The source of a module, changed so that plug-ins may extend its classes; abstract methods are
+    marked at its end. Added lines replace blank lines, which the formatter puts before every class
+    and after the docstring.
+    """
+    classes = [
+        node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and _is_open(node)
+    ]
     if not classes:
         return text
     lines = text.splitlines()
@@ -112,15 +159,22 @@ def opened(text: str) -> str:
         if node.name in REQUESTED:
             _answer_anything(lines, node)
     text = "\n".join([*lines, *map(_settled, classes)]) + "\n"
-    text = text.replace('"""\n\n', f'"""\n{IMPORT}\n', 1).replace("from abc import", "from testbed.compiled import")
+    text = text.replace('"""\n\n', f'"""\n{IMPORT}\n', 1).replace(
+        "from abc import", "from testbed.compiled import"
+    )
     above = rf"(?m)^\n(?=(?:[@#].*\n)*class (?:{'|'.join(node.name for node in classes)})\b)"
     return re.sub(above, f"{OPEN}\n", text)
 
 
 def _is_open(node: ast.ClassDef) -> bool:
-    """Whether the compiler makes it a native class that plug-ins may extend; value classes do not change."""
+    """Whether the compiler makes it a native class that plug-ins may extend; value classes do not
+    change.
+    """
     bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
-    is_value = any("dataclass" in ast.unparse(one) for one in node.decorator_list) and node.name not in EXTENDED
+    is_value = (
+        any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        and node.name not in EXTENDED
+    )
     return VALUES.isdisjoint(bases) and not is_value and node.name not in CLOSED
 
 
@@ -128,10 +182,14 @@ def _answer_anything(lines: list[str], node: ast.ClassDef) -> None:
     for hint in (one.returns for one in node.body if isinstance(one, ast.FunctionDef)):
         if hint is not None and ast.unparse(hint) != "None":
             line = lines[hint.lineno - 1]
-            lines[hint.lineno - 1] = line[: hint.col_offset] + "typing.Any" + line[hint.end_col_offset :]
+            lines[hint.lineno - 1] = (
+                line[: hint.col_offset] + "typing.Any" + line[hint.end_col_offset :]
+            )
 
 
 def _settled(node: ast.ClassDef) -> str:
     methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-    abstract = [one.name for one in methods if "abstractmethod" in map(ast.unparse, one.decorator_list)]
+    abstract = [
+        one.name for one in methods if "abstractmethod" in map(ast.unparse, one.decorator_list)
+    ]
     return f"settle({', '.join([node.name, *map(repr, abstract)])})"

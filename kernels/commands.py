@@ -1,6 +1,7 @@
 """The commands of the kernels and of the GPU engine, and checks that this machine can run them.
 
-Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been parsed.
+Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been
+parsed.
 """
 
 import time
@@ -15,8 +16,14 @@ from testbed.cost.sections import dump, read_profile
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 MEASUREMENTS = {
-    "all-reduce": ("measure.all_reduce", "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products"),
-    "cache-forms": ("measure.bench_kernels", "attention with caches of e4m3 and with windows, next to fp16 and torch"),
+    "all-reduce": (
+        "measure.all_reduce",
+        "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products",
+    ),
+    "cache-forms": (
+        "measure.bench_kernels",
+        "attention with caches of e4m3 and with windows, next to fp16 and torch",
+    ),
     "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
     "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
     "transfers": ("measure.transfers", "transfers by number of extents, bytes and block size"),
@@ -34,12 +41,15 @@ def on_gpu(module: str, command: str) -> ModuleType:
 
 
 def imported(module: str, command: str) -> ModuleType:
-    """Import a module that needs torch or CuPy; raises InputError with the name of a missing package."""
+    """Import a module that needs torch or CuPy; raises InputError with the name of a missing
+    package.
+    """
     try:
         return import_module(f"testbed.kernels.{module}")
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or [cuda12])"
+            f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or "
+            f"[cuda12])"
         ) from error
 
 
@@ -74,7 +84,9 @@ def pairs(options: Namespace) -> None:
     """Run the pairs of the command line; raises InputError if one failed or was left out."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device
 
-    missing = on_gpu("engine.pairs.run", "pairs").run_pairs(PAIRS, device(), options.out, options.limit_s)
+    missing = on_gpu("engine.pairs.run", "pairs").run_pairs(
+        PAIRS, device(), options.out, options.limit_s
+    )
     if missing:
         raise InputError(f"{', '.join(missing)}: no result")
 
@@ -99,14 +111,18 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
     check_plain(model, "the calibration")
     if degree < 1 or model.num_heads % degree or model.num_kv_heads % degree:
         heads = f"{model.num_heads} heads and {model.num_kv_heads} heads of K and V"
-        raise InputError(f"{entry}: tensor-parallel degree {text or default} does not divide {name}'s {heads}")
+        raise InputError(
+            f"{entry}: tensor-parallel degree {text or default} does not divide {name}'s {heads}"
+        )
     return name, degree
 
 
 def calibrate(options: Namespace) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model."""
     models = _checked(options)
-    reduced = read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
+    reduced = (
+        read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
+    )
     sections = on_gpu("measure.profile_sections", "calibrate")
     if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")

@@ -1,7 +1,7 @@
 """A discrete-event simulator of KV-cache memory management in LLM serving.
 
-For a notebook: `simulate` is one run, `sweep` many of them, `capacity` the highest rate that keeps objectives, `check`
-tests your memory policy. They take the names and options of the command line.
+For a notebook: `simulate` is one run, `sweep` many of them, `capacity` the highest rate that keeps
+objectives, `check` tests your memory policy. They take the names and options of the command line.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,6 @@
-"""What `import testbed` offers: simulate, sweep, capacity, check; their options are those of the command line."""
+"""What `import testbed` offers: simulate, sweep, capacity, check; their options are those of the
+command line.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +27,31 @@ MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
 # Names of options that ship, so that an editor can complete them; `testbed list` shows all.
 PolicyName = Literal[
-    "contiguous_max", "contiguous_oracle", "contiguous_pow2", "grouped", "grouped_caching", "paged", "paged_2023",
-    "prefix_caching", "prefix_caching_v1", "prefix_caching_v1_33", "tiered", "tiered_exclusive",
-]  # fmt: skip
+    "contiguous_max",
+    "contiguous_oracle",
+    "contiguous_pow2",
+    "grouped",
+    "grouped_caching",
+    "paged",
+    "paged_2023",
+    "prefix_caching",
+    "prefix_caching_v1",
+    "prefix_caching_v1_33",
+    "tiered",
+    "tiered_exclusive",
+]
 SchedulerName = Literal[
-    "by_session", "chunked", "mixed", "mixed_2023", "priority", "separate", "static", "time_to_live", "vllm_v1",
+    "by_session",
+    "chunked",
+    "mixed",
+    "mixed_2023",
+    "priority",
+    "separate",
+    "static",
+    "time_to_live",
+    "vllm_v1",
     "vllm_v1_async",
-]  # fmt: skip
+]
 PreemptionName = Literal["paper", "recompute", "recompute_tail", "swap"]
 MAX_STEPS = 40
 OUTWARD = 1.25  # beyond the ends of a grid
@@ -50,17 +70,19 @@ def simulate(
 ) -> Result:
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
 
-    policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the PoolSpec), a pair of class and
-    parameters such as (Paged, {"block_size": 32}), or a new policy. Other parts may be such pairs too.
-    trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data frame with prompt_len
-    and output_len in tokens; its other columns are those of trace=csv (prompt_ids are the ids of its tokens), of which
-    arrival_s (s) is played back where no rate, duration or arrivals are given.
-    rate: requests/s. duration_s: seconds in which requests arrive.
+    policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the PoolSpec), a
+    pair of class and parameters such as (Paged, {"block_size": 32}), or a new policy. Other parts
+    may be such pairs too. trace: a name, a list of `testbed.core.request.Request` with their own
+    times (ps), or a data frame with prompt_len and output_len in tokens; its other columns are
+    those of trace=csv (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back
+    where no rate, duration or arrivals are given. rate: requests/s. duration_s: seconds in which
+    requests arrive.
 
-    Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams, system, protocol,
-    eviction), each a name or an object of its kind, and its values: seed, num_seqs (sequences a request), beam, max_len
-    (tokens), swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in
-    **{"policy.block_size": 32}. `overrides` are words of the command line.
+    Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams,
+    system, protocol, eviction), each a name or an object of its kind, and its values: seed,
+    num_seqs (sequences a request), beam, max_len (tokens), swap_space_gib, window_s=(from, to),
+    slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in **{"policy.block_size": 32}.
+    `overrides` are words of the command line.
 
     Raises InputError, in one line, for what makes no sense.
     """
@@ -71,35 +93,49 @@ def simulate(
     return Result(result.summary, setup.pool.num_slots, result.recorder, setup)
 
 
-def sweep(*overrides: str, jobs: int | None = None, folder: str | Path | None = None, **options: Any) -> "pd.DataFrame":
-    """One row for each combination of options; an option that is a list is an axis, a tuple is one value.
+def sweep(
+    *overrides: str, jobs: int | None = None, folder: str | Path | None = None, **options: Any
+) -> "pd.DataFrame":
+    """One row for each combination of options; an option that is a list is an axis, a tuple is one
+    value.
 
-    Options are those of `simulate`. A list of requests is a trace and no axis; several are a list of lists.
-    Columns: the axes, what each run was, then its summary, nested names joined by an underscore (ttft_s_p95: s). An
-    axis that has the name of such a column leaves it the name `..._in_full`.
+    Options are those of `simulate`. A list of requests is a trace and no axis; several are a list
+    of lists. Columns: the axes, what each run was, then its summary, nested names joined by an
+    underscore (ttft_s_p95: s). An axis that has the name of such a column leaves it the name
+    `..._in_full`.
 
-    jobs: processes, by default one for each core. folder: where run folders are kept, as `testbed run` keeps them; what
-    is complete there is not run again. It takes names alone, for a folder cannot hold an object.
+    jobs: processes, by default one for each core. folder: where run folders are kept, as `testbed
+    run` keeps them; what is complete there is not run again. It takes names alone, for a folder
+    cannot hold an object.
     """
     import pandas as pd
     from joblib import Parallel, delayed
 
     if jobs is not None and (type(jobs) is not int or jobs < 1):
-        raise InputError(f"jobs={jobs!r}: must be a whole number of at least 1, or None for all cores")
+        raise InputError(
+            f"jobs={jobs!r}: must be a whole number of at least 1, or None for all cores"
+        )
     axes = {key: list(value) for key, value in options.items() if _is_axis(value)}
     if any(not values for values in axes.values()):
-        raise InputError(f"{next(key for key, values in axes.items() if not values)} is an empty list")
+        raise InputError(
+            f"{next(key for key, values in axes.items() if not values)} is an empty list"
+        )
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
     work = (delayed(_measured)(overrides, {**options, **point}, folder) for point in points)
-    named = [{key: getattr(value, "__name__", value) for key, value in point.items()} for point in points]
+    named = [
+        {key: getattr(value, "__name__", value) for key, value in point.items()} for point in points
+    ]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
-    return pd.DataFrame([{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)])
+    return pd.DataFrame(
+        [{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)]
+    )
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """rate: the highest simulated rate (requests/s) that meets the SLO; 1 + precision times this rate misses it.
+    """rate: the highest simulated rate (requests/s) that meets the SLO; 1 + precision times this
+    rate misses it.
 
     points: (rate, share inside, goodput in requests/s) of every simulated rate.
     """
@@ -113,7 +149,9 @@ class Capacity:
         """What was simulated, in order of rate."""
         import pandas as pd
 
-        return pd.DataFrame(self.points, columns=["rate_requests_per_s", "share_inside", "goodput_requests_per_s"])
+        return pd.DataFrame(
+            self.points, columns=["rate_requests_per_s", "share_inside", "goodput_requests_per_s"]
+        )
 
 
 def capacity(
@@ -128,12 +166,14 @@ def capacity(
     seen: Seen | None = None,
     **options: Any,
 ) -> Capacity:
-    """Look by bisection for the highest rate (requests/s) that keeps `share` of the requests inside the objectives.
+    """Look by bisection for the highest rate (requests/s) that keeps `share` of the requests inside
+    the objectives.
 
-    ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or as slo.ttft_s=...
-    among the overrides. low, high: the first guess in requests/s, moved outward as far as it takes. `folder` and the
-    other options are those of `sweep`; `seen(rate, share_inside)` is called after every run. Raises InputError where no
-    rate keeps the objectives, or every rate does.
+    ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or
+    as slo.ttft_s=... among the overrides. low, high: the first guess in requests/s, moved outward
+    as far as it takes. `folder` and the other options are those of `sweep`; `seen(rate,
+    share_inside)` is called after every run. Raises InputError where no rate keeps the objectives,
+    or every rate does.
     """
     if not 0 < share <= 1:
         raise InputError(f"share={share}: must be above 0 and at most 1")
@@ -144,14 +184,21 @@ def capacity(
     given = {key for key, value in options.items() if value is not None}
     if given & {"rate", RATE} or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
-    options |= {key: value for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s)) if value is not None}
+    options |= {
+        key: value
+        for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s))
+        if value is not None
+    }
     config = front_end().configure(overrides, options)
     if not config.slo:
         raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
-            raise InputError(f"{name}={getattr(config, name)}: a run that stops before its end leaves out the slowest "
-                             "requests, which capacity counts; set it to null")  # fmt: skip
+            raise InputError(
+                f"{name}={getattr(config, name)}: a run that stops before its end leaves out the "
+                f"slowest "
+                "requests, which capacity counts; set it to null"
+            )
     known: dict[float, tuple[float, float]] = {}
 
     def is_sustained(rate: float) -> bool:
@@ -170,11 +217,16 @@ def capacity(
 def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
     config = front_end().configure(overrides, options)
     if config.engine is not None:
-        raise InputError("engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the engine out")
+        raise InputError(
+            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
+            "engine out"
+        )
     return build(config)
 
 
-def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None) -> dict[str, Any]:
+def _measured(
+    overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None
+) -> dict[str, Any]:
     if folder is None:
         return run(_simulated(overrides, options)).summary
     config = front_end().configure(overrides, {"outputs": "summary", **options})
@@ -184,8 +236,11 @@ def _measured(overrides: Sequence[str], options: Mapping[str, Any], folder: str 
 def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
     slo, arrived = summary["slo"], summary["requests"]["arrived"]
     if slo["share_inside"] is None:
-        raise InputError(f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or raise "
-                         "arrivals.duration_s")  # fmt: skip
+        raise InputError(
+            f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or "
+            f"raise "
+            "arrivals.duration_s"
+        )
     if arrived > MAX_REQUESTS:
         raise InputError(f"even {rate:g} requests/s keep the objectives; they limit nothing")
     return slo["share_inside"], slo["goodput_requests_per_s"]
@@ -197,12 +252,15 @@ def _is_axis(value: Any) -> bool:
     return isinstance(value, range) or (type(value).__name__ == "ndarray" and value.ndim == 1)
 
 
-def sustained_rate(is_sustained: Callable[[float], bool], low: float, high: float, precision: float) -> float:
+def sustained_rate(
+    is_sustained: Callable[[float], bool], low: float, high: float, precision: float
+) -> float:
     """The rate, within a factor of 1 + precision, above which `is_sustained` fails.
 
-    low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not `is_sustained(high)`.
-    Close to the knee a rate may be sustained and a lower one not; the answer is then one of the rates where that
-    changes. Raises ValueError where no rate is sustained, or every rate.
+    low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
+    `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
+    is then one of the rates where that changes. Raises ValueError where no rate is sustained, or
+    every rate.
     """
     for _ in range(MAX_STEPS):
         if is_sustained(low):
@@ -223,7 +281,9 @@ def sustained_rate(is_sustained: Callable[[float], bool], low: float, high: floa
 
 
 def bracket(rates: list[float], is_sustained: Callable[[float], bool]) -> tuple[float, float]:
-    """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is extended."""
+    """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is
+    extended.
+    """
     low, high = -1, len(rates)
     while high - low > 1:
         middle = (low + high) // 2

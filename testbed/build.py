@@ -1,4 +1,6 @@
-"""From a configuration to the objects of a run: the one builder, of simulator and GPU engine alike."""
+"""From a configuration to the objects of a run: the one builder, of simulator and GPU engine
+alike.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +36,9 @@ KINDS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Setup:
-    """Everything that a run needs, the objectives that its summary counts by, and what the run is."""
+    """Everything that a run needs, the objectives that its summary counts by, and what the run
+    is.
+    """
 
     config: RunConfig
     workload: Workload
@@ -48,29 +52,41 @@ class Setup:
     description: Mapping[str, Any]
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
-        """Start and stop of the part to show, and where the run ends then: at the stop, or where it ends by itself."""
+        """Start and stop of the part to show, and where the run ends then: at the stop, or where it
+        ends by itself.
+        """
         stop_ps = UNBOUNDED if stop_s is None else round(stop_s * PS)
         return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])
 
 
 def build(config: RunConfig) -> Setup:
-    """The objects of one run. Policy, cost model and scheduler get what they serve as first positional arguments."""
+    """The objects of one run. Policy, cost model and scheduler get what they serve as first
+    positional arguments.
+    """
     _check_kinds(config)
     pool = make_pool(config)
     policy: Any = _kept("policy", config.policy.make("policy", pool))
     if config.policy.is_instance:
         if policy.usage().allocated:
             name = type(policy).__qualname__
-            raise InputError(f"policy is a {name} whose pool is in use; give a new one, or the class")
+            raise InputError(
+                f"policy is a {name} whose pool is in use; give a new one, or the class"
+            )
         pool = replace(pool, num_slots=policy.usage().total)
     elif isinstance(policy, Grouped):
         if config.server.num_blocks is not None and len(pool.groups) > 1:
-            raise InputError(f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a server "
-                             f"counts pages of {config.model.name}'s groups (give server.kv_memory_gib)")  # fmt: skip
+            raise InputError(
+                f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
+                f"server "
+                f"counts pages of {config.model.name}'s groups (give server.kv_memory_gib)"
+            )
         pool = policy.pool
     elif config.model.states:
-        raise InputError(f"model={config.model.name}: {config.model.states.num_layers} layers keep a state for each "
-                         f"sequence, and {type(policy).__name__} stores none (policy=grouped does)")  # fmt: skip
+        raise InputError(
+            f"model={config.model.name}: {config.model.states.num_layers} layers keep a state for "
+            f"each "
+            f"sequence, and {type(policy).__name__} stores none (policy=grouped does)"
+        )
     cost = make_cost(config.cost, config.model, config.server, config.software)
     preemption = config.preemption.make("preemption", cost)
     _check_tiers(config, policy, preemption)
@@ -82,27 +98,51 @@ def build(config: RunConfig) -> Setup:
         policy.foresee_prompts(workload.rows.prompts())
     beams = config.beams.make("beams")
     if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
-        raise InputError(f"beams is {type(beams).__name__}, and no request uses beam search (give workload.beam=true "
-                         "and workload.num_seqs, or leave beams out)")  # fmt: skip
-    window_ps = None if config.window_s is None else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
+        raise InputError(
+            f"beams is {type(beams).__name__}, and no request uses beam search (give "
+            f"workload.beam=true "
+            "and workload.num_seqs, or leave beams out)"
+        )
+    window_ps = (
+        None
+        if config.window_s is None
+        else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
+    )
     return Setup(
-        config, workload, scheduler, beams, cost, config.model, pool, window_ps,
-        config.slo, describe(config, pool, scheduler, cost),
-    )  # fmt: skip
+        config,
+        workload,
+        scheduler,
+        beams,
+        cost,
+        config.model,
+        pool,
+        window_ps,
+        config.slo,
+        describe(config, pool, scheduler, cost),
+    )
 
 
 def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
     name = type(policy).__name__
     if isinstance(preemption, Swap) and not policy.moves_tiers:
-        raise InputError(f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, or "
-                         "policy=paged)")  # fmt: skip
+        raise InputError(
+            f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, "
+            f"or "
+            "policy=paged)"
+        )
     if isinstance(preemption, Swap) and config.swap_space_gib == 0:
-        raise InputError("preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, or "
-                         "choose preemption=recompute)")  # fmt: skip
+        raise InputError(
+            "preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
+            "or "
+            "choose preemption=recompute)"
+        )
     if config.server.tiers and not (policy.moves_in_background or policy.uses_tiers):
-        raise InputError(f"server.tiers: {name} uses no tier but the swap space (choose policy=tiered, or leave "
-                         f"{', '.join(config.server.tiers)} out; a policy of yours that uses tiers has uses_tiers = "
-                         "True)")  # fmt: skip
+        raise InputError(
+            f"server.tiers: {name} uses no tier but the swap space (choose policy=tiered, or leave "
+            f"{', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
+            f"uses_tiers = "
+            "True)"
+        )
 
 
 def _check_kinds(config: RunConfig) -> None:
@@ -114,7 +154,10 @@ def _check_kinds(config: RunConfig) -> None:
         if is_wrong_class or (getattr(config, group).is_instance and not isinstance(target, kind)):
             raise InputError(_no_kind(group, target))
     if config.scheduler.is_instance:
-        raise InputError("scheduler is an object already; give its class, which is made with the policy of the run")
+        raise InputError(
+            "scheduler is an object already; give its class, which is made with the policy of the "
+            "run"
+        )
 
 
 def _kept(group: str, built: Any) -> Any:

@@ -25,7 +25,11 @@ from testbed.sched.scheduler import IterationLevel, Scheduler
 from testbed.sim.audit import wrong_durations
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
-POLICIES: tuple[MakePolicy, ...] = (partial(Paged, block_size=8), partial(PrefixCaching, block_size=8), ContiguousMax)
+POLICIES: tuple[MakePolicy, ...] = (
+    partial(Paged, block_size=8),
+    partial(PrefixCaching, block_size=8),
+    ContiguousMax,
+)
 MAX_STEPS = 200
 MakeCost = Callable[[], CostModel]
 
@@ -39,13 +43,15 @@ def check(
     num_examples: int = 200,
     **parameters: Any,
 ) -> ClauseBroken | None:
-    """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None if it keeps all.
+    """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
+    if it keeps all.
 
-    plug_in: a class of policies, schedulers or cost models, a function that makes a policy of the PoolSpec, or
-    MODULE:CLASS; parameters: those besides the pool. num_slots, max_len (tokens) and host_slots are used in place of
-    those of the contract's pools. num_examples: random histories of a policy in each pool, or iterations of a cost
-    model. A scheduler is simulated under three policies, every plan compared with what happens. Raises InputError for
-    what is no such plug-in or cannot be made.
+    plug_in: a class of policies, schedulers or cost models, a function that makes a policy of the
+    PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots, max_len (tokens) and
+    host_slots are used in place of those of the contract's pools. num_examples: random histories of
+    a policy in each pool, or iterations of a cost model. A scheduler is simulated under three
+    policies, every plan compared with what happens. Raises InputError for what is no such plug-in
+    or cannot be made.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):
@@ -70,9 +76,13 @@ def check(
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
 
-def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]) -> ClauseBroken | None:
+def _check_scheduler(
+    kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]
+) -> ClauseBroken | None:
     requested = inspect.signature(kind).parameters
-    is_unknown = not any(one.kind is one.POSITIONAL_OR_KEYWORD for one in requested.values())  # compiled
+    is_unknown = not any(
+        one.kind is one.POSITIONAL_OR_KEYWORD for one in requested.values()
+    )  # compiled
     takes_limits = is_unknown and issubclass(kind, IterationLevel)
     limits = {name: value for name, value in LIMITS.items() if name in requested or takes_limits}
     refusals = list[InputError]()
@@ -93,11 +103,18 @@ def _check_scheduler(kind: type[Scheduler], pools: list[PoolSpec], parameters: d
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:
-    for name, number, least in (("slots", num_slots, 1), ("max-len", max_len, 4), ("host-slots", host_slots, 0)):
+    for name, number, least in (
+        ("slots", num_slots, 1),
+        ("max-len", max_len, 4),
+        ("host-slots", host_slots, 0),
+    ):
         if number is not None and number < least:
             raise InputError(f"--{name} {number}: must be at least {least}")
     sizes: dict[str, Any] = {"num_slots": num_slots, "max_len": max_len}
-    pools = [replace(pool, **{key: size for key, size in sizes.items() if size is not None}) for pool in POOLS]
+    pools = [
+        replace(pool, **{key: size for key, size in sizes.items() if size is not None})
+        for pool in POOLS
+    ]
     if host_slots is not None:
         pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
     return list(dict.fromkeys(pools))
@@ -113,10 +130,19 @@ def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
             time_ps = checked_cost(cost, work)
             if not (work.prefill or work.copies or work.moves or work.forks) and work.decode_seqs:
                 check_span(cost, work)
-            require(9, checked_cost(cost, work) == time_ps, f"{time_ps} ps, and another cost when computed again")
+            require(
+                9,
+                checked_cost(cost, work) == time_ps,
+                f"{time_ps} ps, and another cost when computed again",
+            )
         for work in reversed(requested):
             same = checked_cost(again, work) == checked_cost(cost, work)
-            require(9, same, f"another model of the same class, called in another order, has another cost for {work}")
+            require(
+                9,
+                same,
+                f"another model of the same class, called in another order, has another cost for "
+                f"{work}",
+            )
     except ClauseBroken as error:
         broken = error
     except Exception as error:
@@ -130,9 +156,14 @@ def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
 def works(random: Random, count: int) -> Iterator[Work]:
     """What iterations do: decodes, prompts, both, with and without copies, moves and forks."""
     for _ in range(count):
-        num_seqs, num_prompts = random.choice([0, 1, 3, random.randint(1, 256)]), random.choice([0, 0, 1, 4])
+        num_seqs, num_prompts = (
+            random.choice([0, 1, 3, random.randint(1, 256)]),
+            random.choice([0, 0, 1, 4]),
+        )
         lengths = [random.randint(1, 2000) for _ in range(num_seqs)]
-        prefill = tuple((random.randint(1, 500), random.choice([0, 64])) for _ in range(num_prompts))
+        prefill = tuple(
+            (random.randint(1, 500), random.choice([0, 64])) for _ in range(num_prompts)
+        )
         moves = (Moved(DEVICE, HOST, 16, 3), Moved(HOST, DEVICE, 16, 2))
         yield Work(
             num_seqs,
@@ -162,4 +193,8 @@ def check_span(cost: CostModel, work: Work) -> None:
     require(10, are_durations(times), f"decode(): {wrong_durations(cost, times)}")
     for step in range(min(times.steps, MAX_STEPS)):
         single, reported = cost.iteration(work.later(step)), times.first_ps + step * times.growth_ps
-        require(7, reported == single, f"decode() says {reported} ps for step {step}, iteration() {single} ps")
+        require(
+            7,
+            reported == single,
+            f"decode() says {reported} ps for step {step}, iteration() {single} ps",
+        )

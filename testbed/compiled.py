@@ -1,4 +1,6 @@
-"""Whether this build is compiled, and abstract classes for such a build (`experiments/compiled_wheel.py` builds it)."""
+"""Whether this build is compiled, and abstract classes for such a build
+(`experiments/compiled_wheel.py` builds it).
+"""
 
 import abc
 from abc import abstractmethod as abstractmethod
@@ -9,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 
 def release() -> str | None:
-    """The installed version, and whether it is compiled; None for a source tree that is not installed."""
+    """The installed version, and whether it is compiled; None for a source tree that is not
+    installed.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -28,8 +32,9 @@ def is_compiled() -> bool:
 class ABCMeta(abc.ABCMeta):
     """The metaclass of compiled abstract classes; mypyc does not call it and requires this name.
 
-    Compiled classes would share one cache of isinstance() results in abc.ABCMeta. Their constructors neither refuse a
-    class that lacks a method nor, where it has no __init__, arguments.
+    Compiled classes would share one cache of isinstance() results in abc.ABCMeta. Their
+    constructors neither refuse a class that lacks a method nor, where it has no __init__,
+    arguments.
     """
 
     __module__ = "abc"
@@ -44,9 +49,13 @@ class ABCMeta(abc.ABCMeta):
 
 
 def has_no_constructor(kind: Any) -> bool:
-    """Whether a compiled abstract class or its subclass takes no arguments; False where Python checks it itself."""
+    """Whether a compiled abstract class or its subclass takes no arguments; False where Python
+    checks it itself.
+    """
     native = issubclass(type(kind), ABCMeta)
-    return native and kind.__init__ is object.__init__ and not isinstance(kind.__new__, FunctionType)
+    return (
+        native and kind.__init__ is object.__init__ and not isinstance(kind.__new__, FunctionType)
+    )
 
 
 if TYPE_CHECKING:
@@ -63,7 +72,9 @@ else:
 
 
 def settle(cls: Any, *abstract: str) -> None:
-    """Mark the methods of a compiled class that its source declares abstract, in addition to those of its bases."""
+    """Mark the methods of a compiled class that its source declares abstract, in addition to those
+    of its bases.
+    """
     if issubclass(type(cls), ABCMeta):
         for name in abstract:
             if not name.startswith("__"):  # a type slot: setting it would change unrelated classes

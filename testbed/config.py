@@ -1,4 +1,6 @@
-"""The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU engine are built from."""
+"""The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU
+engine are built from.
+"""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +16,10 @@ from testbed.schema import read
 # Values that need not be there.
 GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
-MIX_HINT = "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as 1:0.5,4:0.3,beam4:0.2"
+MIX_HINT = (
+    "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as "
+    "1:0.5,4:0.3,beam4:0.2"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,8 @@ class Machine:
 class ServerConfig(ServerSpec):
     """A server and how large its KV pool is.
 
-    num_blocks: the pool in blocks of the policy's size, in place of kv_memory_gib. kv_memory_of: the machine for which
-    the pools of kv_memory_gib are valid, None where it is unknown.
+    num_blocks: the pool in blocks of the policy's size, in place of kv_memory_gib. kv_memory_of:
+    the machine for which the pools of kv_memory_gib are valid, None where it is unknown.
     """
 
     num_blocks: int | None = None
@@ -42,7 +47,11 @@ class ServerConfig(ServerSpec):
         if isinstance(values, ServerSpec):
             return cls(**{one.name: getattr(values, one.name) for one in fields(values)})
         if isinstance(values, Mapping):
-            unset = ("_target_",) if values.get("kv_memory_gib") is not None else ("_target_", "kv_memory_gib")
+            unset = (
+                ("_target_",)
+                if values.get("kv_memory_gib") is not None
+                else ("_target_", "kv_memory_gib")
+            )
             values = {name: value for name, value in values.items() if name not in unset}
         return read(cls, values, key)
 
@@ -53,7 +62,9 @@ class ServerConfig(ServerSpec):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """The limits and the sampling of every request; experiments/conf/run.yaml explains every value."""
+    """The limits and the sampling of every request; experiments/conf/run.yaml explains every
+    value.
+    """
 
     max_len: int | None = None
     num_seqs: int = 1
@@ -62,7 +73,10 @@ class WorkloadConfig:
 
     def __post_init__(self) -> None:
         if self.beam and self.num_seqs == 1:
-            raise InputError("workload.beam=true: a beam of one sequence is no search (workload.num_seqs=2 or more)")
+            raise InputError(
+                "workload.beam=true: a beam of one sequence is no search (workload.num_seqs=2 or "
+                "more)"
+            )
         if self.mix is not None:
             parse_mix(self.mix)
             self.check_alone(f"workload.mix={self.mix}")
@@ -70,12 +84,17 @@ class WorkloadConfig:
     def check_alone(self, other: str) -> None:
         """Nothing else may say how requests sample where `other` does."""
         if self.beam or self.num_seqs > 1:
-            raise InputError(f"{other}: says how each request samples (leave out workload.num_seqs and workload.beam)")
+            raise InputError(
+                f"{other}: says how each request samples (leave out workload.num_seqs and "
+                f"workload.beam)"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Seconds to the first token, and for each later one, that a request must keep; None: no limit."""
+    """Seconds to the first token, and for each later one, that a request must keep; None: no
+    limit.
+    """
 
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -100,7 +119,9 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SoftwareConfig:
-    """The simulated system, its times as `cost.sections.Choices` has them (overhead_s None: a profile's minimum)."""
+    """The simulated system, its times as `cost.sections.Choices` has them (overhead_s None: a
+    profile's minimum).
+    """
 
     name: str
     overhead_s: float | None = None
@@ -115,7 +136,8 @@ class SoftwareConfig:
 class RunConfig:
     """One run: its parts, and the values that experiments/conf/run.yaml explains.
 
-    engine: None simulates. software: costs that charge the software time of another system are refused; None takes any.
+    engine: None simulates. software: costs that charge the software time of another system are
+    refused; None takes any.
     """
 
     model: ModelSpec
@@ -142,13 +164,22 @@ class RunConfig:
     def __post_init__(self) -> None:
         from testbed.core.request import PS  # here, because it needs NumPy, and help should not
 
-        if self.window_s is not None and not round(self.window_s[0] * PS) < round(self.window_s[1] * PS):
-            raise InputError(f"window_s={list(self.window_s)}: the end must come after the start, in seconds; or null")
+        if self.window_s is not None and not round(self.window_s[0] * PS) < round(
+            self.window_s[1] * PS
+        ):
+            raise InputError(
+                f"window_s={list(self.window_s)}: the end must come after the start, in seconds; "
+                f"or null"
+            )
         check_known_shape(self.model)
 
     @property
     def parts(self) -> dict[str, Part]:
-        return {one.name: value for one in fields(self) if isinstance(value := getattr(self, one.name), Part)}
+        return {
+            one.name: value
+            for one in fields(self)
+            if isinstance(value := getattr(self, one.name), Part)
+        }
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":
@@ -157,7 +188,9 @@ class RunConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The plain values, from which `from_values` makes an equal config where no part is an object."""
+        """The plain values, from which `from_values` makes an equal config where no part is an
+        object.
+        """
         return _plain([(one.name, _values(getattr(self, one.name))) for one in fields(self)])
 
 
@@ -174,7 +207,9 @@ def _plain(entries: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Share(NamedTuple):
-    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights together."""
+    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights
+    together.
+    """
 
     num_seqs: int
     beam: bool
@@ -186,8 +221,12 @@ def parse_mix(text: str) -> list[Share]:
     for part in text.split(","):
         match = SHARE.fullmatch(part.strip())
         if match is None:
-            raise InputError(f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})")
-        shares.append(Share(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"])))
+            raise InputError(
+                f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})"
+            )
+        shares.append(
+            Share(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
+        )
     if not sum(share.weight for share in shares) > 0:
         raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")
     return shares

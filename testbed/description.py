@@ -1,4 +1,6 @@
-"""What a run was, in a few words, and how its costs were tested: every summary begins with it; tables of a run."""
+"""What a run was, in a few words, and how its costs were tested: every summary begins with it;
+tables of a run.
+"""
 
 import csv
 import inspect
@@ -25,17 +27,22 @@ RUN = "run"
 ID = "id"
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate-costs` writes it
-SHIPPED = "measured"  # who measured the profile that a prediction in that table starts from: ours, which ship
+# Who measured the profile that a prediction in that table starts from: ours, which ship
+SHIPPED = "measured"
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
 LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
 
 
-def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: CostModel) -> dict[str, Any]:
-    """Model, server, GPU, pool (slots, blocks, GiB), policy, scheduler, source of costs; the rest follows them.
+def describe(
+    config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: CostModel
+) -> dict[str, Any]:
+    """Model, server, GPU, pool (slots, blocks, GiB), policy, scheduler, source of costs; the rest
+    follows them.
 
-    slot_layers: the layers of which a slot has a token's K and V, all but for a policy of several groups. pool_blocks
-    and block_size (tokens) are None where the policy has no blocks; pool_gib is over all GPUs together.
+    slot_layers: the layers of which a slot has a token's K and V, all but for a policy of several
+    groups. pool_blocks and block_size (tokens) are None where the policy has no blocks; pool_gib is
+    over all GPUs together.
     """
     model, server, policy = config.model, config.server, scheduler.policy
     size = getattr(policy, "block_size", None)
@@ -58,13 +65,17 @@ def describe(config: RunConfig, pool: PoolSpec, scheduler: Scheduler, cost: Cost
         "arrivals": configured(config.arrivals),
         "seed": config.seed,
         "cost_error": tested(cost, server),
-        "scheduler_note": scheduler.note(min(model.max_len, config.workload.max_len or model.max_len)),
+        "scheduler_note": scheduler.note(
+            min(model.max_len, config.workload.max_len or model.max_len)
+        ),
         **software(),
     }
 
 
 def configured(value: Any) -> str:
-    """A part of a config as one would write it in Python: `Paged(block_size=16, watermark=0.01)`."""
+    """A part of a config as one would write it in Python: `Paged(block_size=16,
+    watermark=0.01)`.
+    """
     if isinstance(value, Part):
         return value.name.rpartition(".")[2] + configured(value.parameters)
     if isinstance(value, Mapping):
@@ -75,12 +86,20 @@ def configured(value: Any) -> str:
 def _part(part: Part, built: object) -> str:
     if part.is_named:
         return configured(part)
-    values = {name: getattr(built, name, None) for name in inspect.signature(type(built)).parameters}
-    return type(built).__qualname__ + configured({k: v for k, v in values.items() if isinstance(v, PLAIN)})
+    values = {
+        name: getattr(built, name, None) for name in inspect.signature(type(built)).parameters
+    }
+    return type(built).__qualname__ + configured(
+        {k: v for k, v in values.items() if isinstance(v, PLAIN)}
+    )
 
 
 def cost_source(config: RunConfig, cost: CostModel) -> str:
-    times = {key: value for key, value in asdict(config.software).items() if key != "name"} if config.software else {}
+    times = (
+        {key: value for key, value in asdict(config.software).items() if key != "name"}
+        if config.software
+        else {}
+    )
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
     if config.server.tiers:
         where = f"{where}; transfers: {transfers_origin(config.server)}".removeprefix("; ")
@@ -89,25 +108,42 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Version, the commit where there is one (with + where files differ from it), and a hash of the simulator."""
+    """Version, the commit where there is one (with + where files differ from it), and a hash of the
+    simulator.
+    """
     return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}
 
 
 def _commit() -> str | None:
-    if not (ROOT.parent / ".git").exists():  # installed: a repository around it would be another one
+    if not (
+        ROOT.parent / ".git"
+    ).exists():  # installed: a repository around it would be another one
         return None
-    command = ["git", "-C", str(ROOT.parent), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    command = [
+        "git",
+        "-C",
+        str(ROOT.parent),
+        "describe",
+        "--always",
+        "--abbrev=12",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=quiet).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=5, env=quiet
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
-    """Measured, derived or roofline, with GPU and date, and whose software time is charged; empty: it does not say.
+    """Measured, derived or roofline, with GPU and date, and whose software time is charged; empty:
+    it does not say.
 
-    software: the times of the system that is simulated, as the choices have them; others are the user's own.
+    software: the times of the system that is simulated, as the choices have them; others are the
+    user's own.
     """
     fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
     where = _where(fingerprint) if fingerprint else getattr(cost, "provenance", "")
@@ -115,13 +151,18 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
         return where
     choices = getattr(cost, "choices", None)
     is_own = any(getattr(choices, name, value) != value for name, value in software.items())
-    return f"{where}; {_software(cost.software, fingerprint)}{', changed' if cost.software and is_own else ''}"
+    return (
+        f"{where}; "
+        f"{_software(cost.software, fingerprint)}{', changed' if cost.software and is_own else ''}"
+    )
 
 
 def _where(fingerprint: Mapping[str, Any]) -> str:
     device, began = fingerprint.get("device"), fingerprint.get("from")
     if began is None:
-        stand_ins = [f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()]
+        stand_ins = [
+            f"{part} by {how}" for part, how in fingerprint.get("not_measured", {}).items()
+        ]
         but = f", but {', '.join(stand_ins)}" if stand_ins else ""
         return f"{fingerprint.get('source', 'from')} on {device}{_date(fingerprint)}{but}"
     of = f"{began['model']} on " if fingerprint.get("way") in (OTHER_MODEL, OTHER_CACHE) else ""
@@ -137,11 +178,17 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     if name is not None:
         return f"software time of {name}"
-    return "software time fitted on logs" if "software_fitted_on" in fingerprint else "software time as configured"
+    return (
+        "software time fitted on logs"
+        if "software_fitted_on" in fingerprint
+        else "software time as configured"
+    )
 
 
 def tested(cost: CostModel, server: ServerSpec) -> str:
-    """How far off such costs were: of a measured profile on batches that it had not seen, else on profiles left out."""
+    """How far off such costs were: of a measured profile on batches that it had not seen, else on
+    profiles left out.
+    """
     fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
     if fingerprint and "from" not in fingerprint:
         if "tested" in fingerprint:
@@ -151,20 +198,26 @@ def tested(cost: CostModel, server: ServerSpec) -> str:
             return NOT_TESTED
         return f"{100 * fit['median_error']:.1f}% (median) in {fit['num_batches']} decode batches"
     model = getattr(cost, "model", None)  # of a roofline; the profiles left out are of plain models
-    if not fingerprint and (not hasattr(cost, "provenance") or (isinstance(model, ModelSpec) and not model.is_plain)):
+    if not fingerprint and (
+        not hasattr(cost, "provenance") or (isinstance(model, ModelSpec) and not model.is_plain)
+    ):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
 
 
 def left_out(way: str, server: ServerSpec) -> str:
-    """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was tested, else for all."""
+    """The errors of whole runs by this way, on one GPU or on several; for this GPU if it was
+    tested, else for all.
+    """
     rows = [row for row in table() if row["way"] == way and row["source_by"] in (SHIPPED, "")]
     rows = [row for row in rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
     here = [row for row in rows if row["gpu"] == server.gpu.name]
     if not rows:
         return NOT_TESTED
     many = "on one GPU" if server.num_gpus == 1 else "on several GPUs"
-    chosen, whose = (here, f"profiles of {server.gpu.name} {many}") if here else (rows, f"profiles {many}")
+    chosen, whose = (
+        (here, f"profiles of {server.gpu.name} {many}") if here else (rows, f"profiles {many}")
+    )
     reported = []
     for name, column in WHOLE_RUNS.items():
         errors = [abs(float(row[column])) for row in chosen]
@@ -185,26 +238,44 @@ if TYPE_CHECKING:
 
 
 def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
-    """One row per session that had a request answered; table: of requests; session: the session of each request id."""
-    table = table.assign(session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"])
+    """One row per session that had a request answered; table: of requests; session: the session of
+    each request id.
+    """
+    table = table.assign(
+        session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"]
+    )
     return table.groupby("session", as_index=False).agg(
-        requests=("request_id", "size"), output_tokens=("output_len", "sum"), start_s=("arrival_s", "min"),
-        end_s=("finish_s", "max"), ttft_s_mean=("ttft_s", "mean"),
-    )  # fmt: skip
+        requests=("request_id", "size"),
+        output_tokens=("output_len", "sum"),
+        start_s=("arrival_s", "min"),
+        end_s=("finish_s", "max"),
+        ttft_s_mean=("ttft_s", "mean"),
+    )
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their names."""
-    return {**summary[RUN], **dict(_joined("", {k: v for k, v in summary.items() if k not in (RUN, *LEFT_OUT)}))}
+    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their
+    names.
+    """
+    return {
+        **summary[RUN],
+        **dict(_joined("", {k: v for k, v in summary.items() if k not in (RUN, *LEFT_OUT)})),
+    }
 
 
 def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all its parameters."""
+    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all
+    its parameters.
+    """
     return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
 
 
 def _joined(before: str, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     row: list[tuple[str, Any]] = []
     for key, value in values.items():
-        row += _joined(f"{before}{key}_", value) if isinstance(value, Mapping) else [(f"{before}{key}", value)]
+        row += (
+            _joined(f"{before}{key}_", value)
+            if isinstance(value, Mapping)
+            else [(f"{before}{key}", value)]
+        )
     return row

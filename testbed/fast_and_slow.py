@@ -1,4 +1,5 @@
-"""Short simulations of a policy or a scheduler: fast-forwarded, step by step, again, and with another future.
+"""Short simulations of a policy or a scheduler: fast-forwarded, step by step, again, and with
+another future.
 
 All must give the same, bit for bit; the last until the first of the outputs that differ has ended.
 """
@@ -38,7 +39,9 @@ GAPS_PS = (10**8, 10**10)
 
 
 class Decision(NamedTuple):
-    """One plan: who computes what, who came and went and is there, by request id, and what the pool looks like then."""
+    """One plan: who computes what, who came and went and is there, by request id, and what the pool
+    looks like then.
+    """
 
     time_ps: int
     decodes: tuple[int, int, int]
@@ -56,18 +59,25 @@ def watched(kind: type[Scheduler], env: Environment, decisions: list[Decision]) 
         require(10, isinstance(built, Plan), f"plan() answered {built!r}, which is no Plan")
         check_decodes(this, built, this.state.batch.extended - before)
         check_chunks(this, built)
-        state, moved = this.state, (built.preempted, built.swapped_in, built.rejected, this.state.running.values())
+        state, moved = (
+            this.state,
+            (built.preempted, built.swapped_in, built.rejected, this.state.running.values()),
+        )
         chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in built.chunks)
         groups = (tuple(group.request.request_id for group in some) for some in moved)
         decodes = built.decode_seqs, built.decode_context, built.decode_max_context
-        decisions.append(Decision(int(env.now), decodes, tuple(chunks), tuple(groups), state.policy.usage()))
+        decisions.append(
+            Decision(int(env.now), decodes, tuple(chunks), tuple(groups), state.policy.usage())
+        )
         return built
 
     return type(kind.__name__, (kind,), {"plan": plan})
 
 
 def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
-    """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or pads."""
+    """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or
+    pads.
+    """
     batch, policy = scheduler.state.batch, scheduler.policy
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
     stepping = [*batch] if steps else []
@@ -76,12 +86,23 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)
     enough = all(reported >= known for reported, known in zip(counted, least, strict=True))
-    require(10, enough, f"plan() counts decodes (sequences, context, longest) as {counted}, and {least} take a step")
+    require(
+        10,
+        enough,
+        f"plan() counts decodes (sequences, context, longest) as {counted}, and {least} take a "
+        f"step",
+    )
     at_most = plan.decode_seqs * plan.decode_max_context
-    require(10, plan.decode_context <= at_most, f"plan() counts decodes as {counted}: more context than they can have")
+    require(
+        10,
+        plan.decode_context <= at_most,
+        f"plan() counts decodes as {counted}: more context than they can have",
+    )
     if plan.guaranteed_steps:
         promised, claimed = policy.guaranteed_steps(batch), plan.guaranteed_steps
-        reported = f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
+        reported = (
+            f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
+        )
         require(10, claimed <= promised, reported)
 
 
@@ -89,7 +110,9 @@ def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
     """Clause 10: a chunk continues the prompt of a running group where it ended, and has slots."""
     running, ends = scheduler.state.running, dict[int, int]()
     for chunk in plan.chunks:
-        require(10, isinstance(chunk, Chunk) and chunk.new > 0 <= chunk.padding, f"plan() has {chunk}")
+        require(
+            10, isinstance(chunk, Chunk) and chunk.new > 0 <= chunk.padding, f"plan() has {chunk}"
+        )
         group, seq, end = chunk.group, chunk.seq, chunk.num_stored + chunk.new
         name = f"plan() computes tokens {chunk.num_stored} to {end} of {seq}"
         is_running = running.get(group.request.request_id) is group and seq in group.resident
@@ -101,7 +124,9 @@ def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
 
 
 ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
-EFFICIENCIES = Efficiencies(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=ANY_EXTRA_S)
+EFFICIENCIES = Efficiencies(
+    overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=ANY_EXTRA_S
+)
 
 
 @dataclass(frozen=True)
@@ -121,13 +146,22 @@ class Case:
         scheduler: Any = watched(self.scheduler, env, decisions)
         served = scheduler(policy, self.rule(cost), **self.parameters)
         pool = pool_of(policy, self.pool)
-        recorder = simulate(requests, served, cost, pool.max_len, pool=pool, fast_forward=fast_forward, env=env)
-        return Served(recorder, dict(policy.counters()), decisions, served.reads_output_len or policy.reads_output_len)
+        recorder = simulate(
+            requests, served, cost, pool.max_len, pool=pool, fast_forward=fast_forward, env=env
+        )
+        return Served(
+            recorder,
+            dict(policy.counters()),
+            decisions,
+            served.reads_output_len or policy.reads_output_len,
+        )
 
 
 @dataclass(frozen=True)
 class Served:
-    """What a run left: its records, what the policy counted, what was decided when, whether a part reads lengths."""
+    """What a run left: its records, what the policy counted, what was decided when, whether a part
+    reads lengths.
+    """
 
     recorder: Recorder
     counters: Mapping[str, float]
@@ -153,7 +187,10 @@ def differs(
         policy = make(pool)
         prefix = registered(policy, pool.max_len // 4)
         requests = list(workload(policy, pool.max_len, prefix, gap_ps))
-        name = f"{scheduler.__name__} with {rule.__name__}, {NUM_REQUESTS} requests {gap_ps / 1e12} s apart, {pool}"
+        name = (
+            f"{scheduler.__name__} with {rule.__name__}, {NUM_REQUESTS} requests {gap_ps / 1e12} "
+            f"s apart, {pool}"
+        )
         try:
             broken = disagreement(Case(make, pool, scheduler, rule, parameters), requests, prefix)
         except ClauseBroken as error:
@@ -167,10 +204,14 @@ def differs(
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """What a run does not agree in with one step by step, with the same again, or with one of another future."""
+    """What a run does not agree in with one step by step, with the same again, or with one of
+    another future.
+    """
     fast, slow = case.serve(requests, prefix), case.serve(requests, prefix, fast_forward=False)
     if parts := unequal(fast, slow):
-        return ClauseBroken(7, f"simulate() with fast_forward and without differ in {', '.join(parts)}")
+        return ClauseBroken(
+            7, f"simulate() with fast_forward and without differ in {', '.join(parts)}"
+        )
     if parts := unequal(fast, case.serve(requests, prefix)):
         return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")
     if fast.foresees:
@@ -178,9 +219,13 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     others = other_future(requests, fast.recorder.rejections)
     changed = case.serve(others, prefix)
     ends, other_ends = fast.ends(), changed.ends()
-    differing = [one.request_id for one, other in zip(requests, others, strict=True) if one != other]
+    differing = [
+        one.request_id for one, other in zip(requests, others, strict=True) if one != other
+    ]
     until_ps = min((min(ends[i], other_ends[i]) for i in differing), default=0)
-    for one, other in zip_longest(*([d for d in run.decisions if d.time_ps < until_ps] for run in (fast, changed))):
+    for one, other in zip_longest(
+        *([d for d in run.decisions if d.time_ps < until_ps] for run in (fast, changed))
+    ):
         if one != other:
             return ClauseBroken(10, f"it decides by outputs that are not over: {one}, or {other}")
     return None
@@ -199,15 +244,25 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
 
 def unequal(one: Served, other: Served) -> list[str]:
     a, b = one.recorder, other.recorder
-    parts = [field.name for field in fields(a.totals) if getattr(a.totals, field.name) != getattr(b.totals, field.name)]
+    parts = [
+        field.name
+        for field in fields(a.totals)
+        if getattr(a.totals, field.name) != getattr(b.totals, field.name)
+    ]
     parts += ["end or rejections"] if (a.end_ps, a.rejections) != (b.end_ps, b.rejections) else []
     others = b.requests.columns()
-    parts += [name for name, column in a.requests.columns().items() if column.tolist() != others[name].tolist()]
+    parts += [
+        name
+        for name, column in a.requests.columns().items()
+        if column.tolist() != others[name].tolist()
+    ]
     return parts + (["counters()"] if one.counters != other.counters else [])
 
 
 def registered(policy: MemoryPolicy, num_tokens: int) -> int:
-    """Register a prefix of num_tokens tokens where the policy shares and can store it; its length, or 0."""
+    """Register a prefix of num_tokens tokens where the policy shares and can store it; its length,
+    or 0.
+    """
     if not num_tokens or not policy.shares or not overrides(policy, "register_prefix"):
         return 0
     try:
@@ -218,7 +273,9 @@ def registered(policy: MemoryPolicy, num_tokens: int) -> int:
 
 
 def workload(policy: MemoryPolicy, max_len: int, prefix: int, gap_ps: int) -> Iterator[Request]:
-    """Requests of one sequence, groups and beams, some of which share a beginning or have the registered prefix."""
+    """Requests of one sequence, groups and beams, some of which share a beginning or have the
+    registered prefix.
+    """
     random, arrival_ps = Random(0), 0
     for i in range(NUM_REQUESTS):
         arrival_ps += random.randint(0, gap_ps)

@@ -1,4 +1,6 @@
-"""The name of a run: a hash of its configuration, of the files that it reads and of the code that makes its result."""
+"""The name of a run: a hash of its configuration, of the files that it reads and of the code that
+makes its result.
+"""
 
 import hashlib
 import importlib.util
@@ -15,7 +17,11 @@ from testbed.config import RunConfig
 from testbed.parts import Part, locate
 
 ROOT = Path(__file__).parent
-CODE = ("", "traces", "experiments/runs")  # folders below the package; the links in it are not followed
+CODE = (
+    "",
+    "traces",
+    "experiments/runs",
+)  # folders below the package; the links in it are not followed
 ENGINE = "kernels"  # what else a run on a GPU depends on
 INSTALLED = {"site-packages", "dist-packages"}
 STANDARD = str(Path(importlib.util.__file__).parents[1])
@@ -30,7 +36,9 @@ def run_id(config: RunConfig) -> str:
 
 
 def input_files(config: RunConfig) -> Iterator[tuple[str, Path]]:
-    """What the run reads, by name: data files and folders by path, the source of plug-ins by module."""
+    """What the run reads, by name: data files and folders by path, the source of plug-ins by
+    module.
+    """
     for name, part in config.parts.items():
         yield from _files_of(part, name)
     if config.engine:
@@ -72,7 +80,9 @@ def _content_hash(path: str, size: int, mtime_ns: int) -> str:
 
 @cache
 def code_hash() -> str:
-    """SHA-256 over the code and data that make a simulated result: a changed simulator is another experiment."""
+    """SHA-256 over the code and data that make a simulated result: a changed simulator is another
+    experiment.
+    """
     return hashlib.sha256("".join(folder_hash(ROOT / name) for name in CODE).encode()).hexdigest()
 
 
@@ -80,18 +90,25 @@ def code_hash() -> str:
 def folder_hash(folder: Path) -> str:
     """SHA-256 over the sources and data files in a folder and below it."""
     digest = hashlib.sha256()
-    for path in sorted(one for one in folder.rglob("*") if one.suffix in (".py", ".json", ".cu", ".cuh")):
-        if folder == ROOT and path.relative_to(ROOT).parts[0] in ("kernels", "traces", "experiments"):
+    for path in sorted(
+        one for one in folder.rglob("*") if one.suffix in (".py", ".json", ".cu", ".cuh")
+    ):
+        if folder == ROOT and path.relative_to(ROOT).parts[0] in (
+            "kernels",
+            "traces",
+            "experiments",
+        ):
             continue
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def plug_in_files(target: str) -> dict[str, Path]:
-    """The files of a class by module name: its module and those that `import` statements name, none of them executed.
+    """The files of a class by module name: its module and those that `import` statements name, none
+    of them executed.
 
-    The standard library, this package and installed packages are left out; a class of an installed package has all
-    files of that package.
+    The standard library, this package and installed packages are left out; a class of an installed
+    package has all files of that package.
     """
     top, module = target.partition(".")[0], target.rpartition(".")[0]
     if top == "testbed" or not module:
@@ -102,19 +119,27 @@ def plug_in_files(target: str) -> dict[str, Path]:
         return {}
     if spec is not None and spec.origin and not INSTALLED.isdisjoint(Path(spec.origin).parts):
         return _installed_files(top, Path(spec.origin))
-    finder = ModuleFinder([path for path in sys.path if _is_user_supplied(path)], excludes=["testbed"])
+    finder = ModuleFinder(
+        [path for path in sys.path if _is_user_supplied(path)], excludes=["testbed"]
+    )
     with suppress(ImportError, SyntaxError, ValueError):  # loading the class reports the error
         finder.import_hook(module)
-    found = ((name, getattr(module, "__file__", None)) for name, module in sorted(finder.modules.items()))
+    found = (
+        (name, getattr(module, "__file__", None)) for name, module in sorted(finder.modules.items())
+    )
     return {name: Path(path) for name, path in found if path}
 
 
 def _is_user_supplied(folder: str) -> bool:
-    return INSTALLED.isdisjoint(Path(folder).parts) and not str(Path(folder).resolve()).startswith(STANDARD)
+    return INSTALLED.isdisjoint(Path(folder).parts) and not str(Path(folder).resolve()).startswith(
+        STANDARD
+    )
 
 
 def _installed_files(name: str, path: Path) -> dict[str, Path]:
     if path.name != "__init__.py":
         return {name: path}
-    files = [file for file in sorted(path.parent.rglob("*")) if file.is_file() and file.suffix != ".pyc"]
+    files = [
+        file for file in sorted(path.parent.rglob("*")) if file.is_file() and file.suffix != ".pyc"
+    ]
     return {f"{name}/{file.relative_to(path.parent)}": file for file in files}

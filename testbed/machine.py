@@ -26,36 +26,50 @@ def make_pool(config: RunConfig) -> PoolSpec:
     num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(model)
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
         _check_given_pool(server, model, num_slots)
-    null_slots = config.null_blocks * (block_size or 0)  # counted by the server, and never given to a sequence
+    null_slots = config.null_blocks * (
+        block_size or 0
+    )  # counted by the server, and never given to a sequence
     if null_slots and null_slots >= num_slots:
-        raise InputError(f"null_blocks={config.null_blocks}: the pool has no more than these; give it more blocks")
+        raise InputError(
+            f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
+            f"blocks"
+        )
     num_slots -= null_slots
     copies, layers = model.kv_copies(server.num_gpus), model.num_attention_layers
     token_bytes = model.kv_bytes_per_token * copies
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
     tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server))
-    return PoolSpec(num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups)
+    return PoolSpec(
+        num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups
+    )
 
 
 def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
     for name, tier in (server.tiers or {}).items():
         if name in (DEVICE, HOST):
-            raise InputError(f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)")
+            raise InputError(
+                f"server.tiers.{name}: is the name of {KNOWN_TIERS[name]} (choose another name)"
+            )
         num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
         bandwidth, write_bandwidth = tier_bandwidths(server, tier)
         yield Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s)
 
 
-def make_cost(part: Part, model: ModelSpec, server: ServerConfig, software: SoftwareConfig | None = None) -> CostModel:
-    """The cost model; one that was measured on another GPU than the server's is refused, and one that charges the
-    software time of another system than `software`."""
+def make_cost(
+    part: Part, model: ModelSpec, server: ServerConfig, software: SoftwareConfig | None = None
+) -> CostModel:
+    """The cost model; one that was measured on another GPU than the server's is refused, and one
+    that charges the software time of another system than `software`.
+    """
     cost: CostModel = part.make("cost", model, server)
     charged = getattr(cost, "software", None)
     if software is not None and charged not in (None, software.name):
         raise InputError(
-            f"software={software.name}: these costs charge the software time of {charged} (cost=auto charges that of "
-            f"{software.name}; software={charged} says that this is meant; cost.choices.overhead_s=S is your own)"
+            f"software={software.name}: these costs charge the software time of {charged} "
+            f"(cost=auto charges that of "
+            f"{software.name}; software={charged} says that this is meant; "
+            f"cost.choices.overhead_s=S is your own)"
         )
     origin = getattr(cost, "fingerprint", None) or {}
     check_device(origin, server.gpu, "the server")
@@ -69,9 +83,14 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
     device = fingerprint.get("device")
     if device in (None, gpu.name, gpu.device):
         return
-    known = f"{gpu.name} ({gpu.device})" if gpu.device else f"{gpu.name} (whose data sheet names no device)"
+    known = (
+        f"{gpu.name} ({gpu.device})"
+        if gpu.device
+        else f"{gpu.name} (whose data sheet names no device)"
+    )
     raise InputError(
-        f"the profile is of {device}, {whose} has {known}: choose that GPU, or let cost=auto derive the times for yours"
+        f"the profile is of {device}, {whose} has {known}: choose that GPU, or let cost=auto "
+        f"derive the times for yours"
     )
 
 
@@ -82,27 +101,35 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
     here, there = Machine(server.gpu.name, server.num_gpus), server.kv_memory_of
     if here == there:
         return
-    different = [name for name in ("gpu", "num_gpus") if getattr(here, name) != getattr(there, name)]
+    different = [
+        name for name in ("gpu", "num_gpus") if getattr(here, name) != getattr(there, name)
+    ]
     same = " ".join(f"server.kv_memory_of.{name}={getattr(here, name)}" for name in different)
     raise InputError(
-        f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server has "
+        f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server "
+        f"has "
         f"{here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
     )
 
 
 def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) -> None:
-    given = f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
+    given = (
+        f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
+    )
     token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + model.weight_bytes > memory:
         raise InputError(
-            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {model.weight_bytes / GIB:,.4g} GiB of weights does "
-            f"not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}; give a smaller pool"
+            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {model.weight_bytes / GIB:,.4g} GiB "
+            f"of weights does "
+            f"not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}; give a "
+            f"smaller pool"
         )
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
-                f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the pool "
+                f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the "
+                f"pool "
                 "(~server.kv_memory_gib and server.num_blocks=null compute it)"
             )
 
@@ -111,12 +138,16 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
     if server.num_blocks is None:
         return None
     if block_size is None:
-        raise InputError("server.num_blocks needs a policy with a block_size; without one give server.kv_memory_gib")
+        raise InputError(
+            "server.num_blocks needs a policy with a block_size; without one give "
+            "server.kv_memory_gib"
+        )
     if model.name in server.kv_memory_gib:
         slots = server.kv_slots(model, block_size)
         if slots != server.num_blocks * block_size:
             raise InputError(
-                f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s pool, "
+                f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s "
+                f"pool, "
                 f"{slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
             )
     return server.num_blocks * block_size

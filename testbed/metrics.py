@@ -1,4 +1,6 @@
-"""Pure functions from a run's records to its metrics, and to the requests that meet the service level objectives."""
+"""Pure functions from a run's records to its metrics, and to the requests that meet the service
+level objectives.
+"""
 
 from collections.abc import Mapping
 from math import fsum, sqrt
@@ -17,18 +19,24 @@ KINDS = ("token_states", "reserved", "internal", "external")
 FREE = ("cached", "largest_free", "free")
 PERCENTILES = (50, 90, 95, 99)
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
-KEPT_UP = 0.9  # a smaller share of the arrivals that begin is an overload, unless within the noise of few requests
+# A smaller share of the arrivals that begin is an overload, unless within the noise of few requests
+KEPT_UP = 0.9
 
 
 def spread(values: Floats) -> dict[str, float | None]:
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
     found = np.percentile(values, PERCENTILES).tolist()
-    return {"mean": float(values.mean()), **{f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}}
+    return {
+        "mean": float(values.mean()),
+        **{f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)},
+    }
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
-    """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs above one token."""
+    """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs
+    above one token.
+    """
     columns = _times(log)
     arrival, first, finish, output_len = columns[:, columns[2] >= 0]
     longer = output_len > 1
@@ -40,35 +48,57 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
     }
 
 
-def pool_shares(totals: Totals, num_slots: int, elapsed_ps: int) -> dict[str, dict[str, float | None]]:
-    """Shares of num_slots slots, averaged over iterations and over time: section 3.1's KINDS, and those of FREE.
+def pool_shares(
+    totals: Totals, num_slots: int, elapsed_ps: int
+) -> dict[str, dict[str, float | None]]:
+    """Shares of num_slots slots, averaged over iterations and over time: section 3.1's KINDS, and
+    those of FREE.
 
-    FREE are cached blocks without a reference, the largest run for one sequence, and all free slots. Where all free
-    slots are interchangeable, as in a paged pool, `free` equals `external`.
+    FREE are cached blocks without a reference, the largest run for one sequence, and all free
+    slots. Where all free slots are interchangeable, as in a paged pool, `free` equals `external`.
     """
     by_iteration = _parts(totals.per_iteration, num_slots * totals.iterations)
     by_time = _parts(totals.over_time, num_slots * elapsed_ps)
-    return {name: {"per_iteration": by_iteration[name], "over_time": by_time[name]} for name in (*KINDS, *FREE)}
+    return {
+        name: {"per_iteration": by_iteration[name], "over_time": by_time[name]}
+        for name in (*KINDS, *FREE)
+    }
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
-    """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing saves (Figure 15)."""
-    sums = {"per_iteration": (totals.shared, totals.iterations), "over_time": (totals.shared_ps, totals.busy_ps)}
+    """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing
+    saves (Figure 15).
+    """
+    sums = {
+        "per_iteration": (totals.shared, totals.iterations),
+        "over_time": (totals.shared_ps, totals.busy_ps),
+    }
     return {
-        name: 1 - 1 / (1 + fsum(saved / held for held, saved in shared.items()) / whole) if whole else None
+        name: 1 - 1 / (1 + fsum(saved / held for held, saved in shared.items()) / whole)
+        if whole
+        else None
         for name, (shared, whole) in sums.items()
     }
 
 
 def summarize(
-    recorder: Recorder, num_slots: int, window_ps: tuple[int, int] | None = None, slo: Slo | None = None
+    recorder: Recorder,
+    num_slots: int,
+    window_ps: tuple[int, int] | None = None,
+    slo: Slo | None = None,
 ) -> dict[str, Any]:
-    """The content of summary.json; batch and memory are averages over the window, or over the whole run."""
+    """The content of summary.json; batch and memory are averages over the window, or over the whole
+    run.
+    """
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
     seconds, shares = end_ps / PS, pool_shares(averaged, num_slots, elapsed_ps)
     return {
-        "requests": {"arrived": totals.arrived, "finished": totals.finished, "rejected": totals.rejected},
+        "requests": {
+            "arrived": totals.arrived,
+            "finished": totals.finished,
+            "rejected": totals.rejected,
+        },
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
         "slo": goodput(recorder.requests, slo or Slo(), seconds),
         "throughput": {
@@ -103,14 +133,20 @@ def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Tota
 
 def _times(log: PackedRows) -> NDArray[np.int64]:
     columns = log.columns()
-    return np.array([columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")])
+    return np.array(
+        [columns[name] for name in ("arrival_ps", "first_token_ps", "finish_ps", "output_len")]
+    )
 
 
 def _parts(sums: Measures, whole: int) -> dict[str, float | None]:
     external = whole - sums.live - sums.reserved - sums.internal
     free = external - sums.rounding
     kinds = sums.live, sums.reserved, sums.internal, external
-    parts = zip((*KINDS, *FREE), (*kinds, sums.cached, free - sums.external_fragmentation, free), strict=True)
+    parts = zip(
+        (*KINDS, *FREE),
+        (*kinds, sums.cached, free - sums.external_fragmentation, free),
+        strict=True,
+    )
     return {name: _ratio(part, whole) for name, part in parts}
 
 
@@ -119,7 +155,9 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
-    """Whether each request was answered and met the objectives; an output of one token has no TPOT."""
+    """Whether each request was answered and met the objectives; an output of one token has no
+    TPOT.
+    """
     arrival, first, finish, output_len = _times(log)
     inside: NDArray[np.bool_] = finish >= 0
     if slo.ttft_s is not None:
@@ -130,20 +168,28 @@ def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
 
 
 def goodput(log: PackedRows, slo: Slo, simulated_s: float) -> dict[str, float | None]:
-    """The objectives in s, the share of ended requests that met them, and the rate of those in requests/s."""
+    """The objectives in s, the share of ended requests that met them, and the rate of those in
+    requests/s.
+    """
     inside = int(kept(log, slo).sum()) if slo else None
     return {
         "ttft_s": slo.ttft_s,
         "tpot_s": slo.tpot_s,
         "share_inside": None if inside is None or not len(log) else inside / len(log),
-        "goodput_requests_per_s": None if inside is None or not simulated_s else inside / simulated_s,
+        "goodput_requests_per_s": None
+        if inside is None or not simulated_s
+        else inside / simulated_s,
     }
 
 
-def overload(arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]) -> dict[str, float] | None:
-    """Rates (req/s) of first tokens and of arrivals in the second half of the time in which requests arrive.
+def overload(
+    arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]
+) -> dict[str, float] | None:
+    """Rates (req/s) of first tokens and of arrivals in the second half of the time in which
+    requests arrive.
 
-    first_token_s: NaN for a request without one. None: the server kept up, or the requests are too few to judge by.
+    first_token_s: NaN for a request without one. None: the server kept up, or the requests are too
+    few to judge by.
     """
     last = float(arrival_s.max()) if len(arrival_s) else 0.0
     offered = int((arrival_s > last / 2).sum())

@@ -19,8 +19,8 @@ PLAIN = (int, float, bool)  # the types of parameters that are checked
 class Part:
     """One part of a run: `target` is a dotted name, a class or function, or an instance.
 
-    A class or function is called with its context (the pool, for a policy) and `parameters` by name; parameters may
-    be parts themselves.
+    A class or function is called with its context (the pool, for a policy) and `parameters` by
+    name; parameters may be parts themselves.
     """
 
     target: Any
@@ -32,10 +32,14 @@ class Part:
             return values
         if not isinstance(values, Mapping):
             if values is None or isinstance(values, str | int | float | list):
-                raise InputError(f"{key}={values!r}: names no class (`testbed list {key}` shows the options)")
+                raise InputError(
+                    f"{key}={values!r}: names no class (`testbed list {key}` shows the options)"
+                )
             return cls(values)
         if not isinstance(values.get("_target_"), str):
-            raise InputError(f"{key}: names no class (choose one by {key}=...; `testbed list` shows the options)")
+            raise InputError(
+                f"{key}: names no class (choose one by {key}=...; `testbed list` shows the options)"
+            )
         parameters = {str(name): value for name, value in values.items() if name != "_target_"}
         for name, value in parameters.items():
             if isinstance(value, Mapping) and "_target_" in value:
@@ -45,7 +49,10 @@ class Part:
     @property
     def values(self) -> dict[str, Any]:
         """The mapping that describes the part, as in a run folder's config.yaml."""
-        plain = {key: value.values if isinstance(value, Part) else value for key, value in self.parameters.items()}
+        plain = {
+            key: value.values if isinstance(value, Part) else value
+            for key, value in self.parameters.items()
+        }
         return {"_target_": self.name, **plain}
 
     def updated(self, **parameters: Any) -> "Part":
@@ -64,17 +71,25 @@ class Part:
 
     @property
     def is_named(self) -> bool:
-        """Whether the target is a dotted name from a config, and not a class or instance that the caller passed."""
+        """Whether the target is a dotted name from a config, and not a class or instance that the
+        caller passed.
+        """
         return isinstance(self.target, str)
 
     @property
     def is_instance(self) -> bool:
         """Whether the target is an instance, and not a class or function that builds one."""
-        makes_one = inspect.isclass(self.target) or inspect.isroutine(self.target) or isinstance(self.target, partial)
+        makes_one = (
+            inspect.isclass(self.target)
+            or inspect.isroutine(self.target)
+            or isinstance(self.target, partial)
+        )
         return not self.is_named and not makes_one
 
     def make(self, key: str, *first: Any) -> Any:
-        """Build the instance; `key` is the part's name in messages. Every failure is an InputError in one line."""
+        """Build the instance; `key` is the part's name in messages. Every failure is an InputError
+        in one line.
+        """
         if self.is_instance:
             return self.target
         target = locate(self.target, key) if isinstance(self.target, str) else self.target
@@ -107,21 +122,33 @@ def locate(name: str, key: str) -> Callable[..., Any]:
 
 
 def called(make: Callable[[], Any], key: str, name: str) -> Any:
-    """The result of `make`; its exceptions become InputErrors that name the key, or the class where that is clearer."""
+    """The result of `make`; its exceptions become InputErrors that name the key, or the class where
+    that is clearer.
+    """
     try:
         built = make()
     except InputError as error:
         raise InputError(_with_key(str(error), key)) from error
     except SystemExit as error:
-        message = f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
+        message = (
+            f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
+        )
         raise InputError(message) from error
     except (ImportError, AttributeError) as error:
         raise InputError(f"{key}={name}: cannot be loaded: {error}") from error
     except OSError as error:
-        raise InputError(_with_key(f"{error.filename or name}: {error.strerror or error}", key)) from error
+        raise InputError(
+            _with_key(f"{error.filename or name}: {error.strerror or error}", key)
+        ) from error
     except Exception as error:
-        what = str(error) if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: {error}"
-        raise InputError(_with_key(f"{name}: {what}" if not isinstance(error, ValueError) else what, key)) from error
+        what = (
+            str(error)
+            if isinstance(error, ValueError | TypeError)
+            else f"{type(error).__name__}: {error}"
+        )
+        raise InputError(
+            _with_key(f"{name}: {what}" if not isinstance(error, ValueError) else what, key)
+        ) from error
     if built is None:
         raise InputError(f"{name}: returns None where {key} needs an object (name a class)")
     return built
@@ -151,7 +178,9 @@ def _check_ranges(value: Any, key: str) -> None:
 
 
 def _declared(target: Any) -> dict[str, Any] | None:
-    """The type of every parameter, None where any name is accepted; a class may pass keywords to its base class."""
+    """The type of every parameter, None where any name is accepted; a class may pass keywords to
+    its base class.
+    """
     found: dict[str, Any] = {}
     for one in target.__mro__[:-1] if inspect.isclass(target) else (target,):
         if one is not target and "__init__" not in vars(one):
@@ -161,7 +190,9 @@ def _declared(target: Any) -> dict[str, Any] | None:
         except (TypeError, ValueError):  # a class written in C has no signature
             return None
         hints = _hints(one)
-        plain = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        plain = [
+            parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         found = {parameter.name: hints.get(parameter.name) for parameter in plain} | found
         if len(plain) == len(parameters):
             return found
@@ -169,7 +200,9 @@ def _declared(target: Any) -> dict[str, Any] | None:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    """The annotations of a constructor or function; none where they cannot be read, as in a compiled class."""
+    """The annotations of a constructor or function; none where they cannot be read, as in a
+    compiled class.
+    """
     try:
         return get_type_hints(target.__init__ if inspect.isclass(target) else target)
     except Exception:  # they name imports for type checkers only

@@ -1,4 +1,6 @@
-"""The result of a simulated run: its summary, its tables, and the front end with the pages and files that show them."""
+"""The result of a simulated run: its summary, its tables, and the front end with the pages and
+files that show them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class FrontEnd(Protocol):
-    """What turns names into configurations and keeps run folders: the package that declares `testbed.front_end`."""
+    """What turns names into configurations and keeps run folders: the package that declares
+    `testbed.front_end`.
+    """
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
         """The configuration of words of the command line and options by name."""
@@ -27,7 +31,9 @@ class FrontEnd(Protocol):
         """The summary of a run, from its folder below `folder` if it is complete there."""
 
     def view(self, name: str, *arguments: Any) -> Any:
-        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path, a figure, a text."""
+        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path, a figure, a
+        text.
+        """
 
 
 def front_end() -> FrontEnd:
@@ -40,7 +46,9 @@ def front_end() -> FrontEnd:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder). num_slots: the KV pool."""
+    """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder).
+    num_slots: the KV pool.
+    """
 
     summary: dict[str, Any]
     num_slots: int
@@ -56,20 +64,26 @@ class Result:
 
     @cached_property
     def iterations(self) -> "pd.DataFrame":
-        """One row a span of identical iterations: times in s, memory in slots as means over the span."""
+        """One row a span of identical iterations: times in s, memory in slots as means over the
+        span.
+        """
         import pandas as pd
 
         return pd.DataFrame(span_columns(self.recorder))
 
     @cached_property
     def sessions(self) -> "pd.DataFrame":
-        """One row a session: its requests, output tokens, start and end (s), and mean TTFT (s) of its requests.
+        """One row a session: its requests, output tokens, start and end (s), and mean TTFT (s) of
+        its requests.
 
         Raises InputError for a workload whose requests belong to no sessions.
         """
         session = self.setup.workload.rows.sessions
         if session is None:
-            raise InputError("sessions: this workload has none (a CSV may have a column session; trace=agent_sessions)")
+            raise InputError(
+                "sessions: this workload has none (a CSV may have a column session; "
+                "trace=agent_sessions)"
+            )
         return sessions(self.requests, session)
 
     def save(self, folder: str | Path) -> Path:
@@ -80,7 +94,9 @@ class Result:
         return Path(front_end().view("save", self, Path(folder)))
 
     def timeline(self, file: str | Path, start_s: float = 0.0, stop_s: float | None = None) -> Path:
-        """Write a trace for Perfetto (packed, if the name ends in .gz), from start_s to stop_s or the end."""
+        """Write a trace for Perfetto (packed, if the name ends in .gz), from start_s to stop_s or
+        the end.
+        """
         return Path(front_end().view("timeline", self, Path(file), start_s, stop_s))
 
     def memory_map(self, start_s: float = 0.0, stop_s: float | None = None) -> Any:
@@ -88,14 +104,18 @@ class Result:
         return front_end().view("memory_map", self, start_s, stop_s)
 
     def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:
-        """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is its data frame."""
+        """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is
+        its data frame.
+        """
         return front_end().view("compare", dict(zip(names, (self, other), strict=True)))
 
     def _repr_html_(self) -> str:
         return str(front_end().view("html", self))
 
     def plot(self) -> Any:
-        """A matplotlib figure: memory by kind and batch over time, and the share of requests by latency."""
+        """A matplotlib figure: memory by kind and batch over time, and the share of requests by
+        latency.
+        """
         return front_end().view("draw", self)
 
     def __repr__(self) -> str:

@@ -35,7 +35,9 @@ class Run:
 
 
 def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext()) -> Run:
-    """Simulate; `watch` is entered with the recorder and the number of requests while the event loop runs."""
+    """Simulate; `watch` is entered with the recorder and the number of requests while the event
+    loop runs.
+    """
     config = setup.config
     limit = config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
@@ -46,9 +48,17 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
         began = time.perf_counter()
         try:
             simulate(
-                setup.workload, setup.scheduler, setup.cost, setup.model.max_len, recorder=recorder, pool=pool,
-                fast_forward=config.fast_forward, beams=setup.beams, marks_ps=[start_ps], stop_ps=stop_ps,
-            )  # fmt: skip
+                setup.workload,
+                setup.scheduler,
+                setup.cost,
+                setup.model.max_len,
+                recorder=recorder,
+                pool=pool,
+                fast_forward=config.fast_forward,
+                beams=setup.beams,
+                marks_ps=[start_ps],
+                stop_ps=stop_ps,
+            )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began

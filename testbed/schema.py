@@ -1,4 +1,6 @@
-"""Reads mappings into frozen dataclasses: every key must be known, every value of its type and range."""
+"""Reads mappings into frozen dataclasses: every key must be known, every value of its type and
+range.
+"""
 
 import math
 import types
@@ -11,39 +13,88 @@ from testbed.core.errors import InputError
 from testbed.core.renamed import advice, new_name
 
 T = TypeVar("T")
-LAST_S = 9_000_000  # s; whole picoseconds in 64 bits end at 9.2 million, and what has arrived must still be served
+# S; whole picoseconds in 64 bits end at 9.2 million, and what has arrived must still be served
+LAST_S = 9_000_000
 MAX_GIB = 1 << 20  # of any memory of a server
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 ABOVE_ZERO = {
-    "attainable", "attention_bandwidth", "attention_scale", "block_size", "byte_kv_bandwidth", "byte_window_bandwidth",
-    "dtype_bytes", "ffn_matrices", "ffn_size", "fp16_flops", "head_size", "hidden_size", "host_bandwidth",
-    "linear_flops", "link_bandwidth", "max_batch_size", "max_len", "max_num_batched_tokens", "max_num_seqs",
-    "max_padded_len", "memory_bandwidth", "memory_bytes", "num_blocks", "num_gpus", "num_heads", "num_kv_heads",
-    "num_layers", "num_seqs", "prefill_flops", "stop_at_latency", "time_to_live_s", "tpot_s", "ttft_s", "vocab_size",
+    "attainable",
+    "attention_bandwidth",
+    "attention_scale",
+    "block_size",
+    "byte_kv_bandwidth",
+    "byte_window_bandwidth",
+    "dtype_bytes",
+    "ffn_matrices",
+    "ffn_size",
+    "fp16_flops",
+    "head_size",
+    "hidden_size",
+    "host_bandwidth",
+    "linear_flops",
+    "link_bandwidth",
+    "max_batch_size",
+    "max_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_padded_len",
+    "memory_bandwidth",
+    "memory_bytes",
+    "num_blocks",
+    "num_gpus",
+    "num_heads",
+    "num_kv_heads",
+    "num_layers",
+    "num_seqs",
+    "prefill_flops",
+    "stop_at_latency",
+    "time_to_live_s",
+    "tpot_s",
+    "ttft_s",
+    "vocab_size",
     "weight_bandwidth",
-}  # fmt: skip
+}
 SHARES = {  # at most 1
-    "attainable", "attention_bandwidth", "byte_kv_bandwidth", "byte_window_bandwidth", "linear_flops",
-    "memory_utilization", "new_probability", "prefill_flops", "repeated_read", "top_p", "watermark", "weight_bandwidth",
-}  # fmt: skip
+    "attainable",
+    "attention_bandwidth",
+    "byte_kv_bandwidth",
+    "byte_window_bandwidth",
+    "linear_flops",
+    "memory_utilization",
+    "new_probability",
+    "prefill_flops",
+    "repeated_read",
+    "top_p",
+    "watermark",
+    "weight_bandwidth",
+}
 LEAST = {  # a data sheet in another unit, such as GB/s, is orders of magnitude below
-    "memory_bandwidth": (1e9, "bytes/s"), "fp16_flops": (1e9, "FLOP/s"), "host_bandwidth": (1e6, "bytes/s"),
-    "link_bandwidth": (1e6, "bytes/s"), "read_bandwidth": (1e5, "bytes/s"), "write_bandwidth": (1e5, "bytes/s"),
+    "memory_bandwidth": (1e9, "bytes/s"),
+    "fp16_flops": (1e9, "FLOP/s"),
+    "host_bandwidth": (1e6, "bytes/s"),
+    "link_bandwidth": (1e6, "bytes/s"),
+    "read_bandwidth": (1e5, "bytes/s"),
+    "write_bandwidth": (1e5, "bytes/s"),
     "memory_bytes": (1 << 20, "bytes"),
-}  # fmt: skip
+}
 
 
 def read(cls: type[T], values: Any, key: str = "") -> T:
-    """The dataclass `cls` from a mapping of its fields; `key` is the mapping's own dotted name, for messages.
+    """The dataclass `cls` from a mapping of its fields; `key` is the mapping's own dotted name, for
+    messages.
 
-    A `_target_` that names the class itself is allowed. Raises InputError for an unknown or missing key and for a
-    value of the wrong type or out of range.
+    A `_target_` that names the class itself is allowed. Raises InputError for an unknown or missing
+    key and for a value of the wrong type or out of range.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{key}={values!r}: must be a group of values; give {key}.{fields(cls)[0].name}=...")  # type: ignore[arg-type]
+        raise InputError(
+            f"{key}={values!r}: must be a group of values; give {key}.{fields(cls)[0].name}=..."
+        )  # type: ignore[arg-type]
     named = f"{cls.__module__}.{cls.__qualname__}"
     if values.get("_target_", named) != named:
-        raise InputError(f"{key}._target_={values['_target_']}: only {named} is allowed here (change its values)")
+        raise InputError(
+            f"{key}._target_={values['_target_']}: only {named} is allowed here (change its values)"
+        )
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     entries = {str(name): value for name, value in values.items() if name != "_target_"}
     for unknown in (name for name in entries if name not in known):
@@ -52,11 +103,15 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     for name, field in known.items():
         if name not in entries and field.default is MISSING and field.default_factory is MISSING:
             raise InputError(f"{dotted(key, name)} is not given; say {dotted(key, name)}=...")
-    return cls(**{name: typed(hints[name], value, dotted(key, name)) for name, value in entries.items()})
+    return cls(
+        **{name: typed(hints[name], value, dotted(key, name)) for name, value in entries.items()}
+    )
 
 
 def typed(hint: Any, value: Any, key: str) -> Any:
-    """The value as the type that `hint` declares, or an InputError that names `key`. Numbers keep their own type."""
+    """The value as the type that `hint` declares, or an InputError that names `key`. Numbers keep
+    their own type.
+    """
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _one_of(inner, value, key)
@@ -79,14 +134,18 @@ def typed(hint: Any, value: Any, key: str) -> Any:
 
 
 def check_kind(kind: type, value: Any, key: str) -> None:
-    """A plain value must be of the declared kind: no text for a number, no number or text for true and false."""
+    """A plain value must be of the declared kind: no text for a number, no number or text for true
+    and false.
+    """
     wanted = (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{key}={value!r}: must be {KINDS[kind]}")
 
 
 def check_range(value: Any, key: str) -> None:
-    """No number may be negative or not finite; some must be above zero, shares at most 1, data sheets in their unit."""
+    """No number may be negative or not finite; some must be above zero, shares at most 1, data
+    sheets in their unit.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
     name = key.rpartition(".")[2]
@@ -106,7 +165,9 @@ def check_range(value: Any, key: str) -> None:
 
 
 def no_key(key: str, known: Iterable[str]) -> str:
-    """The refusal of a key that nothing reads, with its new name, or the known key that is most like it."""
+    """The refusal of a key that nothing reads, with its new name, or the known key that is most
+    like it.
+    """
     if new := new_name("option", key):
         return f"no key {key!r}: it {advice(new)}"
     near = nearest(key, known)
@@ -115,7 +176,9 @@ def no_key(key: str, known: Iterable[str]) -> str:
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
-    """The known key that is most like this one: of the same last part, in the same group, or as a whole."""
+    """The known key that is most like this one: of the same last part, in the same group, or as a
+    whole.
+    """
     names = list(known)
     group, _, last = key.rpartition(".")
     same = [name for name in names if name.rpartition(".")[2] == last]
@@ -128,7 +191,9 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question, or nothing where no known name is like this one."""
     names = list(known)
-    longer = [one for one in names if name and one.startswith((f"{name}-", f"{name}_"))]  # h100 begins h100-80gb
+    longer = [
+        one for one in names if name and one.startswith((f"{name}-", f"{name}_"))
+    ]  # h100 begins h100-80gb
     close = longer or get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

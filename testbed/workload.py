@@ -1,4 +1,6 @@
-"""The workload of a configured run: rows of the trace at the times of the arrival process, neither taken on trust."""
+"""The workload of a configured run: rows of the trace at the times of the arrival process, neither
+taken on trust.
+"""
 
 import reprlib
 from collections.abc import Sequence
@@ -21,7 +23,8 @@ def make_workload(config: RunConfig) -> Workload:
         return _made(config)
     except MemoryError as error:
         raise InputError(
-            f"arrivals: so many requests do not fit into memory ({error}); lower arrivals.rate or arrivals.duration_s"
+            f"arrivals: so many requests do not fit into memory ({error}); lower arrivals.rate or "
+            f"arrivals.duration_s"
         ) from None
 
 
@@ -32,7 +35,10 @@ def _made(config: RunConfig) -> Workload:
     arrivals, options, seed = config.arrivals.make("arrivals"), config.workload, config.seed
     if isinstance(arrivals, Sessions):
         if config.stop_at_latency is not None:
-            raise InputError("stop_at_latency counts arrivals beforehand, which a closed loop has not; set it to null")
+            raise InputError(
+                "stop_at_latency counts arrivals beforehand, which a closed loop has not; set it "
+                "to null"
+            )
         rows = sampled(_whole_trace(trace, seed, options.max_len), options, seed)
         return arrivals.workload(rows, options.num_seqs, options.beam)
     if getattr(arrivals, "replays", False):
@@ -49,10 +55,15 @@ def _made(config: RunConfig) -> Workload:
 
 
 def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
-    """The rows with how they sample: by the trace's columns, or by a mix, drawn from a separate random stream."""
+    """The rows with how they sample: by the trace's columns, or by a mix, drawn from a separate
+    random stream.
+    """
     if rows.num_seqs is not None or rows.beam is not None:
         if options.mix is not None:
-            raise InputError(f"workload.mix={options.mix}: the trace says how each request samples (leave it out)")
+            raise InputError(
+                f"workload.mix={options.mix}: the trace says how each request samples (leave it "
+                f"out)"
+            )
         options.check_alone("the trace's columns of sequences and beams")
     if options.mix is None:
         return rows
@@ -62,13 +73,19 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
 def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> Rows:
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
-    num_seqs, beam = np.array([share.num_seqs for share in shares]), np.array([share.beam for share in shares])
+    num_seqs, beam = (
+        np.array([share.num_seqs for share in shares]),
+        np.array([share.beam for share in shares]),
+    )
     return replace(rows, num_seqs=num_seqs[chosen], beam=beam[chosen])
 
 
 def checked_rows(trace: Any, rows: Any) -> Rows:
     if not isinstance(rows, Rows):
-        raise InputError(f"{_class(trace)}.rows gave {type(rows).__name__}; it must give testbed.core.request.Rows")
+        raise InputError(
+            f"{_class(trace)}.rows gave {type(rows).__name__}; it must give "
+            f"testbed.core.request.Rows"
+        )
     return rows
 
 
@@ -79,9 +96,15 @@ def checked_times(arrivals: Any, times: Any) -> Column:
     except ValueError:  # rows of unequal length
         column = np.empty(())
     is_whole = column.ndim == 1 and (column.dtype.kind in "iu" or not len(column))
-    if not is_whole or (column < 0).any() or (column > LAST_S * PS).any() or (column[1:] < column[:-1]).any():
+    if (
+        not is_whole
+        or (column < 0).any()
+        or (column > LAST_S * PS).any()
+        or (column[1:] < column[:-1]).any()
+    ):
         raise InputError(
-            f"{_class(arrivals)}.times_ps gave {reprlib.repr(times)}; it must give whole picoseconds, from 0 to "
+            f"{_class(arrivals)}.times_ps gave {reprlib.repr(times)}; it must give whole "
+            f"picoseconds, from 0 to "
             f"{LAST_S:,.0f} s, in order of time"
         )
     return column.astype(np.int64)
@@ -91,7 +114,9 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
     try:
         return checked_rows(trace, trace.rows(None, seed, max_len))
     except InputError as error:
-        raise InputError(f"{error}; arrivals=replay and arrivals=sessions need a whole trace file") from error
+        raise InputError(
+            f"{error}; arrivals=replay and arrivals=sessions need a whole trace file"
+        ) from error
 
 
 def _check_stamps(rows: Rows, speedup: float) -> None:
@@ -100,7 +125,8 @@ def _check_stamps(rows: Rows, speedup: float) -> None:
     worst = int(np.argmax(np.abs(rows.arrival_s)))
     if not abs(rows.arrival_s[worst]) / speedup <= LAST_S:
         raise InputError(
-            f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} times as fast; time "
+            f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} "
+            f"times as fast; time "
             f"ends at {LAST_S:,.0f} s: shorten the trace or raise arrivals.speedup"
         )
 

@@ -13,7 +13,11 @@ GOLDEN = Path(__file__).with_name("golden")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/*.csv from this run (-n 0)")
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite tests/golden/*.csv from this run (-n 0)",
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""Where a source can have a one-line fault: from its syntax tree by rule, or from the list in tests/faults.toml."""
+"""Where a source can have a one-line fault: from its syntax tree by rule, or from the list in
+tests/faults.toml.
+"""
 
 import ast
 import tomllib
@@ -11,17 +13,36 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCES = ["testbed", "traces", "experiments", "kernels"]
 OTHER = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult,
+}
 NO_PLACE = {"annotation", "returns", "decorator_list"}  # what a run does not depend on
-NO_RESULT = ("strict", "flush")  # keywords: whether zip says that lengths differ, and when a line is printed
+NO_RESULT = (
+    "strict",
+    "flush",
+)  # keywords: whether zip says that lengths differ, and when a line is printed
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Bytes of a source that another text takes the place of; `lines` are those of the statement."""
+    """Bytes of a source that another text takes the place of; `lines` are those of the
+    statement.
+    """
 
     file: str
     start: int
@@ -32,7 +53,10 @@ class Fault:
 
     def __str__(self) -> str:
         old = (ROOT / self.file).read_bytes()[self.start : self.stop].decode()
-        return f"{self.file}:{self.lines.start}: {' '.join(old.split())} -> {' '.join(self.new.split())}"
+        return (
+            f"{self.file}:{self.lines.start}: {' '.join(old.split())} -> "
+            f"{' '.join(self.new.split())}"
+        )
 
     @property
     def text(self) -> bytes:
@@ -48,7 +72,14 @@ class Fault:
 
 def python_files(paths: list[str]) -> list[Path]:
     """Those below these paths, each once: rglob does not follow the links in testbed/."""
-    return sorted({file for name in paths for file in [*(ROOT / name).rglob("*.py"), ROOT / name] if file.is_file()})
+    return sorted(
+        {
+            file
+            for name in paths
+            for file in [*(ROOT / name).rglob("*.py"), ROOT / name]
+            if file.is_file()
+        }
+    )
 
 
 def faults_of(path: Path) -> Iterator[Fault]:
@@ -56,18 +87,25 @@ def faults_of(path: Path) -> Iterator[Fault]:
     text = path.read_bytes()
     begins = list(accumulate(map(len, text.splitlines(keepends=True)), initial=0))
     for old, new, lines in places(ast.parse(text), range(0)):
-        start, stop = begins[old.lineno - 1] + old.col_offset, begins[old.end_lineno - 1] + old.end_col_offset
+        start, stop = (
+            begins[old.lineno - 1] + old.col_offset,
+            begins[old.end_lineno - 1] + old.end_col_offset,
+        )
         written = ast.unparse(new) if isinstance(new, ast.stmt) else f"({ast.unparse(new)})"
         yield Fault(str(path.relative_to(ROOT)), start, stop, lines, written)
 
 
 def places(node: ast.AST, lines: range) -> Iterator[tuple[ast.AST, ast.AST, range]]:
-    """Nodes of a tree, what may stand in their place, and the lines of the statement that they are part of."""
+    """Nodes of a tree, what may stand in their place, and the lines of the statement that they are
+    part of.
+    """
     if isinstance(node, ast.JoinedStr):  # a message
         return
     if isinstance(node, ast.stmt):
         body = getattr(node, "body", None)
-        lines = range(node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1)
+        lines = range(
+            node.lineno, max(node.lineno + 1, body[0].lineno) if body else node.end_lineno + 1
+        )
     if isinstance(node, ast.keyword) and node.arg in NO_RESULT:
         return
     yield from ((old, new, lines) for old, new in wrong(node))
@@ -81,7 +119,10 @@ def wrong(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
     """What a tired programmer may have written instead, and in whose place."""
     other = copy(node)
     match node:
-        case ast.BinOp(left=ast.Constant(value=str())) | ast.BinOp(right=ast.Constant(value=str()) | ast.JoinedStr()):
+        case (
+            ast.BinOp(left=ast.Constant(value=str()))
+            | ast.BinOp(right=ast.Constant(value=str()) | ast.JoinedStr())
+        ):
             return  # texts and paths: no program any more
         case ast.Compare(ops=[op]) | ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in OTHER:
             vars(other).update(ops=[OTHER[type(op)]()], op=OTHER[type(op)]())
@@ -106,7 +147,10 @@ def listed(kind: str) -> Iterator[Fault]:
     """The faults of tests/faults.toml, planted or equal, in whatever file their old text stands."""
     texts = {path: path.read_text() for path in python_files(SOURCES)}
     for entry in tomllib.loads(Path(__file__).with_name("faults.toml").read_text()).get(kind, ()):
-        old, found = entry["old"], [path for path, text in texts.items() for _ in range(text.count(entry["old"]))]
+        old, found = (
+            entry["old"],
+            [path for path, text in texts.items() for _ in range(text.count(entry["old"]))],
+        )
         if len(found) != 1:
             print(f"faults.toml: {old!r} stands {len(found)} times in the sources; mend the list")
             continue

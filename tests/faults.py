@@ -1,12 +1,15 @@
-"""One-line faults, and whether the tests notice: `python tests/faults.py --seed 1 --count 150`, or `--planted`.
+"""One-line faults, and whether the tests notice: `python tests/faults.py --seed 1 --count 150`, or
+`--planted`.
 
-Faults are drawn by a seed from the syntax trees of the sources (a comparison, an operator, a constant, a condition,
-two arguments, a statement left out), or read from tests/faults.toml: an `old` text that stands once in the sources, a
-`new` one, and `why` a user would care. Each is planted in a copy of the tree, where the tests that run its line are
-asked, the quickest first, up to the first that fails. Which test runs which line is measured once (that takes a few
-times as long as the default run; needs pytest-cov) and kept in .pytest_cache/faults until a source changes; of test
-modules that have changed since, all tests are asked. A kernel's line that no test runs here needs a GPU and gets no
-fault. Faults that change nothing are listed in tests/faults.toml with the reason, at most one in ten of those drawn.
+Faults are drawn by a seed from the syntax trees of the sources (a comparison, an operator, a
+constant, a condition, two arguments, a statement left out), or read from tests/faults.toml: an
+`old` text that stands once in the sources, a `new` one, and `why` a user would care. Each is
+planted in a copy of the tree, where the tests that run its line are asked, the quickest first, up
+to the first that fails. Which test runs which line is measured once (that takes a few times as long
+as the default run; needs pytest-cov) and kept in .pytest_cache/faults until a source changes; of
+test modules that have changed since, all tests are asked. A kernel's line that no test runs here
+needs a GPU and gets no fault. Faults that change nothing are listed in tests/faults.toml with the
+reason, at most one in ten of those drawn.
 """
 
 import argparse
@@ -32,23 +35,48 @@ from coverage import CoverageData
 from fault_places import ROOT, SOURCES, Fault, faults_of, listed, python_files
 
 KEPT = ROOT / ".pytest_cache" / "faults"
-HEAVY = ["pytest", "hypothesis", "pandas", "matplotlib.pyplot", "hydra", "torch"]  # imported before the tests fork
-PYTEST = ["-q", "-p", "faults", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-o", "addopts=", "-m", "not slow"]
+HEAVY = [
+    "pytest",
+    "hypothesis",
+    "pandas",
+    "matplotlib.pyplot",
+    "hydra",
+    "torch",
+]  # imported before the tests fork
+PYTEST = [
+    "-q",
+    "-p",
+    "faults",
+    "-p",
+    "no:cacheprovider",
+    "--hypothesis-seed=0",
+    "-o",
+    "addopts=",
+    "-m",
+    "not slow",
+]
 BUDGET_S = 120  # of tests for one fault, as measured
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """This script is a plug-in of the pytest that it starts: only those run that are asked, in their order."""
+    """This script is a plug-in of the pytest that it starts: only those run that are asked, in
+    their order.
+    """
     if "ASKED" in os.environ:
         tests, modules = json.loads(Path(os.environ["ASKED"]).read_text())
         order = {test: i for i, test in enumerate(tests)}
-        asked = [one for one in items if one.nodeid in order or one.nodeid.partition("::")[0] in modules]
+        asked = [
+            one for one in items if one.nodeid in order or one.nodeid.partition("::")[0] in modules
+        ]
         items[:] = sorted(asked, key=lambda one: order.get(one.nodeid, len(order)))
 
 
 def environ_of(tree: Path) -> dict[str, str]:
     """Where processes find the sources of a copy of the tree."""
-    return {"PYTHONPATH": os.pathsep.join([str(tree), str(tree / "tests")]), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "tests")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def ask(tree: Path, options: list[str]) -> None:
@@ -64,7 +92,9 @@ def ask(tree: Path, options: list[str]) -> None:
 
 
 def asked(tree: Path, options: list[str], limit_s: float) -> tuple[int | None, str]:
-    """Exit code and output of pytest; no code if it took too long and was ended with all that it had started."""
+    """Exit code and output of pytest; no code if it took too long and was ended with all that it
+    had started.
+    """
     work = multiprocessing.get_context("forkserver").Process(target=ask, args=(tree, options))
     work.start()
     work.join(limit_s)
@@ -78,35 +108,73 @@ class Reach:
     """Which tests run which lines, and how long each takes."""
 
     def __init__(self, tree: Path, tests: list[str], jobs: int) -> None:
-        texts = chain([" ".join(tests).encode()], (file.read_bytes() for file in python_files(SOURCES)))
+        texts = chain(
+            [" ".join(tests).encode()], (file.read_bytes() for file in python_files(SOURCES))
+        )
         folder = KEPT / hashlib.sha256(b"".join(texts)).hexdigest()
         modules = {str(path.relative_to(ROOT)): path.read_text() for path in python_files(tests)}
         kept = folder / "seconds.json"
         if not kept.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            options = ["-n", str(jobs), "--durations=0", "--durations-min=0", "--cov-context=test", "--cov-report="]
+            options = [
+                "-n",
+                str(jobs),
+                "--durations=0",
+                "--durations-min=0",
+                "--cov-context=test",
+                "--cov-report=",
+            ]
             options += [*(f"--cov={name}" for name in SOURCES), *tests]
             reported = subprocess.run(
-                [sys.executable, "-m", "pytest", *PYTEST, *options], cwd=tree, capture_output=True, text=True,
+                [sys.executable, "-m", "pytest", *PYTEST, *options],
+                cwd=tree,
+                capture_output=True,
+                text=True,
                 env={**os.environ, **environ_of(tree), "COVERAGE_FILE": str(folder / "coverage")},
-            ).stdout  # fmt: skip
+            ).stdout
             seconds = Counter()
-            for seconds_s, test in re.findall(r"^([\d.]+)s (?:setup|call|teardown) +(.*)$", reported, re.MULTILINE):
+            for seconds_s, test in re.findall(
+                r"^([\d.]+)s (?:setup|call|teardown) +(.*)$", reported, re.MULTILINE
+            ):
                 seconds[test] += float(seconds_s)
-            failed = {test.split(" - ")[0] for test in re.findall(r"^(?:FAILED|ERROR) (.*)$", reported, re.MULTILINE)}
-            kept.write_text(json.dumps([str(tree), {test: seconds[test] for test in seconds.keys() - failed}, modules]))
-            print(f"measured: {reported.splitlines()[-1]}; left out, for they fail:", *sorted(failed), flush=True)
+            failed = {
+                test.split(" - ")[0]
+                for test in re.findall(r"^(?:FAILED|ERROR) (.*)$", reported, re.MULTILINE)
+            }
+            kept.write_text(
+                json.dumps(
+                    [str(tree), {test: seconds[test] for test in seconds.keys() - failed}, modules]
+                )
+            )
+            print(
+                f"measured: {reported.splitlines()[-1]}; left out, for they fail:",
+                *sorted(failed),
+                flush=True,
+            )
         root, self.seconds, measured = json.loads(kept.read_text())
-        self.changed = [name for name, text in modules.items() if "/test_" in name and text != measured.get(name)]
+        self.changed = [
+            name
+            for name, text in modules.items()
+            if "/test_" in name and text != measured.get(name)
+        ]
         data = CoverageData(str(folder / "coverage"))
         data.read()
         files = data.measured_files()
-        self._tests = {str(Path(file).relative_to(root)): data.contexts_by_lineno(file) for file in files}
+        self._tests = {
+            str(Path(file).relative_to(root)): data.contexts_by_lineno(file) for file in files
+        }
 
     def tests(self, fault: Fault) -> list[str]:
-        """Those that run it, the quickest first; of a line that runs on import, those that run the file."""
-        found = self._on(fault.file, fault.lines) or self._on(fault.file, self._tests.get(fault.file, {}))
-        return sorted((test for test in found if test.partition("::")[0] not in self.changed), key=self.seconds.get)
+        """Those that run it, the quickest first; of a line that runs on import, those that run the
+        file.
+        """
+        found = self._on(fault.file, fault.lines) or self._on(
+            fault.file, self._tests.get(fault.file, {})
+        )
+        return sorted(
+            (test for test in found if test.partition("::")[0] not in self.changed),
+            key=self.seconds.get,
+        )
 
     def is_here(self, fault: Fault) -> bool:
         """Whether its line can run on this machine: not all of the kernels' can."""
@@ -114,30 +182,51 @@ class Reach:
 
     def _on(self, file: str, lines: Iterable[int]) -> set[str]:
         at = self._tests.get(file, {})
-        return {name.partition("|")[0] for line in lines for name in at.get(line, ())} & self.seconds.keys()
+        return {
+            name.partition("|")[0] for line in lines for name in at.get(line, ())
+        } & self.seconds.keys()
 
 
 def verdict(fault: Fault, reach: Reach, tree: Path) -> str:
     """`killed by ...`, `survived ...` or `no test runs it`. The tree is whole again afterwards."""
     if not (every := reach.tests(fault)) and not reach.changed:
         return "no test runs it"
-    sums_s = [sum_s for sum_s in accumulate(map(reach.seconds.get, every)) if sum_s < BUDGET_S] or [BUDGET_S]
+    sums_s = [sum_s for sum_s in accumulate(map(reach.seconds.get, every)) if sum_s < BUDGET_S] or [
+        BUDGET_S
+    ]
     tests = every[: len(sums_s)]
     (tree / "asked.json").write_text(json.dumps([tests, reach.changed]))
     (tree / fault.file).write_bytes(fault.text)
-    options = ["-x", "-n", "0", *sorted({*reach.changed, *(test.partition("::")[0] for test in tests)})]
-    code, reported = asked(tree, options, 60 + 5 * sums_s[-1] + (5 * BUDGET_S if reach.changed else 0))
+    options = [
+        "-x",
+        "-n",
+        "0",
+        *sorted({*reach.changed, *(test.partition("::")[0] for test in tests)}),
+    ]
+    code, reported = asked(
+        tree, options, 60 + 5 * sums_s[-1] + (5 * BUDGET_S if reach.changed else 0)
+    )
     shutil.copy2(ROOT / fault.file, tree / fault.file)
     if code == 0:
         return f"survived {len(tests)} of {len(every)} tests"
-    failed = [line.split(" - ")[0] for line in reported.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return "killed by the time limit" if code is None else f"killed by {failed[0] if failed else f'exit code {code}'}"
+    failed = [
+        line.split(" - ")[0]
+        for line in reported.splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
+    return (
+        "killed by the time limit"
+        if code is None
+        else f"killed by {failed[0] if failed else f'exit code {code}'}"
+    )
 
 
 def copied(tree: Path) -> Path:
     """The files of the checkout, with links as links, so that it is itself never touched."""
     git = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
-    for name in subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+    for name in subprocess.run(
+        git, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         if os.path.lexists(ROOT / name):
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
@@ -146,12 +235,18 @@ def copied(tree: Path) -> Path:
 
 def main() -> None:
     """Judge every fault; a line for each, those that were not killed again at the end."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150)
-    parser.add_argument("--planted", action="store_true", help="those of tests/faults.toml in place of drawn ones")
+    parser.add_argument(
+        "--planted", action="store_true", help="those of tests/faults.toml in place of drawn ones"
+    )
     parser.add_argument("--paths", nargs="+", default=SOURCES, help="sources that get faults")
-    parser.add_argument("--tests", nargs="+", default=["tests"], help="folders or files of tests that may be asked")
+    parser.add_argument(
+        "--tests", nargs="+", default=["tests"], help="folders or files of tests that may be asked"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     multiprocessing.set_forkserver_preload(HEAVY)
@@ -159,7 +254,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(chosen.jobs) as pool:
         trees = [copied(Path(folder).resolve() / str(i)) for i in range(chosen.jobs)]
         reach = Reach(trees[0], chosen.tests, chosen.jobs)
-        every = [fault for path in python_files(chosen.paths) for fault in faults_of(path) if reach.is_here(fault)]
+        every = [
+            fault
+            for path in python_files(chosen.paths)
+            for fault in faults_of(path)
+            if reach.is_here(fault)
+        ]
         drawn = random.Random(chosen.seed).sample(every, min(chosen.count, len(every)))
         faults = list(listed("fault")) if chosen.planted else drawn
 
@@ -174,7 +274,10 @@ def main() -> None:
         list(pool.map(judge, range(chosen.jobs)))
     same = sum(one.meaning in equal for one in faults)
     print(
-        f"{len(faults) - len(left)} of {len(faults)} faults killed, {same} change nothing; not killed:", *left, sep="\n"
+        f"{len(faults) - len(left)} of {len(faults)} faults killed, {same} change nothing; not "
+        f"killed:",
+        *left,
+        sep="\n",
     )
 
 

@@ -1,4 +1,6 @@
-"""Agentic coding sessions (JSONL, plain or gzip): prompt content, think times, sub-agents parallel to their parent."""
+"""Agentic coding sessions (JSONL, plain or gzip): prompt content, think times, sub-agents parallel
+to their parent.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, islice
@@ -17,7 +19,9 @@ OPTIONAL = ("think_time", "api_time")
 
 
 class Turn(NamedTuple):
-    """One request with its fields of Rows and Turns; `after` counts from the first turn of its session."""
+    """One request with its fields of Rows and Turns; `after` counts from the first turn of its
+    session.
+    """
 
     prompt_len: int
     output_len: int
@@ -39,9 +43,13 @@ class SessionTurns:
         self._walk(session)
 
     def _walk(self, session: Mapping[str, Any]) -> None:
-        """Add the parent's chain; it waits for sub-agents that ended in time, which start at its last answer."""
+        """Add the parent's chain; it waits for sub-agents that ended in time, which start at its
+        last answer.
+        """
         last, answered_s = tuple[int, ...](), 0.0
-        sub_agents: list[tuple[float, int]] = []  # when their last turn was answered, and which that is
+        sub_agents: list[
+            tuple[float, int]
+        ] = []  # when their last turn was answered, and which that is
         for request in session["requests"]:
             if request.get("type") == "subagent":
                 wait_s = max(0.0, request["t"] - request["duration_ms"] / 1000 - answered_s)
@@ -58,12 +66,16 @@ class SessionTurns:
             last = (self._add(request, (*last, *ended), wait_s),)
             answered_s = request["t"] + request.get("api_time", 0.0)
 
-    def _chain(self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int | None:
+    def _chain(
+        self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float
+    ) -> int | None:
         last = None
         for request in session["requests"]:
             if request.get("type") == "subagent" or self._is_long(request):
                 break
-            last = self._add(request, after, wait_s if last is None else request.get("think_time", 0.0))
+            last = self._add(
+                request, after, wait_s if last is None else request.get("think_time", 0.0)
+            )
             after = (last,)
         return last
 
@@ -72,7 +84,9 @@ class SessionTurns:
         ids = [*request["hash_ids"][:full], *([next(self._partial)] if rest else [])]
         answer = max(1, request["out"])
         content = tuple(self._first_id + one for one in ids)
-        self.turns.append(Turn(request["in"], answer, content, after, wait_s, request.get("api_time", 0.0)))
+        self.turns.append(
+            Turn(request["in"], answer, content, after, wait_s, request.get("api_time", 0.0))
+        )
         return len(self.turns) - 1
 
     def _is_long(self, request: Mapping[str, Any]) -> bool:
@@ -82,32 +96,42 @@ class SessionTurns:
 class AgentSessions(Trace):
     """Sessions as github.com/callanjfox/kv-cache-tester publishes them, one JSON object a line.
 
-    Every session is a chain of requests: `in` and `out` tokens, `hash_ids` of block_size prompt tokens each,
-    `think_time` between the last answer and the request, `api_time` of the recorded server, in s. A request of type
-    "subagent" is a separate chain, whose last answer came `t` seconds after the session's start.
+    Every session is a chain of requests: `in` and `out` tokens, `hash_ids` of block_size prompt
+    tokens each, `think_time` between the last answer and the request, `api_time` of the recorded
+    server, in s. A request of type "subagent" is a separate chain, whose last answer came `t`
+    seconds after the session's start.
 
-    Equal ids are equal content only within one session. An answer without tokens (cancelled) counts as one token.
-    num_sessions keeps only the first lines. With max_len, a chain ends before its first request of max_len tokens or
-    more.
+    Equal ids are equal content only within one session. An answer without tokens (cancelled) counts
+    as one token. num_sessions keeps only the first lines. With max_len, a chain ends before its
+    first request of max_len tokens or more.
     """
 
     def __init__(self, path: str, num_sessions: int | None = None) -> None:
         if num_sessions is not None and num_sessions < 1:
-            raise InputError(f"trace.num_sessions={num_sessions}: must be at least 1, or null for all")
+            raise InputError(
+                f"trace.num_sessions={num_sessions}: must be at least 1, or null for all"
+            )
         self.path = str(path)
         self.num_sessions = num_sessions
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         if num_rows is not None:
-            raise InputError(f"{self.path}: sessions have no arrival times (choose arrivals=sessions)")
+            raise InputError(
+                f"{self.path}: sessions have no arrival times (choose arrivals=sessions)"
+            )
         items = [item for _, item in islice(json_lines(self.path, _problems), self.num_sessions)]
         sizes = sorted({item["block_size"] for item in items})
         if len(sizes) != 1:
-            raise InputError(f"{self.path}: has block sizes {sizes}: all sessions must have the same")
+            raise InputError(
+                f"{self.path}: has block sizes {sizes}: all sessions must have the same"
+            )
         limit = MAX_LEN if max_len is None else max_len
         sessions = [SessionTurns(number, item, limit).turns for number, item in enumerate(items)]
         if not any(sessions):
-            raise InputError(f"{self.path}: no session begins with less than {limit} tokens (raise workload.max_len)")
+            raise InputError(
+                f"{self.path}: no session begins with less than {limit} tokens (raise "
+                f"workload.max_len)"
+            )
         return joined([turns for turns in sessions if turns], sizes[0])
 
 
@@ -117,11 +141,14 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
     prompts, outputs = (np.array([turn[i] for turn in turns], np.int64) for i in (0, 1))
     links = Turns(
         np.repeat(np.arange(len(sessions)), np.diff(starts)),
-        [tuple(start + one for one in turn.after) for start, session in zip(starts.tolist(), sessions, strict=False)
-         for turn in session],
+        [
+            tuple(start + one for one in turn.after)
+            for start, session in zip(starts.tolist(), sessions, strict=False)
+            for turn in session
+        ],
         np.array([turn.wait_s for turn in turns], np.float64),
         np.array([turn.answer_s for turn in turns], np.float64),
-    )  # fmt: skip
+    )
     return Rows(prompts, outputs, None, [turn.ids for turn in turns], tokens_per_id, turns=links)
 
 
@@ -143,9 +170,16 @@ def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
         if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
             yield "a sub-agent needs duration_ms and a list 'requests'"
         for one in request["requests"]:
-            yield from (f"of its sub-agent, {problem}" for problem in _request_problems(one, block_size) if problem)
+            yield from (
+                f"of its sub-agent, {problem}"
+                for problem in _request_problems(one, block_size)
+                if problem
+            )
     else:
-        yield from (wrong_time(request, key) for key in ("t", *(name for name in OPTIONAL if name in request)))
+        yield from (
+            wrong_time(request, key)
+            for key in ("t", *(name for name in OPTIONAL if name in request))
+        )
         yield wrong_count(request, "in")
         yield wrong_count(request, "out", least=0)
         yield _wrong_ids(request, block_size)
@@ -153,7 +187,13 @@ def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
 
 def _wrong_ids(request: Mapping[str, Any], block_size: int) -> str | None:
     ids = request.get("hash_ids")
-    if not isinstance(ids, list) or (ids and ({*map(type, ids)} != {int} or min(ids) < 0 or max(ids) > MAX_LEN)):
+    if not isinstance(ids, list) or (
+        ids and ({*map(type, ids)} != {int} or min(ids) < 0 or max(ids) > MAX_LEN)
+    ):
         return "hash_ids is not a list of whole numbers"
     wanted = request["in"] // block_size
-    return None if len(ids) >= wanted else f"{len(ids)} hash_ids for {wanted} full blocks of {block_size} tokens"
+    return (
+        None
+        if len(ids) >= wanted
+        else f"{len(ids)} hash_ids for {wanted} full blocks of {block_size} tokens"
+    )

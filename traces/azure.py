@@ -15,7 +15,9 @@ RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 
 
 class AzureCsv(FileTrace):
-    """A trace of github.com/Azure/AzurePublicDataset as published, or with relative times (RELATIVE's columns)."""
+    """A trace of github.com/Azure/AzurePublicDataset as published, or with relative times
+    (RELATIVE's columns).
+    """
 
     def read(self) -> Rows:
         table = read_table(self.path, [], optional=[*PUBLISHED, *RELATIVE])
@@ -27,7 +29,9 @@ class AzureCsv(FileTrace):
         clock = _time_stamps if names == PUBLISHED else seconds
         times, prompts, outputs = (table[name] for name in names)
         arrival_s = clock(self.path, names[0], times)
-        return Rows(lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s)
+        return Rows(
+            lengths(self.path, names[1], prompts), lengths(self.path, names[2], outputs), arrival_s
+        )
 
 
 def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:

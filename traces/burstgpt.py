@@ -11,17 +11,25 @@ TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
 
 
 class BurstGptCsv(FileTrace):
-    """A CSV of github.com/HPMLL/BurstGPT, without requests that failed: those that have no response tokens."""
+    """A CSV of github.com/HPMLL/BurstGPT, without requests that failed: those that have no response
+    tokens.
+    """
 
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""
         table = read_table(self.path, [TIME, PROMPT, OUTPUT])
-        answered = whole_numbers(self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0)
+        answered = whole_numbers(
+            self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0
+        )
         kept = answered > 0
         if not kept.any():
             raise InputError(f"{self.path}: no request was answered (give another file)")
         times = seconds(self.path, TIME, table[TIME])
-        # A failed request may have no prompt; only the lengths of those that are kept must be sound.
-        prompts = ["1" if not keep else text for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)]
+        # A failed request may have no prompt; only the lengths of those that are kept must be
+        # sound.
+        prompts = [
+            "1" if not keep else text
+            for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)
+        ]
         rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times)
         return rows.take(np.flatnonzero(kept))

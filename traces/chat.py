@@ -1,4 +1,6 @@
-"""Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation so far."""
+"""Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation
+so far.
+"""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
@@ -21,7 +23,9 @@ HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Turns of conversations, c's from starts[c] to starts[c + 1]: history with message, and answer, in tokens."""
+    """Turns of conversations, c's from starts[c] to starts[c + 1]: history with message, and
+    answer, in tokens.
+    """
 
     starts: Column
     prompt_len: Column
@@ -33,7 +37,9 @@ class Conversations:
     def first(self, num_turns: int) -> "Conversations":
         """The first num_turns turns; the last conversation may lose turns."""
         starts = self.starts[self.starts < num_turns]
-        return Conversations(np.append(starts, num_turns), self.prompt_len[:num_turns], self.output_len[:num_turns])
+        return Conversations(
+            np.append(starts, num_turns), self.prompt_len[:num_turns], self.output_len[:num_turns]
+        )
 
     def take(self, order: Column) -> "Conversations":
         """The conversations of these numbers, in this order."""
@@ -43,7 +49,9 @@ class Conversations:
         return Conversations(starts, self.prompt_len[turns], self.output_len[turns])
 
     def answers_scaled(self, scale: float) -> "Conversations":
-        """Every answer `scale` times as long, at least a token, also in the histories of the turns after it."""
+        """Every answer `scale` times as long, at least a token, also in the histories of the turns
+        after it.
+        """
         output_len = np.rint(scale * self.output_len).astype(np.int64).clip(1)
         before = np.cumsum(output_len - self.output_len) - (output_len - self.output_len)
         before -= np.repeat(before[self.starts[:-1]], np.diff(self.starts))
@@ -52,12 +60,13 @@ class Conversations:
 
 @dataclass(kw_only=True, eq=False)
 class Chat(Trace):
-    """The artifact's chat workload: at each arrival a new conversation or the next turn of a random open one.
+    """The artifact's chat workload: at each arrival a new conversation or the next turn of a random
+    open one.
 
-    There are as many turns as arrivals, each used once. While some conversations have not started, one starts with
-    new_probability, or where none is open. Answers are answer_scale times as long as recorded, in histories too; then
-    prompts are cut to their last max_prompt tokens, outputs to max_output. Turns do not wait for the previous answer,
-    and depend on the seed only.
+    There are as many turns as arrivals, each used once. While some conversations have not started,
+    one starts with new_probability, or where none is open. Answers are answer_scale times as long
+    as recorded, in histories too; then prompts are cut to their last max_prompt tokens, outputs to
+    max_output. Turns do not wait for the previous answer, and depend on the seed only.
     """
 
     new_probability: float = 0.5
@@ -68,20 +77,28 @@ class Chat(Trace):
     def __post_init__(self) -> None:
         if not 0 < self.new_probability <= 1 or self.max_prompt < 1 or self.max_output < 1:
             raise InputError(
-                f"chat: new_probability is {self.new_probability}, max_prompt {self.max_prompt}, max_output "
+                f"chat: new_probability is {self.new_probability}, max_prompt {self.max_prompt}, "
+                f"max_output "
                 f"{self.max_output}; the first must be above 0 and at most 1, the others at least 1"
             )
         if not 0 < self.answer_scale < inf:
-            raise InputError(f"chat: answer_scale is {self.answer_scale}: no finite number above 0 (1: as recorded)")
+            raise InputError(
+                f"chat: answer_scale is {self.answer_scale}: no finite number above 0 (1: as "
+                f"recorded)"
+            )
 
     @abstractmethod
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations with num_turns turns in total, in the order of their start; the last may lose turns."""
+        """Conversations with num_turns turns in total, in the order of their start; the last may
+        lose turns.
+        """
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows turns in order of arrival; a conversation is a session."""
         if num_rows is None:
-            raise InputError("chat: turns are drawn per arrival, without an end (give the number of rows)")
+            raise InputError(
+                "chat: turns are drawn per arrival, without an end (give the number of rows)"
+            )
         check_least(0, num_rows=num_rows)
         self.check_limit(max_len)
         talks = self.conversations(num_rows, stream(seed, "conversations"))
@@ -90,10 +107,13 @@ class Chat(Trace):
         return replace(rows, session=np.searchsorted(talks.starts, turns, "right") - 1)
 
     def check_limit(self, max_len: int | None) -> None:
-        """Raise InputError unless cut rows are shorter than max_len; a row is cut, never left out."""
+        """Raise InputError unless cut rows are shorter than max_len; a row is cut, never left
+        out.
+        """
         if max_len is not None and self.max_prompt + self.max_output >= max_len:
             raise InputError(
-                f"chat: max_prompt={self.max_prompt} + max_output={self.max_output}: is not below {max_len} (lower one)"
+                f"chat: max_prompt={self.max_prompt} + max_output={self.max_output}: is not below "
+                f"{max_len} (lower one)"
             )
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
@@ -103,7 +123,9 @@ class Chat(Trace):
 
 @dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
-    """Conversations of a CSV, one line per turn (experiments/conf/trace/chat_csv.yaml), repeated where too few."""
+    """Conversations of a CSV, one line per turn (experiments/conf/trace/chat_csv.yaml), repeated
+    where too few.
+    """
 
     path: str = field(kw_only=False)
 
@@ -115,14 +137,20 @@ class ChatCsv(Chat):
         return Conversations(np.flatnonzero(new), prompts, outputs)
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows turns in order of arrival; with None every turn of the file, cut, in file order."""
+        """num_rows turns in order of arrival; with None every turn of the file, cut, in file
+        order.
+        """
         if num_rows is not None:
             return super().rows(num_rows, seed, max_len)
         self.check_limit(max_len)
-        return self.cut(self.talks.answers_scaled(self.answer_scale), np.arange(len(self.talks.prompt_len)))
+        return self.cut(
+            self.talks.answers_scaled(self.answer_scale), np.arange(len(self.talks.prompt_len))
+        )
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """The first num_turns turns of the file, their conversations in an order shuffled by rng."""
+        """The first num_turns turns of the file, their conversations in an order shuffled by
+        rng.
+        """
         times = ceil_div(num_turns, len(self.talks.prompt_len))
         first = self.talks.take(np.tile(np.arange(len(self.talks)), times)).first(num_turns)
         return first.take(rng.permutation(len(first)))
@@ -143,7 +171,9 @@ class ChatFitted(Chat):
 
 
 def interleave(starts: Column, new_probability: float, random: Random) -> Column:
-    """Every turn once, in order of arrival; conversations start in their order, at most one per arrival."""
+    """Every turn once, in order of arrival; conversations start in their order, at most one per
+    arrival.
+    """
     unstarted, going, turns = list(pairwise(starts.tolist()))[::-1], list[tuple[int, int]](), []
     while unstarted or going:
         if (random.random() < new_probability and unstarted) or not going:

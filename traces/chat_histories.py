@@ -1,4 +1,6 @@
-"""Multi-round chat with content: every prompt is the whole conversation so far, for prefix caches."""
+"""Multi-round chat with content: every prompt is the whole conversation so far, for prefix
+caches.
+"""
 
 from dataclasses import dataclass
 
@@ -12,7 +14,9 @@ TOKENS_PER_ID = 16
 
 @dataclass(kw_only=True, eq=False)
 class ChatHistories(ChatFitted):
-    """Turns of the fitted conversations, uncut up to max_prompt tokens; an id identifies 16 tokens of one of them."""
+    """Turns of the fitted conversations, uncut up to max_prompt tokens; an id identifies 16 tokens
+    of one of them.
+    """
 
     new_probability: float = 0.2
     max_prompt: int = 32768
@@ -22,5 +26,8 @@ class ChatHistories(ChatFitted):
         talk = np.searchsorted(talks.starts, turns, side="right") - 1
         first_ids = talk * (self.max_prompt // TOKENS_PER_ID + 1)
         ends = first_ids - (-rows.prompt_len // TOKENS_PER_ID)
-        ids = [tuple(range(first, end)) for first, end in zip(first_ids.tolist(), ends.tolist(), strict=True)]
+        ids = [
+            tuple(range(first, end))
+            for first, end in zip(first_ids.tolist(), ends.tolist(), strict=True)
+        ]
         return Rows(rows.prompt_len, rows.output_len, prompt_ids=ids, tokens_per_id=TOKENS_PER_ID)

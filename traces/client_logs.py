@@ -1,6 +1,8 @@
-"""What a benchmark client writes of every request: `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json.
+"""What a benchmark client writes of every request: `vllm bench serve --save-detailed`, GuideLLM's
+benchmarks.json.
 
-Times are the client's: a request begins when the client sends it, and a token counts when the client has it.
+Times are the client's: a request begins when the client sends it, and a token counts when the
+client has it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,15 +27,17 @@ RETOKENIZED = 1.02  # chunks of the stream for each output token that the file c
 
 
 def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
-    """The requests that were served, when each was sent and had its first and last token (s), and remarks; raises
-    InputError where the file is neither client's, or without each request."""
+    """The requests that were served, when each was sent and had its first and last token (s), and
+    remarks; raises InputError where the file is neither client's, or without each request.
+    """
     whole = read_json(path)
     if isinstance(whole, dict) and "benchmarks" in whole:
         return _guidellm(path, whole["benchmarks"])
     if isinstance(whole, dict) and "input_lens" in whole:
         return _vllm(path, whole)
     raise InputError(
-        f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists its requests; "
+        f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
+        f"its requests; "
         "run vllm bench serve with --save-result --save-detailed"
     )
 
@@ -41,10 +45,14 @@ def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
 def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
     absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
     if absent:
-        raise InputError(f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed")
+        raise InputError(
+            f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed"
+        )
     lists: list[Sequence[Any]] = [whole[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
-        raise InputError(f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole")
+        raise InputError(
+            f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole"
+        )
     errors = whole.get("errors") or [""] * len(lists[0])
     items, chunks, counted = [], 0, 0
     for prompt, output, ttft, gaps, start, error in zip(*lists, errors, strict=True):
@@ -52,11 +60,18 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
             continue
         length = max(output, 1 + len(gaps))
         chunks, counted = chunks + 1 + len(gaps), counted + output
-        items.append({"prompt": prompt, "output": length, "times_s": [start, start + ttft, start + ttft + sum(gaps)]})
+        items.append(
+            {
+                "prompt": prompt,
+                "output": length,
+                "times_s": [start, start + ttft, start + ttft + sum(gaps)],
+            }
+        )
     remarks = []
     if counted and chunks > RETOKENIZED * counted:
         remarks.append(
-            f"output_lens were tokenized again: {counted / len(items):.0f} tokens on average, where the streams have "
+            f"output_lens were tokenized again: {counted / len(items):.0f} tokens on average, "
+            f"where the streams have "
             f"{chunks / len(items):.0f} chunks of at least one; taken: the chunks"
         )
     return _checked(path, items, len(errors) - len(items), remarks)
@@ -69,8 +84,13 @@ def _guidellm(path: str, benchmarks: Any) -> tuple[Rows, Floats, list[str]]:
     requests = benchmarks[0].get("requests") or {}
     items = []
     for request in requests.get("successful") or ():
-        timings = {**request, **((request.get("info") or request.get("scheduler_info") or {}).get("timings") or {})}
-        times_s = [next((timings[name] for name in names if timings.get(name)), None) for names in GUIDELLM]
+        timings = {
+            **request,
+            **((request.get("info") or request.get("scheduler_info") or {}).get("timings") or {}),
+        }
+        times_s = [
+            next((timings[name] for name in names if timings.get(name)), None) for names in GUIDELLM
+        ]
         prompt, output = request.get("prompt_tokens"), request.get("output_tokens")
         items.append({"prompt": prompt, "output": output, "times_s": times_s})
     lost = sum(len(requests.get(kind) or ()) for kind in ("errored", "incomplete"))
@@ -85,10 +105,16 @@ def _checked(
         wrong = wrong_count(item, "prompt") or wrong_count(item, "output")
         wrong = wrong or next(filter(None, (wrong_time(times, name) for name in times)), None)
         if wrong or sorted(item["times_s"]) != item["times_s"]:
-            raise InputError(f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or remove it")
+            raise InputError(
+                f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or "
+                f"remove it"
+            )
     if not items:
         raise InputError(f"{path}: no request was served; give the file of a run that went well")
     if num_lost:
-        remarks.append(f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no time")
+        remarks.append(
+            f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no "
+            f"time"
+        )
     rows = Rows(*columns([(item["prompt"], item["output"]) for item in items]))
     return rows, np.array([item["times_s"] for item in items], dtype=np.float64), remarks

@@ -25,7 +25,11 @@ PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (IsADirectoryError, "is a folder (name the file in it)"),
     (PermissionError, "may not be read (change its permissions)"),
     (EOFError, "the gzip file is truncated (copy or download it again)"),
-    (gzip.BadGzipFile, "not a valid gzip file (if it is plain text, drop .gz from its name, else download it again)"),
+    (
+        gzip.BadGzipFile,
+        "not a valid gzip file (if it is plain text, drop .gz from its name, else download it "
+        "again)",
+    ),
     (zlib.error, "the gzip file is damaged (copy or download it again)"),
     (UnicodeDecodeError, "not UTF-8 text (if it is gzip, its name must end in .gz)"),
     (csv.Error, "not a CSV file (save it with commas and one header line)"),
@@ -34,47 +38,71 @@ PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
 
 @contextmanager
 def open_text(path: str) -> Iterator[TextIO]:
-    """The text of a file, of a gzip file where the name ends in .gz; raises InputError where it cannot be read."""
+    """The text of a file, of a gzip file where the name ends in .gz; raises InputError where it
+    cannot be read.
+    """
     packed = path.endswith(".gz")
     try:
-        with cast(TextIO, (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="")) as file:
+        with cast(
+            TextIO, (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="")
+        ) as file:
             yield file
     except tuple(kind for kind, _ in PROBLEMS) as error:
         problem = next(text for kind, text in PROBLEMS if isinstance(error, kind))
         raise InputError(f"{path}: {problem}") from error
 
 
-def read_table(path: str, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, list[str]]:
-    """The named columns of a CSV with a header line, as text; optional ones only where the file has them."""
+def read_table(
+    path: str, names: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, list[str]]:
+    """The named columns of a CSV with a header line, as text; optional ones only where the file has
+    them.
+    """
     csv.field_size_limit(MAX_LEN)  # one field contains all content ids of a prompt
     with open_text(path) as file:
         lines = list(csv.reader(file))
     while lines and not lines[-1]:
         lines.pop()
     if len(lines) < 2:
-        raise InputError(f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)")
+        raise InputError(
+            f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)"
+        )
     header = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
-            raise InputError(f"{path}, line {number}: {len(line)} fields where the header has {len(header)}")
+            raise InputError(
+                f"{path}, line {number}: {len(line)} fields where the header has {len(header)}"
+            )
     places = places_of(path, header, names, optional)
     return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
 
 
-def places_of(path: str, header: Sequence[str], names: Sequence[str], optional: Sequence[str]) -> dict[str, int]:
-    """Where the header has these columns. One that is like an absent optional one would be ignored: it is refused."""
+def places_of(
+    path: str, header: Sequence[str], names: Sequence[str], optional: Sequence[str]
+) -> dict[str, int]:
+    """Where the header has these columns. One that is like an absent optional one would be ignored:
+    it is refused.
+    """
     check_columns(path, header, [*names, *optional])
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
         if name not in places:
             has = ", ".join(header)
-            raise InputError(f"{path}: no column {name!r}; it has {has} (rename one, or name it in the trace's config)")
+            raise InputError(
+                f"{path}: no column {name!r}; it has {has} (rename one, or name it in the trace's "
+                f"config)"
+            )
         if header.count(name) > 1:
-            raise InputError(f"{path}: two columns are named {name!r} (rename or remove one of them)")
+            raise InputError(
+                f"{path}: two columns are named {name!r} (rename or remove one of them)"
+            )
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
         if alike := get_close_matches(name, others, 1, ALIKE):
-            raise InputError(f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or remove it)")
+            raise InputError(
+                f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
+                f"remove it)"
+            )
     return places
 
 
@@ -84,16 +112,30 @@ def lengths(path: str, column: str, texts: Sequence[str]) -> Column:
 
 
 def whole_numbers(
-    path: str, column: str, texts: Sequence[str], wanted: str = "a whole number", least: int = -MAX_LEN
+    path: str,
+    column: str,
+    texts: Sequence[str],
+    wanted: str = "a whole number",
+    least: int = -MAX_LEN,
 ) -> Column:
     """A column of whole numbers."""
     values = numbers(texts)
-    require(path, column, texts, (least <= values) & (values <= MAX_LEN) & (values == np.rint(values)), wanted)
+    require(
+        path,
+        column,
+        texts,
+        (least <= values) & (values <= MAX_LEN) & (values == np.rint(values)),
+        wanted,
+    )
     return values.astype(np.int64)
 
 
 def seconds(
-    path: str, column: str, texts: Sequence[str], wanted: str = "a time in seconds", least: float = -np.inf
+    path: str,
+    column: str,
+    texts: Sequence[str],
+    wanted: str = "a time in seconds",
+    least: float = -np.inf,
 ) -> NDArray[np.float64]:
     """A column of times, or of other finite numbers."""
     values = numbers(texts)
@@ -109,17 +151,24 @@ def numbered(names: Sequence[object]) -> Column:
 
 def flags(path: str, column: str, texts: Sequence[str]) -> NDArray[np.bool_]:
     """A column of yes and no, written as 1 or true and 0 or false."""
-    values = np.array([{"1": 1, "true": 1, "0": 0, "false": 0}.get(text.strip().lower(), -1) for text in texts])
+    values = np.array(
+        [{"1": 1, "true": 1, "0": 0, "false": 0}.get(text.strip().lower(), -1) for text in texts]
+    )
     require(path, column, texts, values >= 0, "1, true, 0 or false")
     return np.asarray(values == 1, dtype=np.bool_)
 
 
-def require(path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool_], wanted: str) -> None:
+def require(
+    path: str, column: str, texts: Sequence[str], sound: NDArray[np.bool_], wanted: str
+) -> None:
     """Raise InputError for the first text of the column that is not sound, with its line."""
     if not sound.all():
         row = int(np.argmin(sound))
         text = texts[row][:40]
-        raise InputError(f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted} (fix or remove the line)")
+        raise InputError(
+            f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted} (fix or remove the "
+            f"line)"
+        )
 
 
 def numbers(texts: Sequence[str]) -> NDArray[np.float64]:
@@ -146,17 +195,23 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         hint = f"not valid JSON, or truncated (copy or download {what} again)"
         raise InputError(f"{path}, line {first_line - 1 + error.lineno}: {hint}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or thousands of brackets
-        raise InputError(f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it") from error
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits, or thousands of brackets
+        raise InputError(
+            f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it"
+        ) from error
 
 
 def json_lines(
     path: str, problems: Callable[[Any], Iterable[str | None]] = lambda item: ()
 ) -> Iterator[tuple[int, Any]]:
-    """The items of a file with one JSON object per line, each with its line number; empty lines are skipped.
+    """The items of a file with one JSON object per line, each with its line number; empty lines are
+    skipped.
 
-    problems(item) describes what is wrong with an item; of its texts the first counts, and None is no problem. Raises
-    InputError for a wrong item or no items.
+    problems(item) describes what is wrong with an item; of its texts the first counts, and None is
+    no problem. Raises InputError for a wrong item or no items.
     """
     found = False
     with open_text(path) as file:
@@ -164,7 +219,11 @@ def json_lines(
             if not line.strip():
                 continue
             item = _parsed(line.strip(), path, "the file", number)
-            wrong = next(filter(None, problems(item)), None) if isinstance(item, dict) else "is not a JSON object"
+            wrong = (
+                next(filter(None, problems(item)), None)
+                if isinstance(item, dict)
+                else "is not a JSON object"
+            )
             if wrong:
                 raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
             found = True
@@ -180,7 +239,9 @@ def wrong_count(item: Mapping[str, Any], key: str, least: int = 1) -> str | None
     return None if sound else f"{key}={value!r}: is not a whole number of tokens, at least {least}"
 
 
-def wrong_time(item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0) -> str | None:
+def wrong_time(
+    item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
+) -> str | None:
     """The error in a time, or None."""
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
@@ -189,4 +250,6 @@ def wrong_time(item: Mapping[str, Any], key: str, unit: str = "seconds", least: 
 
 def plain_or_packed(path: Path) -> Path | None:
     """The file of this name or, if there is none, with .gz appended; None where neither exists."""
-    return next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)
+    return next(
+        (file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None
+    )

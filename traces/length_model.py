@@ -1,4 +1,6 @@
-"""Fitted models of lengths and of conversations, by conditional quantiles that keep their joint shape."""
+"""Fitted models of lengths and of conversations, by conditional quantiles that keep their joint
+shape.
+"""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ def cell(edges: Floats, u: Floats) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class QuantileTable:
-    """One row of quantiles for each bin, all at the same probabilities; a marginal distribution has one bin."""
+    """One row of quantiles for each bin, all at the same probabilities; a marginal distribution has
+    one bin.
+    """
 
     probs: Floats
     rows: Floats
@@ -37,7 +41,9 @@ class QuantileTable:
         return cls(*(np.array(data[key], dtype=np.float64) for key in ("probs", "rows")))
 
     def lookup(self, u: Floats, bins: Column | int = 0) -> Column:
-        """The length at probability u in its bin, for each u: linear between quantiles, rounded to a whole number."""
+        """The length at probability u in its bin, for each u: linear between quantiles, rounded to
+        a whole number.
+        """
         k = cell(self.probs, u)
         low, high = self.rows[bins, k], self.rows[bins, k + 1]
         share = (u - self.probs[k]) / (self.probs[k + 1] - self.probs[k])
@@ -49,8 +55,9 @@ class QuantileTable:
 class LengthModel:
     """Prompt quantiles, and output quantiles for each bin of prompt ranks.
 
-    bin_edges are ranks from 0 to 1: bin b contains the prompts between the quantiles bin_edges[b] and bin_edges[b + 1].
-    The model was fitted to rows whose prompt and output sum to less than max_len tokens.
+    bin_edges are ranks from 0 to 1: bin b contains the prompts between the quantiles bin_edges[b]
+    and bin_edges[b + 1]. The model was fitted to rows whose prompt and output sum to less than
+    max_len tokens.
     """
 
     max_len: int
@@ -66,7 +73,9 @@ class LengthModel:
         return cls(data["max_len"], prompt, np.array(data["bin_edges"], dtype=np.float64), output)
 
     def at(self, u: Floats, v: Floats) -> tuple[Column, Column]:
-        """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin; ranks in [0, 1)."""
+        """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin;
+        ranks in [0, 1).
+        """
         prompts, outputs = self.prompt.lookup(u), self.output.lookup(v, cell(self.bin_edges, u))
         return prompts, outputs.clip(max=self.max_len - 1 - prompts)
 
@@ -75,19 +84,26 @@ def load_model(name: str, kind: str) -> Any:
     """The JSON of an embedded model of this kind."""
     folder = resources.files("testbed.traces.models")
     names = sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".json"))
-    data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) if name in names else {"kind": None}
+    data = (
+        json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        if name in names
+        else {"kind": None}
+    )
     if data["kind"] != kind:
-        raise InputError(f"model={name!r}: is not a model of {kind} (choose one of {', '.join(names)})")
+        raise InputError(
+            f"model={name!r}: is not a model of {kind} (choose one of {', '.join(names)})"
+        )
     return data
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationModel:
-    """Quantiles of a conversation's turn count and, conditional on it, of its prompts, messages and answers in tokens.
+    """Quantiles of a conversation's turn count and, conditional on it, of its prompts, messages and
+    answers in tokens.
 
-    turn_edges divide the turn counts into groups: group g contains turn_edges[g] <= turns < turn_edges[g + 1].
-    output_edges divide the previous answer's length likewise; `output` has a row for each (group, bin of the previous
-    answer), so that long answers follow long answers.
+    turn_edges divide the turn counts into groups: group g contains turn_edges[g] <= turns <
+    turn_edges[g + 1]. output_edges divide the previous answer's length likewise; `output` has a row
+    for each (group, bin of the previous answer), so that long answers follow long answers.
     """
 
     turn_edges: Column
@@ -102,7 +118,9 @@ class ConversationModel:
     def load(cls, name: str) -> "ConversationModel":
         """The embedded model of this name."""
         data = load_model(name, CONVERSATIONS)
-        turns, outputs = (np.array(data[key], dtype=np.int64) for key in ("turn_edges", "output_edges"))
+        turns, outputs = (
+            np.array(data[key], dtype=np.int64) for key in ("turn_edges", "output_edges")
+        )
         return cls(turns, outputs, *(QuantileTable.from_json(data[key]) for key in TABLES))
 
     def group(self, num_turns: Column) -> Column:
@@ -111,10 +129,14 @@ class ConversationModel:
 
     def after(self, groups: Column, outputs: Column) -> Column:
         """The row of `output` for the answer that follows answers of these lengths."""
-        return groups * (len(self.output_edges) + 1) + np.searchsorted(self.output_edges, outputs, side="right")
+        return groups * (len(self.output_edges) + 1) + np.searchsorted(
+            self.output_edges, outputs, side="right"
+        )
 
     def draw(self, num: int, rng: np.random.Generator) -> tuple[Column, Column, Column]:
-        """num conversations: the first turn of each, and every turn's prompt (history and message) and answer."""
+        """num conversations: the first turn of each, and every turn's prompt (history and message)
+        and answer.
+        """
         num_turns = self.num_turns.lookup(rng.random(num))
         starts = np.append(0, np.cumsum(num_turns))
         prompts, outputs = np.empty((2, int(starts[-1])), dtype=np.int64)

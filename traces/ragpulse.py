@@ -1,4 +1,6 @@
-"""RAGPulse (JSON lines): retrieval-augmented questions, whose prompts consist of recurring parts."""
+"""RAGPulse (JSON lines): retrieval-augmented questions, whose prompts consist of recurring
+parts.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -13,21 +15,30 @@ from testbed.traces.files import json_lines, wrong_count, wrong_time
 from testbed.traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 16
-PARTS = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")  # in the order of the prompt
+PARTS = (
+    "sys_prompt",
+    "passages_ids",
+    "history",
+    "web_search",
+    "user_input",
+)  # in the order of the prompt
 PART_FILES = ("1_sys_prompt", "2_passages", "3_history", "4_user_input", "5_web_search")
 PART_BITS = 32
 
 
-# The number of a part, which takes the place of its id, for that may have more than 31 bits; and its tokens.
+# The number of a part, which takes the place of its id, for that may have more than 31 bits; and
+# its tokens.
 Part = tuple[int, int]
 
 
 class RagPulseJsonl(FileTrace):
-    """0_trace.jsonl of github.com/flashserve/RAGPulse: timestamp (s), lengths and the parts of every prompt.
+    """0_trace.jsonl of github.com/flashserve/RAGPulse: timestamp (s), lengths and the parts of
+    every prompt.
 
-    The files of the parts (1_sys_prompt.jsonl and so on), with each hash id's token count, must be in the same folder.
-    A content id identifies 16 tokens, so a prefix cache finds a part again only after the same tokens. Where the parts
-    are shorter than input_length, the rest is unique to the row; where they are longer, they are cut.
+    The files of the parts (1_sys_prompt.jsonl and so on), with each hash id's token count, must be
+    in the same folder. A content id identifies 16 tokens, so a prefix cache finds a part again only
+    after the same tokens. Where the parts are shorter than input_length, the rest is unique to the
+    row; where they are longer, they are cut.
     """
 
     @staticmethod
@@ -51,17 +62,30 @@ class RagPulseJsonl(FileTrace):
         for path in map(str, self.companions(self.path)):
             for number, item in json_lines(path):
                 ids = [value for key, value in item.items() if key != "token_length"]
-                if len(ids) != 1 or type(ids[0]) is not int or wrong_count(item, "token_length", least=0):
+                if (
+                    len(ids) != 1
+                    or type(ids[0]) is not int
+                    or wrong_count(item, "token_length", least=0)
+                ):
                     raise InputError(f"{path}, line {number}: is not one id and its token_length")
                 yield ids[0], (next(numbers), item["token_length"])
 
 
-def _blocks(item: Mapping[str, Any], known: Mapping[int, Part], first_id: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The prompt's tokens as (part, position), 16 per row; tokens of no part are unique to the request."""
+def _blocks(
+    item: Mapping[str, Any], known: Mapping[int, Part], first_id: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The prompt's tokens as (part, position), 16 per row; tokens of no part are unique to the
+    request.
+    """
     size = item["input_length"]
     parts = [known[one] for name in PARTS for one in item["hash_ids"].get(name, [])]
-    pieces = [(number << PART_BITS) + np.arange(num_tokens, dtype=np.int64) for number, num_tokens in parts]
-    padded = (first_id << PART_BITS) + np.arange(-(-size // TOKENS_PER_ID) * TOKENS_PER_ID, dtype=np.int64)
+    pieces = [
+        (number << PART_BITS) + np.arange(num_tokens, dtype=np.int64)
+        for number, num_tokens in parts
+    ]
+    padded = (first_id << PART_BITS) + np.arange(
+        -(-size // TOKENS_PER_ID) * TOKENS_PER_ID, dtype=np.int64
+    )
     content = np.concatenate([*pieces, np.empty(0, np.int64)])[:size]
     padded[: len(content)] = content
     return padded.reshape(-1, TOKENS_PER_ID)
@@ -69,12 +93,16 @@ def _blocks(item: Mapping[str, Any], known: Mapping[int, Part], first_id: int) -
 
 def _problems(item: Any, known: Mapping[int, Part]) -> Iterator[str | None]:
     try:
-        yield wrong_time({"timestamp": float(item.get("timestamp"))}, "timestamp")  # text in the published files
+        yield wrong_time(
+            {"timestamp": float(item.get("timestamp"))}, "timestamp"
+        )  # text in the published files
     except (TypeError, ValueError, OverflowError):
         yield wrong_time(item, "timestamp")
     yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
     parts = item.get("hash_ids")
-    if not isinstance(parts, dict) or not all(isinstance(parts.get(name, []), list) for name in PARTS):
+    if not isinstance(parts, dict) or not all(
+        isinstance(parts.get(name, []), list) for name in PARTS
+    ):
         yield f"hash_ids is not an object with lists {', '.join(PARTS)}"
     for one in (one for name in PARTS for one in parts.get(name, [])):
         if type(one) is not int or one not in known:

@@ -13,22 +13,26 @@ from testbed.core.request import Column, Rows
 
 
 class Trace(ABC):
-    """Plug-in: a source of untimed rows. A subclass may read files, but keeps no state that rows() changes."""
+    """Plug-in: a source of untimed rows. A subclass may read files, but keeps no state that rows()
+    changes.
+    """
 
     @abstractmethod
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows rows for this seed, or with None the whole trace unchanged.
 
-        max_len keeps only rows whose prompt and output sum to less than max_len tokens; it is applied before num_rows
-        are taken (the artifact's filter, 2048 for the paper's figures).
+        max_len keeps only rows whose prompt and output sum to less than max_len tokens; it is
+        applied before num_rows are taken (the artifact's filter, 2048 for the paper's figures).
         """
 
 
 class FileTrace(Trace):
-    """A trace read from a file: the whole in order, or N rows by the recipe of the paper's artifact.
+    """A trace read from a file: the whole in order, or N rows by the recipe of the paper's
+    artifact.
 
-    The recipe (protocol.json, "lengths"): the first N rows in file order, the file repeated if it is too short, then
-    shuffled with Python's random.Random(seed). Shuffled rows lose the file's time stamps.
+    The recipe (protocol.json, "lengths"): the first N rows in file order, the file repeated if it
+    is too short, then shuffled with Python's random.Random(seed). Shuffled rows lose the file's
+    time stamps.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,7 +40,9 @@ class FileTrace(Trace):
 
     @abstractmethod
     def read(self) -> Rows:
-        """All rows in file order; raises InputError naming file, line and column where the file is bad."""
+        """All rows in file order; raises InputError naming file, line and column where the file is
+        bad.
+        """
 
     @cached_property
     def _whole(self) -> Rows:
@@ -44,10 +50,14 @@ class FileTrace(Trace):
         if rows.arrival_s is None or not len(rows):
             return rows
         times = np.sort(rows.arrival_s)
-        return replace(rows.take(np.argsort(rows.arrival_s, kind="stable")), arrival_s=times - times[0])
+        return replace(
+            rows.take(np.argsort(rows.arrival_s, kind="stable")), arrival_s=times - times[0]
+        )
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows of it."""
+        """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows
+        of it.
+        """
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
             limit = "" if max_len is None else f" of less than {max_len} tokens"
@@ -61,7 +71,9 @@ class FileTrace(Trace):
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The random numbers of one named part of an experiment; streams of different names are independent."""
+    """The random numbers of one named part of an experiment; streams of different names are
+    independent.
+    """
     check_least(0, seed=seed)
     return np.random.default_rng([seed, *name.encode()])
 

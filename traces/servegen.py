@@ -1,4 +1,6 @@
-"""ServeGen (a folder): clients of Alibaba Cloud Model Studio, whose rates, burstiness and lengths change with time."""
+"""ServeGen (a folder): clients of Alibaba Cloud Model Studio, whose rates, burstiness and lengths
+change with time.
+"""
 
 import ast
 import csv
@@ -23,7 +25,9 @@ Floats = NDArray[np.float64]
 
 
 class Window(NamedTuple):
-    """A time window of one client: rate in requests/s, and the distribution of gaps with its shape."""
+    """A time window of one client: rate in requests/s, and the distribution of gaps with its
+    shape.
+    """
 
     start_s: float
     end_s: float
@@ -33,54 +37,78 @@ class Window(NamedTuple):
 
 
 class ServeGenFolder(Trace):
-    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small: chunk-I-trace.csv has client I's
-    windows (start, rate, coefficient of variation, distribution, shape, scale), and chunk-I-dataset.json its
-    distributions of prompt and answer lengths from a time on.
+    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small:
+    chunk-I-trace.csv has client I's windows (start, rate, coefficient of variation, distribution,
+    shape, scale), and chunk-I-dataset.json its distributions of prompt and answer lengths from a
+    time on.
 
-    Requests from start_s to start_s + duration_s are drawn: gaps have the file's distribution and shape and the mean
-    1 / rate, and restart in every window; lengths are independent. The rows have arrival times (arrivals=replay).
+    Requests from start_s to start_s + duration_s are drawn: gaps have the file's distribution and
+    shape and the mean 1 / rate, and restart in every window; lengths are independent. The rows have
+    arrival times (arrivals=replay).
     """
 
     def __init__(self, path: str, start_s: float = 0.0, duration_s: float = 3600.0) -> None:
         if start_s < 0 or not duration_s > 0:
-            raise InputError(f"trace.start_s={start_s}, duration_s={duration_s}: must be at least 0, and above 0")
+            raise InputError(
+                f"trace.start_s={start_s}, duration_s={duration_s}: must be at least 0, and above 0"
+            )
         self.path = str(path)
         self.start_s, self.end_s = start_s, start_s + duration_s
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         if num_rows is not None:
-            raise InputError(f"{self.path}: its clients determine arrival times (choose arrivals=replay)")
-        names = sorted(Path(self.path).glob("chunk-*-trace.csv"), key=lambda name: int(name.name.split("-")[1]))
+            raise InputError(
+                f"{self.path}: its clients determine arrival times (choose arrivals=replay)"
+            )
+        names = sorted(
+            Path(self.path).glob("chunk-*-trace.csv"), key=lambda name: int(name.name.split("-")[1])
+        )
         if not names:
-            raise InputError(f"{self.path}: no file chunk-*-trace.csv (give a folder such as data/language/m-small)")
+            raise InputError(
+                f"{self.path}: no file chunk-*-trace.csv (give a folder such as "
+                f"data/language/m-small)"
+            )
         rng = stream(seed, "servegen")
         parts = [part for name in names for part in self._client(name, rng)]
         if not any(len(times) for times, *_ in parts):
             raise InputError(
-                f"{self.path}: no client sends from {self.start_s:g} s to {self.end_s:g} s (choose other times)"
+                f"{self.path}: no client sends from {self.start_s:g} s to {self.end_s:g} s (choose "
+                f"other times)"
             )
         times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(times, kind="stable")
         whole = Rows(prompts[order], outputs[order], times[order] - self.start_s)
         return whole if max_len is None else whole.at_most(max_len)
 
-    def _client(self, path: Path, rng: np.random.Generator) -> Iterator[tuple[Floats, Column, Column]]:
+    def _client(
+        self, path: Path, rng: np.random.Generator
+    ) -> Iterator[tuple[Floats, Column, Column]]:
         lengths = self._lengths(path.with_name(path.name.replace("-trace.csv", "-dataset.json")))
         for window in self._windows(path):
             times = arrivals(window, rng)
             known = [start for start in lengths if start <= window.start_s]
             if len(times) and known:
-                prompts, outputs = (rng.choice(values, len(times), p=shares) for values, shares in lengths[max(known)])
+                prompts, outputs = (
+                    rng.choice(values, len(times), p=shares)
+                    for values, shares in lengths[max(known)]
+                )
                 inside = (times >= self.start_s) & (times < self.end_s)
                 yield times[inside], prompts[inside], outputs[inside]
 
     def _windows(self, path: Path) -> Iterator[Window]:
         """The windows that overlap the interval; the last is as long as the one before it."""
         with open_text(str(path)) as file:
-            lines = [_numbers(str(path), number, line) for number, line in enumerate(csv.reader(file), start=1) if line]
+            lines = [
+                _numbers(str(path), number, line)
+                for number, line in enumerate(csv.reader(file), start=1)
+                if line
+            ]
         starts = [line[0] for line in lines]
         if any(later <= start for start, later in pairwise(starts)):
-            raise InputError(f"{path}: its windows do not follow each other in time; sort its lines by their start")
+            raise InputError(
+                f"{path}: its windows do not follow each other in time; sort its lines by their "
+                f"start"
+            )
         last_s = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
         ends = [*starts[1:], *(start + last_s for start in starts[-1:])]
         for (start, rate, pattern, shape), end in zip(lines, ends, strict=True):
@@ -90,11 +118,18 @@ class ServeGenFolder(Trace):
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
         content = read_json(str(path))
         try:
-            tables = {float(start): [_table(fields[name]) for name in LENGTHS] for start, fields in content.items()}
+            tables = {
+                float(start): [_table(fields[name]) for name in LENGTHS]
+                for start, fields in content.items()
+            }
         except (ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
             hint = f"not ServeGen's format, times with {' and '.join(LENGTHS)} as tables of shares"
             raise InputError(f"{path}: {hint} ({type(error).__name__}: {error})") from error
-        return {start: [_distribution(path, table) for table in both] for start, both in tables.items() if all(both)}
+        return {
+            start: [_distribution(path, table) for table in both]
+            for start, both in tables.items()
+            if all(both)
+        }
 
 
 def arrivals(window: Window, rng: np.random.Generator) -> Floats:
@@ -118,13 +153,21 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
         start, rate, _, pattern, shape, _ = line
         values = float(start), float(rate), pattern, float(shape)
     except ValueError:
-        raise InputError(f"{path}, line {number}: needs start, rate, cv, distribution, shape, scale") from None
+        raise InputError(
+            f"{path}, line {number}: needs start, rate, cv, distribution, shape, scale"
+        ) from None
     least, most = SHAPES
-    sound = 0 <= values[0] <= LATEST and 0 <= values[1] <= MAX_RATE and (not pattern or least <= values[3] <= most)
+    sound = (
+        0 <= values[0] <= LATEST
+        and 0 <= values[1] <= MAX_RATE
+        and (not pattern or least <= values[3] <= most)
+    )
     if pattern not in ("", "Gamma", "Weibull") or not sound:
         raise InputError(
-            f"{path}, line {number}: {pattern} gaps from {start} s on, of rate {rate} and shape {shape}; they must be "
-            f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to {most:,.0f}"
+            f"{path}, line {number}: {pattern} gaps from {start} s on, of rate {rate} and shape "
+            f"{shape}; they must be "
+            f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to "
+            f"{most:,.0f}"
         )
     return values
 
@@ -136,6 +179,13 @@ def _table(field: Any) -> Mapping[int, float]:
 
 def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Floats]:
     values, shares = np.array(list(table), np.int64), np.array(list(table.values()), np.float64)
-    if not (shares >= 0).all() or not 0 < shares.sum() < np.inf or values.min() < 0 or values.max() > MAX_LEN:
-        raise InputError(f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}")
+    if (
+        not (shares >= 0).all()
+        or not 0 < shares.sum() < np.inf
+        or values.min() < 0
+        or values.max() > MAX_LEN
+    ):
+        raise InputError(
+            f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}"
+        )
     return values.clip(1), shares / shares.sum()

@@ -1,4 +1,6 @@
-"""ShareGPT conversations (JSON): the first round of each, as in the paper's artifact, counted by a tokenizer file."""
+"""ShareGPT conversations (JSON): the first round of each, as in the paper's artifact, counted by a
+tokenizer file.
+"""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,10 +17,11 @@ HUMAN = ("human", "user")
 
 
 class ShareGptJson(FileTrace):
-    """The first human message of each conversation and the answer after it, counted by a Hugging Face tokenizer file.
+    """The first human message of each conversation and the answer after it, counted by a Hugging
+    Face tokenizer file.
 
-    Conversations without such a pair of non-blank texts are left out. Counting takes about a minute for the whole
-    data set; csv_lengths.write_lengths stores the result.
+    Conversations without such a pair of non-blank texts are left out. Counting takes about a minute
+    for the whole data set; csv_lengths.write_lengths stores the result.
     """
 
     def __init__(self, path: str, tokenizer: str) -> None:
@@ -29,33 +32,54 @@ class ShareGptJson(FileTrace):
         content = read_json(self.path)
         if not isinstance(content, list) or not content:
             raise InputError(f"{self.path}: must be a JSON list with at least one item")
-        found = [(number, *self._first_round(number, item)) for number, item in enumerate(content, start=1)]
-        kept = [(number, prompt, output) for number, prompt, output in found if prompt.strip() and output.strip()]
+        found = [
+            (number, *self._first_round(number, item))
+            for number, item in enumerate(content, start=1)
+        ]
+        kept = [
+            (number, prompt, output)
+            for number, prompt, output in found
+            if prompt.strip() and output.strip()
+        ]
         if not kept:
-            raise InputError(f"{self.path}: no conversation has a human message and an answer (give ShareGPT's JSON)")
+            raise InputError(
+                f"{self.path}: no conversation has a human message and an answer (give ShareGPT's "
+                f"JSON)"
+            )
         numbers, prompts, outputs = zip(*kept, strict=True)
         prompt_len, output_len = (self._count_tokens(column) for column in (prompts, outputs))
         bad = np.flatnonzero((prompt_len < 1) | (output_len < 1))
         if len(bad):
-            raise InputError(f"{self.path}, item {numbers[bad[0]]}: a text has no tokens (remove the item)")
+            raise InputError(
+                f"{self.path}, item {numbers[bad[0]]}: a text has no tokens (remove the item)"
+            )
         return Rows(prompt_len, output_len)
 
     def _first_round(self, number: int, item: Any) -> tuple[str, str]:
         try:
             messages = [(str(m["from"]), str(m["value"])) for m in item["conversations"]]
         except (KeyError, TypeError) as error:
-            raise InputError(f"{self.path}, item {number}: not a ShareGPT conversation; each item needs a list "
-                             "'conversations' of {'from', 'value'}") from error  # fmt: skip
-        first = next((place for place, (speaker, _) in enumerate(messages) if speaker in HUMAN), len(messages))
+            raise InputError(
+                f"{self.path}, item {number}: not a ShareGPT conversation; each item needs a list "
+                "'conversations' of {'from', 'value'}"
+            ) from error
+        first = next(
+            (place for place, (speaker, _) in enumerate(messages) if speaker in HUMAN),
+            len(messages),
+        )
         prompt, output, *_ = [*(text for _, text in messages[first : first + 2]), "", ""]
         return prompt, output
 
     def _count_tokens(self, texts: Sequence[str]) -> Column:
-        """Tokens of each text, with the special tokens that the tokenizer file adds (OPT: one BOS)."""
+        """Tokens of each text, with the special tokens that the tokenizer file adds (OPT: one
+        BOS).
+        """
         tokenizer = _load(self.tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()
-        return np.array([len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))], dtype=np.int64)
+        return np.array(
+            [len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))], dtype=np.int64
+        )
 
 
 def _load(path: str) -> Any:
@@ -64,8 +88,12 @@ def _load(path: str) -> Any:
     try:
         tokenizers = import_module("tokenizers")
     except ImportError as error:
-        raise InputError(f"{path}: counting tokens needs the package tokenizers (install it first)") from error
+        raise InputError(
+            f"{path}: counting tokens needs the package tokenizers (install it first)"
+        ) from error
     try:
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the Rust side raises bare Exception
-        raise InputError(f"{path}: not a tokenizer (give the model's tokenizer.json from Hugging Face)") from error
+        raise InputError(
+            f"{path}: not a tokenizer (give the model's tokenizer.json from Hugging Face)"
+        ) from error

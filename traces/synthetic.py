@@ -15,8 +15,9 @@ MAX_REDRAWS = 100
 class Fitted(Trace):
     """Rows drawn from an embedded length model, by name (sharegpt, alpaca, wmt).
 
-    Rows are drawn in sequence from the seed's stream: a longer run begins with the rows of a shorter one.
-    registered_prefix is the length in tokens of a provider's prefix before every prompt (section 6.4: 80 and 341).
+    Rows are drawn in sequence from the seed's stream: a longer run begins with the rows of a
+    shorter one. registered_prefix is the length in tokens of a provider's prefix before every
+    prompt (section 6.4: 80 and 341).
     """
 
     def __init__(self, model: str, registered_prefix: int = 0) -> None:
@@ -29,7 +30,9 @@ class Fitted(Trace):
         return LengthModel.load(self.model)
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn again."""
+        """num_rows draws at random ranks of the model; rows of max_len tokens or more are drawn
+        again.
+        """
         if num_rows is None:
             raise InputError(f"{self.model}: a drawn trace has no end (give the number of rows)")
         check_least(0, num_rows=num_rows)
@@ -39,7 +42,9 @@ class Fitted(Trace):
             kept = drawn if max_len is None else drawn[:, drawn.sum(axis=0) < max_len]
             if kept.shape[1] == num_rows:
                 return Rows(kept[0], kept[1], registered_prefix=self.registered_prefix)
-        raise InputError(f"{self.model}: hardly any row is shorter than {max_len} tokens (raise the limit)")
+        raise InputError(
+            f"{self.model}: hardly any row is shorter than {max_len} tokens (raise the limit)"
+        )
 
     def _draw(self, num_rows: int, rng: np.random.Generator) -> tuple[Column, Column]:
         ranks = rng.random((num_rows, 2))

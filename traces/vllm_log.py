@@ -1,4 +1,6 @@
-"""What a real server logged: its engine's requests.jsonl, a benchmark client's JSON, or a CSV with first_token_s."""
+"""What a real server logged: its engine's requests.jsonl, a benchmark client's JSON, or a CSV with
+first_token_s.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +12,16 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
 from testbed.traces.client_logs import read_client_log
-from testbed.traces.files import json_lines, lengths, numbered, read_table, require, seconds, wrong_count, wrong_time
+from testbed.traces.files import (
+    json_lines,
+    lengths,
+    numbered,
+    read_table,
+    require,
+    seconds,
+    wrong_count,
+    wrong_time,
+)
 from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
@@ -51,10 +62,12 @@ class Times(NamedTuple):
 
 
 class VllmLog(FileTrace):
-    """Requests that a server logged, in order of arrival, with response times; in seconds since the first arrival.
+    """Requests that a server logged, in order of arrival, with response times; in seconds since the
+    first arrival.
 
-    `workload`: the prompts' input_tok_ids or hash_ids, line by line as in the log. A request arrives when the engine
-    receives it (`queued_ts`; `arrival_time` is of another clock), or in a client's log when it is sent.
+    `workload`: the prompts' input_tok_ids or hash_ids, line by line as in the log. A request
+    arrives when the engine receives it (`queued_ts`; `arrival_time` is of another clock), or in a
+    client's log when it is sent.
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
@@ -116,7 +129,10 @@ def _csv(path: str) -> tuple[Rows, Floats]:
 
 def _problems(item: Any) -> Iterator[str | None]:
     if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
-        yield f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole number and a name"
+        yield (
+            f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole "
+            f"number and a name"
+        )
     yield from (wrong_count(item, key) for key in ("input_toks", "output_toks"))
     yield from (wrong_time(item, key, least=-float("inf")) for key in TIMES)
     if not item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
@@ -133,10 +149,18 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
         hashes = "input_tok_ids" not in item
         ids = item.get("hash_ids" if hashes else "input_tok_ids")
         tokens = item.get("tokens_per_id", TOKENS_PER_HASH) if hashes else 1
-        sound = isinstance(ids, list) and type(tokens) is int and tokens >= 1 and tokens_per_id in (0, tokens)
+        sound = (
+            isinstance(ids, list)
+            and type(tokens) is int
+            and tokens >= 1
+            and tokens_per_id in (0, tokens)
+        )
         if not sound or len(ids) != -(-prompt_len // tokens):
-            raise InputError(f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids here (give "
-                             "the workload of this log)")  # fmt: skip
+            raise InputError(
+                f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids "
+                f"here (give "
+                "the workload of this log)"
+            )
         tokens_per_id = tokens
         found.append(tuple(ids))
     return found, tokens_per_id

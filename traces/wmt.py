@@ -1,4 +1,6 @@
-"""WMT translation (CSV of sentence lengths): a shared k-shot prefix and one sentence to translate (section 6.4)."""
+"""WMT translation (CSV of sentence lengths): a shared k-shot prefix and one sentence to translate
+(section 6.4).
+"""
 
 from dataclasses import dataclass
 
@@ -14,7 +16,8 @@ from testbed.traces.reader import FileTrace
 class WmtCsv(FileTrace):
     """Prompt = prefix + source sentence, output = its translation, in tokens.
 
-    registered_prefix: of the k-shot prefix (the artifact's: 80 for 1-shot, 341 for 5-shot); year: None keeps every row.
+    registered_prefix: of the k-shot prefix (the artifact's: 80 for 1-shot, 341 for 5-shot); year:
+    None keeps every row.
     """
 
     path: str
@@ -26,17 +29,24 @@ class WmtCsv(FileTrace):
     def __post_init__(self) -> None:
         super().__init__(self.path)
         if self.registered_prefix < 0:
-            raise InputError(f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more tokens")
+            raise InputError(
+                f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more "
+                f"tokens"
+            )
 
     def read(self) -> Rows:
         names = [self.source_column, self.target_column]
         table = read_table(self.path, names if self.year is None else [*names, "year"])
         sources, targets = (lengths(self.path, name, table[name]) for name in names)
-        rows = Rows(sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix)
+        rows = Rows(
+            sources + self.registered_prefix, targets, registered_prefix=self.registered_prefix
+        )
         if self.year is None:
             return rows
         chosen = np.flatnonzero([year.strip() == str(self.year) for year in table["year"]])
         if not len(chosen):
             found = ", ".join(sorted(set(table["year"]))[:9])
-            raise InputError(f"{self.path}: year={self.year}: is none of the file's years ({found})")
+            raise InputError(
+                f"{self.path}: year={self.year}: is none of the file's years ({found})"
+            )
         return rows.take(chosen)

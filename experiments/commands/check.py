@@ -1,4 +1,6 @@
-"""`testbed check` and `lockstep`: plug-ins against the contract, and the installed vLLM's scheduler against ours."""
+"""`testbed check` and `lockstep`: plug-ins against the contract, and the installed vLLM's scheduler
+against ours.
+"""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -15,9 +17,13 @@ def main(options: Namespace) -> int:
 
     with spoken(lambda: f"checking {options.plug_in}"):
         broken = check(
-            options.plug_in, num_slots=options.slots, max_len=options.max_len, host_slots=options.host_slots,
-            num_examples=options.examples, **parameters,
-        )  # fmt: skip
+            options.plug_in,
+            num_slots=options.slots,
+            max_len=options.max_len,
+            host_slots=options.host_slots,
+            num_examples=options.examples,
+            **parameters,
+        )
     if broken is None:
         print(f"{options.plug_in} keeps the contract")
         return 0
@@ -68,7 +74,13 @@ def _runs(options: Namespace) -> Iterator[tuple[str, Sequence[str], Any]]:
 
 def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     from testbed.experiments.lockstep.capacities import third_column
-    from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, report, shortest, workload
+    from testbed.experiments.lockstep.comparison import (
+        ITERATION_PS,
+        compare,
+        report,
+        shortest,
+        workload,
+    )
     from testbed.experiments.lockstep.sides import served, sides_of
 
     make, setup = sides_of(overrides, requests)
@@ -81,5 +93,9 @@ def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     print(name + lines[0], *lines[1:], sep="\n", flush=True)
     if found.first is None:
         return False
-    print("shortest workload that was found:", *workload(shortest(make, taken, ITERATION_PS)), sep="\n")
+    print(
+        "shortest workload that was found:",
+        *workload(shortest(make, taken, ITERATION_PS)),
+        sep="\n",
+    )
     return True

@@ -1,4 +1,6 @@
-"""The `testbed` command: finds the function of a subcommand; turns every error into one line and exit code 2."""
+"""The `testbed` command: finds the function of a subcommand; turns every error into one line and
+exit code 2.
+"""
 
 import os
 import signal
@@ -27,8 +29,9 @@ ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of the console command: run a subcommand, of sys.argv or of these words, and return the exit code.
-    With --debug, anywhere, errors show their traceback."""
+    """Entry point of the console command: run a subcommand, of sys.argv or of these words, and
+    return the exit code. With --debug, anywhere, errors show their traceback.
+    """
     if argv is None:
         argv = sys.argv[1:]
         if threading.current_thread() is threading.main_thread():
@@ -64,10 +67,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def call(name: str, argv: list[str]) -> int | None:
-    """Parse the arguments of a command, and call its function with them. Its module, which may import much, is not
-    imported for --help."""
+    """Parse the arguments of a command, and call its function with them. Its module, which may
+    import much, is not imported for --help.
+    """
     if name not in commands():
-        raise InputError(f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}")
+        raise InputError(
+            f"no such command{did_you_mean(name, commands())}; choose from {', '.join(commands())}"
+        )
     given = parsed(name, argv)
     code: int | None = resolve_name(commands()[name].function)(given)
     return code
@@ -78,7 +84,9 @@ class Terminated(KeyboardInterrupt):
 
 
 def _terminated(number: int, frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not interrupt the clean-up
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # a second SIGTERM must not interrupt the clean-up
     raise Terminated
 
 
@@ -87,7 +95,9 @@ def prepare_working_folder() -> None:
     try:
         here = os.getcwd()
     except FileNotFoundError:
-        raise InputError("the working folder: has been deleted (change to one that exists)") from None
+        raise InputError(
+            "the working folder: has been deleted (change to one that exists)"
+        ) from None
     put_last(here)
     os.environ["PYTHONSAFEPATH"] = "1"  # else `python -m`, which starts workers, would put it first
     if os.path.realpath(here) == ROOT:  # a source tree that is not installed
@@ -96,13 +106,18 @@ def prepare_working_folder() -> None:
         return
     for name in ("testbed.py", os.path.join("testbed", "__init__.py")):
         if os.path.isfile(os.path.join(here, name)):
-            print(f"testbed: note: {name} is not imported, for testbed has a package of this name", file=sys.stderr)
+            print(
+                f"testbed: note: {name} is not imported, for testbed has a package of this name",
+                file=sys.stderr,
+            )
 
 
 def put_last(folder: str) -> None:
     """Put a folder last on the import path; the source tree keeps its place."""
     if os.path.realpath(folder) != ROOT:
-        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(folder)]
+        sys.path[:] = [
+            entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(folder)
+        ]
     if folder not in sys.path:
         sys.path.append(folder)
 

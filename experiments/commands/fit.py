@@ -1,4 +1,6 @@
-"""`testbed fit-software`, `fit-profile`, `fit-constants`: unmeasured times, fitted to logs or to published numbers."""
+"""`testbed fit-software`, `fit-profile`, `fit-constants`: unmeasured times, fitted to logs or to
+published numbers.
+"""
 
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -21,18 +23,24 @@ from testbed.experiments.validation.software_fit import KEYS, Fitted, Problem, f
 
 
 def fit_software(options: Namespace) -> None:
-    """Print the times, their standard errors and correlated pairs; --out writes them to a profile."""
+    """Print the times, their standard errors and correlated pairs; --out writes them to a
+    profile.
+    """
     logs, servers, paths = replayed_logs(options, "fit")
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
-        raise InputError("software times: need a measured profile's costs (set cost=profile cost.path=FILE)")
+        raise InputError(
+            "software times: need a measured profile's costs (set cost=profile cost.path=FILE)"
+        )
     problem = Problem(logs, [one.config for one in servers], [*KEYS, *front_ends(logs)])
     show(*dict.fromkeys(line for one in servers for line in one.notes))
     with spoken(problem.progress):
         fitted = fit(problem)
     show(*report(fitted, problem.names))
     if options.out:
-        profile = profile_fit.with_software(read_profile(str(config.cost.parameters["path"])), fitted, paths)
+        profile = profile_fit.with_software(
+            read_profile(str(config.cost.parameters["path"])), fitted, paths
+        )
         write_text(options.out, dump(profile))
         show(f"profile with these times: {options.out}; validate it on other logs")
 
@@ -48,19 +56,36 @@ def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
             yield f"{name:<12}        none (below zero)"
     for path, slowness in fitted.slowness.items():
         spread = fitted.standard_errors.get(path)
-        follows = "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
+        follows = (
+            "which follows from the others'" if spread is None else f"standard error {spread:.3f}"
+        )
         yield f"{path}: slowness {slowness:.3f}, {follows}"
-    if any(abs(one - 1) > 2 * fitted.standard_errors.get(path, inf) for path, one in fitted.slowness.items()):
-        yield "the logs disagree by more than two standard errors: they are not of one machine at one speed"
+    if any(
+        abs(one - 1) > 2 * fitted.standard_errors.get(path, inf)
+        for path, one in fitted.slowness.items()
+    ):
+        yield (
+            "the logs disagree by more than two standard errors: they are not of one machine at "
+            "one speed"
+        )
     for (one, other), value in fitted.alike.items():
         known = "only their sum is known"
-        yield f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); {known}"
-    yield f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
-    yield " ".join(f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items())
+        yield (
+            f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); "
+            f"{known}"
+        )
+    yield (
+        f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
+    )
+    yield " ".join(
+        f"cost.choices.{key}={fitted.times_s.get(name, 0.0):.4g}" for name, key in KEYS.items()
+    )
 
 
 def fit_profile(options: Namespace) -> None:
-    """Write the profile; print its factors, and how far off it is where it was fitted and where it was not."""
+    """Write the profile; print its factors, and how far off it is where it was fitted and where it
+    was not.
+    """
     base = _base(options)
     with TemporaryDirectory() as folder:
         built, lines, parts = _made(options, base, Path(folder) / "profile.json")
@@ -74,8 +99,12 @@ def fit_profile(options: Namespace) -> None:
     show(f"profile: {options.out} (cost=profile cost.path={options.out})")
 
 
-def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
-    """The profile, remarks on it, and its errors in each part; `path` is a folder for intermediate profiles."""
+def _made(
+    options: Any, base: dict[str, Any], path: Path
+) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    """The profile, remarks on it, and its errors in each part; `path` is a folder for intermediate
+    profiles.
+    """
     write_text(path, dump(base))
     options.arguments += ["cost=profile", f"cost.path={path}"]
     logs, servers, paths = replayed_logs(options, "fit")
@@ -91,7 +120,9 @@ def _made(options: Any, base: dict[str, Any], path: Path) -> tuple[dict[str, Any
     runs = [replay(log, config) for log, (config, _) in zip(logs, servers, strict=True)]
     parts = {
         "fitted": profile_fit.errors(logs[0].times, runs[0].times, until_s=until_s),
-        "not fitted": profile_fit.errors(logs[-1].times, runs[-1].times, after_s=0.0 if until_s == inf else until_s),
+        "not fitted": profile_fit.errors(
+            logs[-1].times, runs[-1].times, after_s=0.0 if until_s == inf else until_s
+        ),
     }
     return built, [*_scaled_by(fitted), *servers[-1].notes], parts
 
@@ -102,23 +133,37 @@ def _base(options: Any) -> dict[str, Any]:
     if options.source:
         return profile_fit.carried(read_profile(options.source), model, gpu)
     if model is None or gpu is None:
-        raise InputError("--model, --gpu: both select the nearest profile (give both, or a profile by --from)")
+        raise InputError(
+            "--model, --gpu: both select the nearest profile (give both, or a profile by --from)"
+        )
     return profile_fit.nearest(model, options.tensor_parallel, gpu)
 
 
 def _scaled_by(fitted: Fitted) -> Iterator[str]:
     ((path, factor),) = fitted.slowness.items()
-    yield f"all kernels: {factor:.3f} times as long, standard error {fitted.standard_errors[path]:.3f}"
+    yield (
+        f"all kernels: {factor:.3f} times as long, standard error "
+        f"{fitted.standard_errors[path]:.3f}"
+    )
     for name, seconds in fitted.times_s.items():
-        yield f"{name:<12}{seconds * 1e6:12.2f} us, standard error {fitted.standard_errors[name] * 1e6:.2f} us"
+        yield (
+            f"{name:<12}{seconds * 1e6:12.2f} us, standard error "
+            f"{fitted.standard_errors[name] * 1e6:.2f} us"
+        )
     for (one, other), value in fitted.alike.items():
         names = [("kernels" if name == path else name) for name in (one, other)]
-        yield f"{names[0]} and {names[1]} cannot be separated by this log (correlation {value:+.2f})"
+        yield (
+            f"{names[0]} and {names[1]} cannot be separated by this log (correlation {value:+.2f})"
+        )
 
 
 def fit_constants(options: Namespace) -> None:
     """Print the constants as lines for the YAML."""
-    from testbed.experiments.paper.fits import fit_2023, fit_beams, report  # the other commands do not need it
+    from testbed.experiments.paper.fits import (
+        fit_2023,
+        fit_beams,
+        report,
+    )  # the other commands do not need it
     from testbed.experiments.runs.run_store import RunStore
 
     if options.file is None and options.kind == "2023":

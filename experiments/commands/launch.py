@@ -1,4 +1,6 @@
-"""`testbed run`, launched: one run in this process, or a sweep that Hydra distributes to its launcher's processes."""
+"""`testbed run`, launched: one run in this process, or a sweep that Hydra distributes to its
+launcher's processes.
+"""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +16,12 @@ from testbed.core.errors import InputError
 from testbed.experiments.commands.cli import put_last
 from testbed.experiments.commands.terminal import wide_console
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import configured, key_errors_explained, register_models, typed_config
+from testbed.experiments.runs.compose import (
+    configured,
+    key_errors_explained,
+    register_models,
+    typed_config,
+)
 from testbed.experiments.runs.overrides import chosen, normalize
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
@@ -45,12 +52,17 @@ def sweep(words: Sequence[str], again: bool) -> None:
     """Run every combination, and write and print their table; one line for the first that fails."""
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()
-    with key_errors_explained(words), initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"):
+    with (
+        key_errors_explained(words),
+        initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"),
+    ):
         launcher = GlobalHydra.instance().hydra
         assert launcher is not None
         point = partial(_run_point, working_folder=os.getcwd(), again=again)
         try:
-            batches = launcher.multirun("run", point, normalize(words), with_log_configuration=False)
+            batches = launcher.multirun(
+                "run", point, normalize(words), with_log_configuration=False
+            )
         finally:
             clean_up(folder)  # of workers that were stopped
     results = [job.return_value for batch in batches for job in batch]
@@ -67,7 +79,9 @@ def sweep(words: Sequence[str], again: bool) -> None:
 
 
 def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point | str:
-    """Run one point; its error as one line, because not every exception can leave a launcher's process."""
+    """Run one point; its error as one line, because not every exception can leave a launcher's
+    process.
+    """
     put_last(working_folder)
     hydra = HydraConfig.get()
     try:

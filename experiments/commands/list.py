@@ -1,4 +1,6 @@
-"""`testbed list` and `completion`: every option that a config can select, and tab completion for bash and zsh."""
+"""`testbed list` and `completion`: every option that a config can select, and tab completion for
+bash and zsh.
+"""
 
 import inspect
 import re
@@ -10,7 +12,15 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.commands.terminal import commands, parser, show
-from testbed.experiments.runs.choice_names import CONF, CUSTOM, GROUPS, KEYS, files_of, names_of, plug_ins_of
+from testbed.experiments.runs.choice_names import (
+    CONF,
+    CUSTOM,
+    GROUPS,
+    KEYS,
+    files_of,
+    names_of,
+    plug_ins_of,
+)
 from testbed.experiments.runs.progress import one_line
 from testbed.schema import did_you_mean
 
@@ -48,18 +58,25 @@ def main(options: Namespace) -> None:
 
 
 def built_in(group: str, folders: list[Path]) -> Iterator[Row]:
-    """Name, class and first comment line of a group's YAML files; of models and GPUs, what is registered of them."""
+    """Name, class and first comment line of a group's YAML files; of models and GPUs, what is
+    registered of them.
+    """
     if group == "model":
         yield from ((name, MODEL_CLASS, shipped(name)["about"]) for name in model_names())
     if group == "server":
-        yield from ((name, "", f"{name}; server.num_gpus says how many share the model") for name in files_of("gpu"))
+        yield from (
+            (name, "", f"{name}; server.num_gpus says how many share the model")
+            for name in files_of("gpu")
+        )
     for name, path in files_of(group, folders).items():
         if name in names_of(group, folders):
             yield described(path)
 
 
 def plug_ins(group: str) -> Iterator[Row]:
-    """Name, class and first docstring line of the entry points for a group, with the package that declares each."""
+    """Name, class and first docstring line of the entry points for a group, with the package that
+    declares each.
+    """
     for point in plug_ins_of(group):
         package = f" (package {point.dist.name})" if point.dist else ""
         yield point.name, point.value.replace(":", "."), f"{_about(point)}{package}"
@@ -73,11 +90,15 @@ def _about(point: EntryPoint) -> str:
 
 
 def described(path: Path) -> Row:
-    """Name, class and first comment line of one YAML file, which is not parsed, so it may have errors."""
+    """Name, class and first comment line of one YAML file, which is not parsed, so it may have
+    errors.
+    """
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
     about = next((line for line in comments if not line.startswith("@package")), "")
-    target = next((line.partition(":")[2].strip() for line in lines if line.startswith("_target_:")), "")
+    target = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("_target_:")), ""
+    )
     return path.stem, target, about
 
 
@@ -87,7 +108,9 @@ def completion(options: Namespace) -> None:
 
 
 def candidates(line: str) -> list[str]:
-    """The completions of a line's last word; after an equals sign only the part behind it, as bash requires."""
+    """The completions of a line's last word; after an equals sign only the part behind it, as bash
+    requires.
+    """
     words = line.split()
     last = "" if not words or line[-1].isspace() else words.pop()
     if len(words) < 2:
@@ -104,7 +127,9 @@ def candidates(line: str) -> list[str]:
     if words[1] not in OVERRIDES:
         return []
     if not equals:
-        return _beginning(last, [*(f"{KEYS.get(group, group)}=" for group in GROUPS), *_keys(words[2:])])
+        return _beginning(
+            last, [*(f"{KEYS.get(group, group)}=" for group in GROUPS), *_keys(words[2:])]
+        )
     group = key.lstrip("+").partition("@")[0]
     if group not in GROUPS:
         return []
@@ -118,16 +143,26 @@ def _keys(words: Sequence[str]) -> Iterator[str]:
     run = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))
     choices = (choice for choice in run["defaults"] if isinstance(choice, dict))
     selected = {str(group): str(name) for choice in choices for group, name in choice.items()}
-    selected |= {group: name for group, _, name in (word.partition("=") for word in words) if group in GROUPS}
-    files = {group: files_of(group).get(name) for group, name in selected.items() if group in GROUPS}
+    selected |= {
+        group: name for group, _, name in (word.partition("=") for word in words) if group in GROUPS
+    }
+    files = {
+        group: files_of(group).get(name) for group, name in selected.items() if group in GROUPS
+    }
     files["server"] = CONF / "memory.yaml"
-    found = {group: yaml.safe_load(path.read_text(encoding="utf-8")) for group, path in files.items() if path}
+    found = {
+        group: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for group, path in files.items()
+        if path
+    }
     for above, values in [("", run), *((f"{group}.", values) for group, values in found.items())]:
         for key, value in values.items():
             if key in ("defaults", "hydra") or key.startswith("_"):
                 continue
             nested = value if isinstance(value, dict) else {}
-            yield from (f"{above}{key}.{inner}=" for inner in nested) if nested else (f"{above}{key}=",)
+            yield from (
+                (f"{above}{key}.{inner}=" for inner in nested) if nested else (f"{above}{key}=",)
+            )
 
 
 def _beginning(start: str, known: Iterable[str]) -> list[str]:

@@ -13,17 +13,49 @@ from testbed.experiments.commands.terminal import FORMATS, show
 from testbed.experiments.runs.choice_names import files_of, length_file
 from testbed.experiments.runs.whole_files import write_text
 
-ORDER = ("table1", "fig1", "fig2", "fig11", "fig12", "fig13", "fig14", "fig15", "fig16", "fig17", "fig18", "fig19")
-BEYOND = ("mooncake", "agent_sessions", "tiers", "store_rules", "time_to_live", "transfer_sizes",
-          "groups", "hit_units")  # fmt: skip
-SAME_ANYWHERE = ("table1", "fig11", "fig18a", *BEYOND)  # figures without costs, or of a GPU of their own
+ORDER = (
+    "table1",
+    "fig1",
+    "fig2",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig14",
+    "fig15",
+    "fig16",
+    "fig17",
+    "fig18",
+    "fig19",
+)
+BEYOND = (
+    "mooncake",
+    "agent_sessions",
+    "tiers",
+    "store_rules",
+    "time_to_live",
+    "transfer_sizes",
+    "groups",
+    "hit_units",
+)
+SAME_ANYWHERE = (
+    "table1",
+    "fig11",
+    "fig18a",
+    *BEYOND,
+)  # figures without costs, or of a GPU of their own
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 
 
 def main(options: Namespace) -> None:
     """Run, write tables, draw from the tables, score."""
-    from testbed.experiments.paper.reproduction import load, perform, run_alternatives, run_studies, score
+    from testbed.experiments.paper.reproduction import (
+        load,
+        perform,
+        run_alternatives,
+        run_studies,
+        score,
+    )
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
 
@@ -46,7 +78,9 @@ def main(options: Namespace) -> None:
         folder = options.out / other
         folder.mkdir(exist_ok=True)
         moved = [study for study in studies if study.name not in SAME_ANYWHERE]
-        theirs = run_studies(moved, replace(store, profile=options.profile), jobs, options.seeds, folder)
+        theirs = run_studies(
+            moved, replace(store, profile=options.profile), jobs, options.seeds, folder
+        )
         there = score(moved, theirs, folder)
         card = next_to_other(card, there[~there["figure"].isin(SAME_ANYWHERE)], other)
         write_text(options.out / "scorecard.csv", card.to_csv(index=False))
@@ -74,17 +108,27 @@ def plot(options: Namespace) -> None:
     """Draw, and print the path."""
     out = options.out or Path(f"{options.figure}.pdf")
     if options.figure not in available():
-        raise InputError(f"figure {options.figure!r}: is unknown (choose from {', '.join(available())})")
+        raise InputError(
+            f"figure {options.figure!r}: is unknown (choose from {', '.join(available())})"
+        )
     if out.suffix not in FORMATS:
         raise InputError(
-            f"--out {out}: cannot be drawn as {out.suffix or 'a file without suffix'} ({', '.join(FORMATS)})"
+            f"--out {out}: cannot be drawn as {out.suffix or 'a file without suffix'} "
+            f"({', '.join(FORMATS)})"
         )
     size = SIZE.fullmatch(options.size or "0x0")
-    if size is None or (options.size and not all(0.5 <= float(inches) <= 50 for inches in size.groups())):
-        raise InputError(f"--size {options.size}: no width and height of 0.5 to 50 inches (such as 7x3.5)")
+    if size is None or (
+        options.size and not all(0.5 <= float(inches) <= 50 for inches in size.groups())
+    ):
+        raise InputError(
+            f"--size {options.size}: no width and height of 0.5 to 50 inches (such as 7x3.5)"
+        )
     table = options.folder / f"{options.figure}.csv"
     if not table.is_file():
-        raise InputError(f"{table}: no such file (testbed reproduce {options.figure} --out {options.folder} writes it)")
+        raise InputError(
+            f"{table}: no such file (testbed reproduce {options.figure} --out {options.folder} "
+            f"writes it)"
+        )
     from testbed.experiments.paper.reproduction import load
     from testbed.experiments.runs.plots import save
 

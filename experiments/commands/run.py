@@ -11,9 +11,12 @@ from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, 
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
 BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
-testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib uses all cores.
---config-dir DIR adds user options: DIR/model/NAME.yaml, DIR/server/NAME.yaml, DIR/gpu/NAME.yaml, ...
---from-vllm "vllm serve MODEL --max-num-seqs 64 ..." gpu=NAME takes vLLM's words, and says what it ignored.
+testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib
+uses all cores.
+--config-dir DIR adds user options: DIR/model/NAME.yaml, DIR/server/NAME.yaml,
+DIR/gpu/NAME.yaml, ...
+--from-vllm "vllm serve MODEL --max-num-seqs 64 ..." gpu=NAME takes vLLM's words, and says
+what it ignored.
 testbed list shows all options, with a line about each."""
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 
@@ -32,7 +35,11 @@ def main(options: Namespace) -> None:
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     from testbed.experiments.commands import launch
 
-    return launch.sweep(words, options.again) if options.multirun else launch.run_one(words, options.again)
+    return (
+        launch.sweep(words, options.again)
+        if options.multirun
+        else launch.run_one(words, options.again)
+    )
 
 
 def print_help(words: Sequence[str]) -> None:
@@ -55,8 +62,15 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
     register_models()
     with key_errors_explained(words):
         config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
-    choices = {str(group).partition("@")[0]: str(name) for group, name in config.hydra.runtime.choices.items()}
-    comments = {group: dict(_comments(group, name, folders)) for group, name in choices.items() if group in GROUPS}
+    choices = {
+        str(group).partition("@")[0]: str(name)
+        for group, name in config.hydra.runtime.choices.items()
+    }
+    comments = {
+        group: dict(_comments(group, name, folders))
+        for group, name in choices.items()
+        if group in GROUPS
+    }
     comments["gpu"] |= {key: text for key, text in comments["server"].items() if key == "num_gpus"}
     files = ("efficiencies/h200", "limits", "memory", "run")
     shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
@@ -66,8 +80,12 @@ def _values(words: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
         if not line.startswith(" "):
             group = key
         within = comments.get("gpu" if group == "server" else group, {}) | comments.get(group, {})
-        text = within.get(key.strip()) or (group != "model" and shared.get(key.strip()))  # max_len is a workload's too
-        if "_target_: testbed.core.specs." not in line or group == "cost":  # elsewhere it is no choice
+        text = within.get(key.strip()) or (
+            group != "model" and shared.get(key.strip())
+        )  # max_len is a workload's too
+        if (
+            "_target_: testbed.core.specs." not in line or group == "cost"
+        ):  # elsewhere it is no choice
             yield f"{line}  # {text}" if text else line
 
 

@@ -1,4 +1,6 @@
-"""`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and traces."""
+"""`testbed compare`, `report`, `show-memory` and `timeline`: finished runs as tables, pages and
+traces.
+"""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -24,7 +26,10 @@ def compare(options: Namespace) -> None:
     comparison = replace(comparison, remarks=[*comparison.remarks, *remarks])
     drawn = list(charts(comparison.runs))
     if options.figure and not drawn:
-        raise InputError(f"--figure {options.figure}: no run has a table to draw (run them again with outputs=full)")
+        raise InputError(
+            f"--figure {options.figure}: no run has a table to draw (run them again with "
+            f"outputs=full)"
+        )
     show(*texts(comparison, blamed))
     if options.csv:
         write_text(options.csv, tidy(comparison).to_csv(index=False))
@@ -58,7 +63,10 @@ def show_memory(options: Namespace) -> None:
     write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
     show(str(out / MEMORY_MAP))
     if trace.num_states > len(trace.frames):
-        show(f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom in")
+        show(
+            f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom "
+            f"in"
+        )
     show(*changed_since(options.run, config, part, trace.end_ps / PS, "page"))
 
 

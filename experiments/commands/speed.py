@@ -1,4 +1,6 @@
-"""`testbed capacity` and `bench`: the highest rate of a simulated server, and the speed of the simulator."""
+"""`testbed capacity` and `bench`: the highest rate of a simulated server, and the speed of the
+simulator.
+"""
 
 import resource
 import sys
@@ -40,21 +42,33 @@ def capacity(options: Namespace) -> None:
 
     def seen(rate: float, inside: float) -> None:  # immediately: a search may take minutes
         verdict = "keeps" if inside >= options.share else "misses"
-        print(f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}", file=sys.stderr, flush=True)
+        print(
+            f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     found = capacity(
-        *words, share=options.share, low=options.low, high=options.high,
-        precision=options.precision, folder=options.runs, seen=seen,
-    )  # fmt: skip
+        *words,
+        share=options.share,
+        low=options.low,
+        high=options.high,
+        precision=options.precision,
+        folder=options.runs,
+        seen=seen,
+    )
     inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
     print(
-        f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the SLO "
+        f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the "
+        f"SLO "
         f"({needed} must), goodput {goodput:.3g} req/s"
     )
 
 
 class Speed(NamedTuple):
-    """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a whole process."""
+    """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a
+    whole process.
+    """
 
     operations: int
     seconds: float
@@ -74,10 +88,16 @@ def bench(options: Namespace) -> None:
         rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
     head = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
     cells = (
-        (what, f"{one.operations:,}", f"{one.seconds:.3f}", f"{one.operations / one.seconds:,.0f}", f"{one.batch:.1f}",
-         f"{one.peak_gb:.2f}")
+        (
+            what,
+            f"{one.operations:,}",
+            f"{one.seconds:.3f}",
+            f"{one.operations / one.seconds:,.0f}",
+            f"{one.batch:.1f}",
+            f"{one.peak_gb:.2f}",
+        )
         for what, one in rows
-    )  # fmt: skip
+    )
     show(plain_table(head, cells))
 
 
@@ -86,7 +106,13 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
     rate, hour = "arrivals.rate=1", "arrivals.duration_s=3600"
     # A queue that never empties, and a pool that fits as many sequences as the limit admits.
     full = ("server=h200", "server.num_gpus=8", "arrivals.rate=1000", "arrivals.duration_s=20")
-    beams = ("trace=alpaca", "arrivals.rate=8", "arrivals.duration_s=900", "workload.num_seqs=6", "workload.beam=true")
+    beams = (
+        "trace=alpaca",
+        "arrivals.rate=8",
+        "arrivals.duration_s=900",
+        "workload.num_seqs=6",
+        "workload.beam=true",
+    )
     return [
         ("1 req/s, an hour", (rate, hour), repeats),
         ("2 req/s, an hour", ("arrivals.rate=2", hour), repeats),
@@ -98,8 +124,12 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
     ]
 
 
-def fastest(what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int) -> Speed:
-    """The fastest of some repetitions, each in a separate process; progress is printed to standard error."""
+def fastest(
+    what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int
+) -> Speed:
+    """The fastest of some repetitions, each in a separate process; progress is printed to standard
+    error.
+    """
     speeds: list[Speed] = []
     print(f"measuring {what}", file=sys.stderr, flush=True)
     with spoken(lambda: f"{what}, run {len(speeds) + 1} of {repeats}"):
@@ -118,8 +148,12 @@ def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) ->
 
 
 def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
-    """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with LRU eviction."""
-    prompts = [Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))]
+    """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with
+    LRU eviction.
+    """
+    prompts = [
+        Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))
+    ]
     began = time.process_time()
     result = replay(prompts, num_blocks, Lru())
     lookups = sum(len(prompt.contents) for prompt in prompts)

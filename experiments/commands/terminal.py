@@ -1,4 +1,6 @@
-"""Arguments and output that several commands share. What only their work needs is imported after parsing."""
+"""Arguments and output that several commands share. What only their work needs is imported after
+parsing.
+"""
 
 import argparse
 import os
@@ -27,7 +29,9 @@ FORMATS = (".pdf", ".png", ".svg")  # of pictures
 PLACE = re.compile(r"\{([\w.]+:\w+)\}")
 
 
-def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str) -> Callable[[str], Number]:
+def _number(
+    convert: Callable[[str], Number], fits: Callable[[Number], bool], kind: str
+) -> Callable[[str], Number]:
     def parsed(text: str) -> Number:
         with suppress(ValueError):
             if fits(value := convert(text)):
@@ -38,11 +42,15 @@ def _number(convert: Callable[[str], Number], fits: Callable[[Number], bool], ki
 
 
 TYPES: dict[str, Callable[[str], Any]] = {
-    "path": Path, "int": int, "float": float,
+    "path": Path,
+    "int": int,
+    "float": float,
     "at_least_one": _number(int, lambda value: value >= 1, "a whole number of at least 1"),
     "above_zero": _number(float, lambda value: 0 < value < float("inf"), "a number above 0"),
-    "seconds": _number(float, lambda value: 0 <= value <= LAST_S, f"a number of seconds from 0 to {LAST_S:,}"),
-}  # fmt: skip
+    "seconds": _number(
+        float, lambda value: 0 <= value <= LAST_S, f"a number of seconds from 0 to {LAST_S:,}"
+    ),
+}
 
 
 class Command(NamedTuple):
@@ -57,12 +65,20 @@ class Command(NamedTuple):
 @cache
 def commands() -> dict[str, Command]:
     """All commands by name."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is installed, which is six times as fast
+    loader = getattr(
+        yaml, "CSafeLoader", yaml.SafeLoader
+    )  # in C where it is installed, which is six times as fast
     modules = yaml.load(Path(__file__).with_name("commands.yaml").read_text("utf-8"), loader)
-    return {name: _command(module, name, **one) for module, entries in modules.items() for name, one in entries.items()}
+    return {
+        name: _command(module, name, **one)
+        for module, entries in modules.items()
+        for name, one in entries.items()
+    }
 
 
-def _command(module: str, name: str, /, about: str, description: str = "", **arguments: Any) -> Command:
+def _command(
+    module: str, name: str, /, about: str, description: str = "", **arguments: Any
+) -> Command:
     function = "main" if module.endswith(f".{name}") else name.replace("-", "_")
     return Command(f"testbed.{module}:{function}", about, description, arguments)
 
@@ -70,9 +86,15 @@ def _command(module: str, name: str, /, about: str, description: str = "", **arg
 def parser(name: str) -> Parser:
     """The parser of a command, as commands.yaml describes it."""
     command = commands()[name]
-    this = Parser(name, f"{command.about[0].upper()}{command.about[1:]}. {command.description}", add_help=name != "run")
+    this = Parser(
+        name,
+        f"{command.about[0].upper()}{command.about[1:]}. {command.description}",
+        add_help=name != "run",
+    )
     for names, options in command.arguments.items():
-        known: dict[str, Any] = {key: TYPES[value] if key == "type" else value for key, value in options.items()}
+        known: dict[str, Any] = {
+            key: TYPES[value] if key == "type" else value for key, value in options.items()
+        }
         known["help"] = PLACE.sub(_names, options.get("help", ""))
         if options.get("default") not in (None, "", []):
             known["help"] += " (default: %(default)s)"
@@ -81,7 +103,9 @@ def parser(name: str) -> Parser:
 
 
 def parsed(name: str, argv: list[str]) -> argparse.Namespace | list[str]:
-    """The options of a command line, its words in any order; or argv, where commands.yaml has no arguments."""
+    """The options of a command line, its words in any order; or argv, where commands.yaml has no
+    arguments.
+    """
     return parser(name).parse_intermixed_args(argv) if commands()[name].arguments else argv
 
 
@@ -98,12 +122,15 @@ def window(options: argparse.Namespace) -> tuple[float, float | None]:
 
 
 def wide_console() -> "Console":
-    """A console for standard output, which prints text unchanged; in a file or a pipe, lines are wide enough for every
-    table, or as wide as COLUMNS says."""
+    """A console for standard output, which prints text unchanged; in a file or a pipe, lines are
+    wide enough for every table, or as wide as COLUMNS says.
+    """
     from rich.console import Console
 
     class Piped(Console):
-        def on_broken_pipe(self) -> NoReturn:  # rich calls it while it handles the error, and would exit
+        def on_broken_pipe(
+            self,
+        ) -> NoReturn:  # rich calls it while it handles the error, and would exit
             raise BrokenPipeError
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else WIDTH

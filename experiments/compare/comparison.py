@@ -1,4 +1,6 @@
-"""Runs compared: differences of their configs, their numbers with the change from a reference run, and remarks."""
+"""Runs compared: differences of their configs, their numbers with the change from a reference run,
+and remarks.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,30 +28,48 @@ class Comparison:
 
     @property
     def references(self) -> list[int]:
-        """With which run each but the first is compared, by index: the first of its kind, simulated or on a GPU, else
-        the first. So the error of the model (a simulation against a GPU) and an effect (between simulations) are
-        apart."""
+        """With which run each but the first is compared, by index: the first of its kind, simulated
+        or on a GPU, else the first. So the error of the model (a simulation against a GPU) and an
+        effect (between simulations) are apart.
+        """
         first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(self.runs)))}
-        return [first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0 for i, run in enumerate(self.runs) if i]
+        return [
+            first_of[run.on_gpu] if first_of[run.on_gpu] < i else 0
+            for i, run in enumerate(self.runs)
+            if i
+        ]
 
     def changes(self, one: Quantity) -> list[float | None]:
         """Of all runs but the first."""
         values = self.numbers[one]
-        return [one.change(value, values[i]) for value, i in zip(values[1:], self.references, strict=True)]
+        return [
+            one.change(value, values[i])
+            for value, i in zip(values[1:], self.references, strict=True)
+        ]
 
     @property
     def words(self) -> list[str]:
-        """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the reference."""
+        """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the
+        reference.
+        """
         runs, found = self.runs, self.references
-        kinds = ["error" if runs[i].on_gpu != run.on_gpu else "change" for i, run in zip(found, runs[1:], strict=True)]
+        kinds = [
+            "error" if runs[i].on_gpu != run.on_gpu else "change"
+            for i, run in zip(found, runs[1:], strict=True)
+        ]
         several = len(set(found)) > 1
-        return [f"{kind} from {runs[i].name}" if several else kind for kind, i in zip(kinds, found, strict=True)]
+        return [
+            f"{kind} from {runs[i].name}" if several else kind
+            for kind, i in zip(kinds, found, strict=True)
+        ]
 
 
 def compare(runs: Sequence[FinishedRun]) -> Comparison:
     """Compare at least two runs."""
     if len(runs) < 2:
-        raise InputError(f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)")
+        raise InputError(
+            f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)"
+        )
     values = {one: [one.value(run.summary) for run in runs] for one in quantities()}
     numbers = {one: found for one, found in values.items() if set(found) != {None}}
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
@@ -65,13 +85,19 @@ def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
 
 
 def tidy(comparison: Comparison) -> pd.DataFrame:
-    """One row per number and run: group, quantity, unit, run, value, change, change_unit, reference."""
+    """One row per number and run: group, quantity, unit, run, value, change, change_unit,
+    reference.
+    """
     names, rows = [run.name for run in comparison.runs], []
     for one, values in comparison.numbers.items():
         unit, by = "points" if one.is_share else "%", comparison.references
-        changed = [(change, unit, names[i]) for change, i in zip(comparison.changes(one), by, strict=True)]
+        changed = [
+            (change, unit, names[i]) for change, i in zip(comparison.changes(one), by, strict=True)
+        ]
         cells = zip(names, values, [(None, None, None), *changed], strict=True)
-        rows += [(one.group, one.name, one.unit, name, value, *change) for name, value, change in cells]
+        rows += [
+            (one.group, one.name, one.unit, name, value, *change) for name, value, change in cells
+        ]
     columns = ["group", "quantity", "unit", "run", "value", "change", "change_unit", "reference"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -92,18 +118,31 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
         if run.requests is None or run.spans is None:
             absent = "requests.csv" if run.requests is None else "iterations.csv"
             yield f"{run.name} has no {absent}: {WHOLE}"
-        old = [key for key in ("memory_free", "memory_saving", "counters") if key not in run.summary]
+        old = [
+            key for key in ("memory_free", "memory_saving", "counters") if key not in run.summary
+        ]
         if old:
-            yield f"{run.name} was written by another version: its summary.json has no {', '.join(old)}"
+            yield (
+                f"{run.name} was written by another version: its summary.json has no "
+                f"{', '.join(old)}"
+            )
         limit = run.summary.get("stopped_at_latency")
         if limit is not None:
-            yield f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are of the part before"
+            yield (
+                f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are "
+                f"of the part before"
+            )
         elif run.overload:
             yield f"{run.name} is overloaded: {in_words(run.overload)}"
         requests = run.summary.get("requests", {})
-        left = requests.get("arrived", 0) - requests.get("finished", 0) - requests.get("rejected", 0)
+        left = (
+            requests.get("arrived", 0) - requests.get("finished", 0) - requests.get("rejected", 0)
+        )
         if left:
-            yield f"{run.name} is unfinished: {left:,} of {requests['arrived']:,} requests had not ended"
+            yield (
+                f"{run.name} is unfinished: {left:,} of {requests['arrived']:,} requests had not "
+                f"ended"
+            )
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
@@ -112,8 +151,9 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and lengths. A run with a
-    window may end before all its requests do."""
+    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and
+    lengths. A run with a window may end before all its requests do.
+    """
     if "request_id" not in first or "request_id" not in other:
         return False
     a, b = (table.set_index("request_id")[IDENTITY] for table in (first, other))

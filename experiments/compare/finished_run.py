@@ -1,4 +1,6 @@
-"""A finished run, read from its folder (numbers that an older version did not write are None), and its cost terms."""
+"""A finished run, read from its folder (numbers that an older version did not write are None), and
+its cost terms.
+"""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +26,16 @@ from testbed.parts import Part, locate
 from testbed.schema import read
 from testbed.traces.files import plain_or_packed
 
-TIMES = ("arrival_s", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s", "prompt_len", "output_len")
+TIMES = (
+    "arrival_s",
+    "first_token_s",
+    "finish_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "prompt_len",
+    "output_len",
+)
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
 WHOLE = "run it again with outputs=full for curves"
 SOFTWARE = "software"
@@ -33,8 +44,9 @@ MEASURED = ("duration_s", "gpu_s")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """One run. requests: one row per request; spans: one row per span of identical iterations; None: not written.
-    folder: None for a result in a notebook."""
+    """One run. requests: one row per request; spans: one row per span of identical iterations;
+    None: not written. folder: None for a result in a notebook.
+    """
 
     name: str
     folder: Path | None
@@ -50,10 +62,14 @@ class FinishedRun:
 
     @property
     def overload(self) -> dict[str, float] | None:
-        """Served and offered rates if the server did not keep up; None without the table of requests."""
+        """Served and offered rates if the server did not keep up; None without the table of
+        requests.
+        """
         if self.requests is None:
             return None
-        arrival, first = (self.requests[name].to_numpy(float) for name in ("arrival_s", "first_token_s"))
+        arrival, first = (
+            self.requests[name].to_numpy(float) for name in ("arrival_s", "first_token_s")
+        )
         return overload(arrival, first)
 
     @property
@@ -65,20 +81,29 @@ class FinishedRun:
 
     @property
     def what_it_was(self) -> str:
-        """Model, server, policy, scheduler and workload; empty where another version wrote the summary."""
+        """Model, server, policy, scheduler and workload; empty where another version wrote the
+        summary.
+        """
         engine = ["served by the engine"] if self.on_gpu else []
         return "; ".join([*described(self.summary.get(RUN, {})).values(), *engine])
 
 
 def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
-    """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two are equal."""
+    """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two
+    are equal.
+    """
     split = ((text, *text.partition("=")) for text in arguments)
-    named = [(a, Path(b)) if sign and not Path(text).is_dir() else ("", Path(text)) for text, a, sign, b in split]
+    named = [
+        (a, Path(b)) if sign and not Path(text).is_dir() else ("", Path(text))
+        for text, a, sign, b in split
+    ]
     tails = short_names([folder for _, folder in named])
     names = [name or tail for (name, _), tail in zip(named, tails, strict=True)]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"{twice[0]}: is the name of two runs (name them: a={named[0][1]} b={named[1][1]})")
+        raise InputError(
+            f"{twice[0]}: is the name of two runs (name them: a={named[0][1]} b={named[1][1]})"
+        )
     return [read_run(name, folder) for name, (_, folder) in zip(names, named, strict=True)]
 
 
@@ -86,7 +111,9 @@ def read_run(name: str, folder: Path) -> FinishedRun:
     """The run in a folder."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
-    summary = _mapping(folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's")
+    summary = _mapping(
+        folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's"
+    )
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
     return FinishedRun(name, folder, config, summary, requests, spans)
@@ -109,7 +136,9 @@ def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str
 
 
 def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | None:
-    """A table of the run, plain or packed; one that lacks a column is refused by that column's name."""
+    """A table of the run, plain or packed; one that lacks a column is refused by that column's
+    name.
+    """
     path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
         return None
@@ -117,13 +146,17 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:
-        raise InputError(f"{path}: has no column {absent[0]}; another version wrote it (run it again)")
+        raise InputError(
+            f"{path}: has no column {absent[0]}; another version wrote it (run it again)"
+        )
     return table
 
 
 class Term(NamedTuple):
-    """One cost term: seconds that iterations of one kind took on the GPU, and by the simulator's cost model.
-    share_points: the error in points of the GPU run's busy time; the largest matters most."""
+    """One cost term: seconds that iterations of one kind took on the GPU, and by the simulator's
+    cost model. share_points: the error in points of the GPU run's busy time; the largest matters
+    most.
+    """
 
     term: str
     iterations: int
@@ -143,22 +176,37 @@ class Term(NamedTuple):
 
 
 def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
-    """The terms, the largest error first: kernels by kind of iteration, and software, the time between kernels. An
-    engine on a CPU measures no GPU time: its iterations are compared as a whole."""
+    """The terms, the largest error first: kernels by kind of iteration, and software, the time
+    between kernels. An engine on a CPU measures no GPU time: its iterations are compared as a
+    whole.
+    """
     table = predicted(simulated, real)
     busy_s = float(table["duration_s"].sum())
     if table["gpu_s"].any():
-        rows = [(f"kernels: {kind}", part["gpu_s"], part["kernels_s"]) for kind, part in table.groupby("kind")]
-        rows.append((SOFTWARE, table["duration_s"] - table["gpu_s"], table["cost_s"] - table["kernels_s"]))
+        rows = [
+            (f"kernels: {kind}", part["gpu_s"], part["kernels_s"])
+            for kind, part in table.groupby("kind")
+        ]
+        rows.append(
+            (SOFTWARE, table["duration_s"] - table["gpu_s"], table["cost_s"] - table["kernels_s"])
+        )
     else:
-        rows = [(f"all of: {kind}", part["duration_s"], part["cost_s"]) for kind, part in table.groupby("kind")]
-    sums = [(name, len(took), float(took.sum()), float(predicted_s.sum())) for name, took, predicted_s in rows]
+        rows = [
+            (f"all of: {kind}", part["duration_s"], part["cost_s"])
+            for kind, part in table.groupby("kind")
+        ]
+    sums = [
+        (name, len(took), float(took.sum()), float(predicted_s.sum()))
+        for name, took, predicted_s in rows
+    ]
     found = [Term(*one, 100 * (one[3] - one[2]) / busy_s if busy_s else 0.0) for one in sums]
     return sorted(found, key=lambda term: -abs(term.error_s))
 
 
 def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]], list[str]]:
-    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have none."""
+    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have
+    none.
+    """
     found, remarks = {}, []
     for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
         try:
@@ -169,23 +217,32 @@ def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]
 
 
 def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
-    """The GPU run's iterations with kind, predicted cost_s, and kernels_s, the cost without software, in seconds."""
+    """The GPU run's iterations with kind, predicted cost_s, and kernels_s, the cost without
+    software, in seconds.
+    """
     table = real.spans
     if table is None:
         raise InputError(f"{real.folder}: has no iterations.csv, so no cost term can be compared")
     absent = [name for name in (*MEASURED, *ALWAYS) if name not in table]
     if absent:
-        raise InputError(f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be compared")
+        raise InputError(
+            f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be "
+            f"compared"
+        )
     works = [read_work(row) for row in table.to_dict("records")]
     whole, kernels = cost_models(simulated.config)
-    predictions = {"cost_s": [whole.iteration(work) / PS for work in works],
-              "kernels_s": [kernels.iteration(work) / PS for work in works]}  # fmt: skip
+    predictions = {
+        "cost_s": [whole.iteration(work) / PS for work in works],
+        "kernels_s": [kernels.iteration(work) / PS for work in works],
+    }
     return table[list(MEASURED)].assign(kind=[kind_of(work) for work in works], **predictions)
 
 
 def kind_of(work: Work) -> str:
     """The kind of an iteration as text."""
-    main = [name for name, there in (("decodes", work.decode_seqs), ("prompts", work.prefill)) if there]
+    main = [
+        name for name, there in (("decodes", work.decode_seqs), ("prompts", work.prefill)) if there
+    ]
     also = [name for name, there in (("swaps", work.moves), ("copies", work.copies)) if there]
     return " and ".join(main or ["nothing"]) + "".join(f", {name}" for name in also)
 
@@ -193,13 +250,24 @@ def kind_of(work: Work) -> str:
 def cost_models(config: dict[str, Any]) -> tuple[CostModel, CostModel]:
     """The cost model of a run's config, and the same one with all software times set to 0."""
     cost = Part.from_values(config["cost"], "cost")
-    machine = read(ModelSpec, config["model"], "model"), ServerConfig.from_values(config["server"], "server")
+    machine = (
+        read(ModelSpec, config["model"], "model"),
+        ServerConfig.from_values(config["server"], "server"),
+    )
     return make_cost(cost, *machine), make_cost(without_software(cost), *machine)
 
 
 def without_software(cost: Part) -> Part:
     """The cost model whose overheads, as its classes name them, are 0."""
-    nested = {key: without_software(value) for key, value in cost.parameters.items() if isinstance(value, Part)}
+    nested = {
+        key: without_software(value)
+        for key, value in cost.parameters.items()
+        if isinstance(value, Part)
+    }
     target = locate(cost.target, "cost")
-    none = [field.name for field in fields(target) if field.name.startswith("overhead")] if is_dataclass(target) else []
+    none = (
+        [field.name for field in fields(target) if field.name.startswith("overhead")]
+        if is_dataclass(target)
+        else []
+    )
     return replace(cost, parameters={**cost.parameters, **nested, **dict.fromkeys(none, 0.0)})

@@ -26,7 +26,15 @@ DISTRIBUTIONS = {
 }
 INTERVALS = 60
 MANY_TIMES = 900.0  # percent; above, a factor reads better
-TERM_HEAD = ["term", "iterations", "measured, s", "predicted, s", "error, s", "error", "of busy time"]
+TERM_HEAD = [
+    "term",
+    "iterations",
+    "measured, s",
+    "predicted, s",
+    "error, s",
+    "error",
+    "of busy time",
+]
 Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
@@ -51,11 +59,15 @@ def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
 
 def latencies(requests: pd.DataFrame) -> pd.DataFrame:
     """The table of requests with the normalized latency, which it does not have."""
-    return requests.assign(normalized_latency_s_per_token=requests["e2e_s"] / requests["output_len"])
+    return requests.assign(
+        normalized_latency_s_per_token=requests["e2e_s"] / requests["output_len"]
+    )
 
 
 def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals (s)."""
+    """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals
+    (s).
+    """
     arrival = requests["arrival_s"]
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
     found = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()
@@ -65,7 +77,9 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:
     """The main numbers, charts, configs, then all numbers."""
     title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
-    part = render("compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed))
+    part = render(
+        "compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed)
+    )
     return render("pages/page.html", title=title, parts=[part])
 
 
@@ -95,19 +109,34 @@ def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
     return {
         "runs": [f"{run.name}: {run.what_it_was}" for run in comparison.runs],
         "remarks": comparison.remarks,
-        "main": _numbers(comparison, "Main numbers", {one.title: one for one in main(comparison.numbers)}, "large"),
+        "main": _numbers(
+            comparison,
+            "Main numbers",
+            {one.title: one for one in main(comparison.numbers)},
+            "large",
+        ),
         "differences": None if comparison.differences.empty else _differences(comparison),
-        "numbers": _numbers(comparison, "All numbers", {one.label: one for one in comparison.numbers}),
+        "numbers": _numbers(
+            comparison, "All numbers", {one.label: one for one in comparison.numbers}
+        ),
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
     }
 
 
-def _numbers(comparison: Comparison, caption: str, numbers: Mapping[str, Quantity], look: str = "") -> Table:
+def _numbers(
+    comparison: Comparison, caption: str, numbers: Mapping[str, Quantity], look: str = ""
+) -> Table:
     """A row for each number: the first run's, and each other's with its change or error."""
     first, *others = (run.name for run in comparison.runs)
-    head = ["quantity", first, *(text for pair in zip(others, comparison.words, strict=True) for text in pair)]
+    head = [
+        "quantity",
+        first,
+        *(text for pair in zip(others, comparison.words, strict=True) for text in pair),
+    ]
     groups = ["" if look else one.group for one in numbers.values()]
-    starts = ["" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)]
+    starts = [
+        "" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)
+    ]
     rows = []
     for label, one in numbers.items():
         reference, *values = comparison.numbers[one]
@@ -130,7 +159,12 @@ def _differences(comparison: Comparison) -> Table:
     found = comparison.differences
     named = (readable(str(key), list(found.loc[key])) for key in found.index)
     head = ["key", *found.columns]
-    return Table("What differs in the configs", head, [[key, *values] for key, values in named], [""] * len(head))
+    return Table(
+        "What differs in the configs",
+        head,
+        [[key, *values] for key, values in named],
+        [""] * len(head),
+    )
 
 
 def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
@@ -144,11 +178,15 @@ def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
 def _terms(simulated: str, real: str, terms: Sequence[Term]) -> Table:
     rows = [
         [
-            term.term, f"{term.iterations:,}", number(term.measured_s), number(term.predicted_s),
-            f"{term.error_s:+.3g}", "-" if term.error_percent is None else f"{term.error_percent:+.1f}%",
+            term.term,
+            f"{term.iterations:,}",
+            number(term.measured_s),
+            number(term.predicted_s),
+            f"{term.error_s:+.3g}",
+            "-" if term.error_percent is None else f"{term.error_percent:+.1f}%",
             f"{term.share_points:+.2f} pt",
         ]
         for term in terms
-    ]  # fmt: skip
+    ]
     title = f"Cost terms of {simulated} against {real}, the largest error first"
     return Table(title, TERM_HEAD, rows, ["", *[NUMBER] * (len(TERM_HEAD) - 1)])

@@ -1,4 +1,6 @@
-"""A complete memory policy outside the package: slabs, of which a sequence takes one more whenever it needs one."""
+"""A complete memory policy outside the package: slabs, of which a sequence takes one more whenever
+it needs one.
+"""
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import GRANTED, Answer, Answers, Extent, Refusal, Usage, ceil_div
@@ -40,7 +42,13 @@ class Slabs(MemoryPolicy):
     def usage(self) -> Usage:
         total, free = self.num_slabs * self.slab_size, len(self.free) * self.slab_size
         return Usage(
-            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+            total,
+            self.live,
+            held=total - free,
+            allocated=total - free,
+            cached=0,
+            free=free,
+            largest_free=free,
         )
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
@@ -49,7 +57,8 @@ class Slabs(MemoryPolicy):
     def grow(self, slot_counts: dict[int, int]) -> bool:
         """Slots for so many tokens of each of these sequences, all or none."""
         missing = {
-            i: ceil_div(num_slots, self.slab_size) - len(self.slabs.get(i, [])) for i, num_slots in slot_counts.items()
+            i: ceil_div(num_slots, self.slab_size) - len(self.slabs.get(i, []))
+            for i, num_slots in slot_counts.items()
         }
         if sum(missing.values()) > len(self.free):
             return False

@@ -1,8 +1,9 @@
-"""NVIDIA's AIConfigurator (github.com/ai-dynamo/aiconfigurator): kernel times of a GPU as parquet tables.
+"""NVIDIA's AIConfigurator (github.com/ai-dynamo/aiconfigurator): kernel times of a GPU as parquet
+tables.
 
-Latencies are milliseconds of one layer and forward pass. A profile is put together from matrix products by shape,
-prefill and decode attention by heads, and all-reduces; of models that are not plain also from windows, latent
-attention, mixtures of experts and gated delta nets.
+Latencies are milliseconds of one layer and forward pass. A profile is put together from matrix
+products by shape, prefill and decode attention by heads, and all-reduces; of models that are not
+plain also from windows, latent attention, mixtures of experts and gated delta nets.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,12 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.analytic import pairs_of
 from testbed.experiments.importers import aiconfigurator_tables as kernels
-from testbed.experiments.importers.aiconfigurator_groups import WEIGHTS, add_experts, add_latent, add_states
+from testbed.experiments.importers.aiconfigurator_groups import (
+    WEIGHTS,
+    add_experts,
+    add_latent,
+    add_states,
+)
 from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import data_sheet, model_named
 
@@ -37,25 +43,37 @@ def read(folder: Path, requested: Requested) -> Imported:
 def tables_of(folder: Path) -> dict[str, Any]:
     """The newest tables of each kind that the folder has."""
     patterns = source(NAME)["tables"].items()
-    return {name: kernels.read_parquet(folder, pattern) for name, pattern in patterns if any(folder.glob(pattern))}
+    return {
+        name: kernels.read_parquet(folder, pattern)
+        for name, pattern in patterns
+        if any(folder.glob(pattern))
+    }
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
-    """The same by tables that were read already, matrix products only if they are there. The folder is for messages and
-    the data sheet."""
+    """The same by tables that were read already, matrix products only if they are there. The folder
+    is for messages and the data sheet.
+    """
     model, num_gpus = _model(folder, requested), requested.tensor_parallel or 1
     kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
     weights = WEIGHTS.get(model.weight_bits)
     if kv_dtype is None or weights is None:
-        raise InputError(f"{model.name}: K and V of {model.kv_dtype_bytes} bytes, weights of {model.weight_bits} bits: "
-                         "are in no table; choose from 1 and 2 bytes, null and 8 bits")  # fmt: skip
+        raise InputError(
+            f"{model.name}: K and V of {model.kv_dtype_bytes} bytes, weights of "
+            f"{model.weight_bits} bits: "
+            "are in no table; choose from 1 and 2 bytes, null and 8 bits"
+        )
     whole = (model.num_heads, model.experts.size if model.experts else model.ffn_size)
     if any(size % num_gpus for size in whole):
-        raise InputError(f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}")
+        raise InputError(
+            f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}"
+        )
     first = next(iter(tables.values())).iloc[0]
     device, version = str(first["device"]), f"vLLM {first['version']}"
     gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
-    found = Imported(NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version})
+    found = Imported(
+        NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version}
+    )
     if "gemm" in tables:
         _add_gemms(found, tables["gemm"], weights)
     if model.latent:
@@ -79,19 +97,27 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
 def _model(folder: Path, requested: Requested) -> ModelSpec:
     if requested.model is None:
         raise InputError(f"{folder}: its tables are of no one model; name one by --model")
-    model = requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
-    types: dict[str, Any] = {"kv_dtype_bytes": requested.kv_dtype_bytes, "weight_bits": requested.weight_bits}
+    model = (
+        requested.model if isinstance(requested.model, ModelSpec) else model_named(requested.model)
+    )
+    types: dict[str, Any] = {
+        "kv_dtype_bytes": requested.kv_dtype_bytes,
+        "weight_bits": requested.weight_bits,
+    }
     return replace(model, **{name: value for name, value in types.items() if value is not None})
 
 
 def _heads(model: ModelSpec, num_gpus: int) -> tuple[int, int]:
-    """Query heads and heads of K and V of one of these GPUs; with fewer than GPUs, each has a copy of one."""
+    """Query heads and heads of K and V of one of these GPUs; with fewer than GPUs, each has a copy
+    of one.
+    """
     return model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
 
 
 def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
-    """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a layer has). Those of
-    latent attention and of experts are in the sections of these."""
+    """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a
+    layer has). Those of latent attention and of experts are in the sections of these.
+    """
     hidden, found = model.hidden_size, dict[str, tuple[int, int, int]]()
 
     def add_network(name: str, size: int, count: int) -> None:
@@ -108,7 +134,9 @@ def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
         add_network("shared ", model.experts.shared_size, model.num_expert_layers)
     if model.states:
         found["state"] = model.states.params // hidden // num_gpus, hidden, model.states.num_layers
-    return {name: (n, k, count / model.num_layers) for name, (n, k, count) in found.items() if count}
+    return {
+        name: (n, k, count / model.num_layers) for name, (n, k, count) in found.items() if count
+    }
 
 
 def _data_sheet(folder: Path) -> GpuSpec | None:
@@ -118,9 +146,13 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     sheet = yaml.safe_load(path.read_text(encoding="utf-8"))
     gpu, node = sheet["gpu"], sheet["node"]
     return GpuSpec(
-        folder.name, int(gpu["mem_capacity"]), float(gpu["mem_bw"]), float(gpu["bfloat16_tc_flops"]),
-        float(node["pcie_bw"]), float(node["intra_node_bw"]),
-    )  # fmt: skip
+        folder.name,
+        int(gpu["mem_capacity"]),
+        float(gpu["mem_bw"]),
+        float(gpu["bfloat16_tc_flops"]),
+        float(node["pcie_bw"]),
+        float(node["intra_node_bw"]),
+    )
 
 
 def _add_gemms(found: Imported, table: Any, weights: str) -> None:
@@ -128,24 +160,41 @@ def _add_gemms(found: Imported, table: Any, weights: str) -> None:
     layer = kernels.Gemms(table, weights).summed(products, found.notes)
     plain = kernels.Gemms(table)
     if model.experts:  # the router is not quantized
-        router = {"router": (model.experts.count, model.hidden_size, model.num_expert_layers / model.num_layers)}
+        router = {
+            "router": (
+                model.experts.count,
+                model.hidden_size,
+                model.num_expert_layers / model.num_layers,
+            )
+        }
         routed = dict(plain.summed(router, found.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
     found.add("linear", layer, "matrix products alone: " + ", ".join(products))
     output = {"head": (-(-model.vocab_size // found.num_gpus), model.hidden_size, 1.0)}
     found.add("output_head", plain.summed(output, found.notes), "output projection alone")
-    found.notes.append(f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues")
+    found.notes.append(
+        f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues"
+    )
 
 
 def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) -> None:
     model, notes = found.model, found.notes
     heads, size = _heads(model, found.num_gpus), model.head_size
-    decode, prefill = (kernels.attention_rows(tables[name], size, kv_dtype, notes) for name in ("decode", "prefill"))
+    decode, prefill = (
+        kernels.attention_rows(tables[name], size, kv_dtype, notes)
+        for name in ("decode", "prefill")
+    )
     decodes = kernels.decode_points(decode, *heads, notes)
     prefills = kernels.prefill_points(prefill, *heads, notes, not model.is_plain)
     if model.window is None or model.window.num_layers < model.num_attention_layers:
-        _add_both(found, "", decodes, prefills, "equal lengths; vLLM's attention layer, cache write included")
+        _add_both(
+            found,
+            "",
+            decodes,
+            prefills,
+            "equal lengths; vLLM's attention layer, cache write included",
+        )
     if model.window is None:
         return
     window, note = model.window.size, f"window of {model.window.size:,}"
@@ -159,12 +208,21 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) ->
         notes.append(f"outside the grid: {note}")
         found.not_measured["window"] = "full attention's times"
         decodes = [point for point in decodes if point[1] <= window * point[0]]
-        prefills = [[n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, None), 3)]
-                    for n, new, past, us in prefills]  # fmt: skip
+        prefills = [
+            [n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, None), 3)]
+            for n, new, past, us in prefills
+        ]
     _add_both(found, "window_", decodes, prefills, note)
 
 
-def _add_both(found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str) -> None:
+def _add_both(
+    found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str
+) -> None:
     includes = ["cache_write"]
     found.add(f"{kind}decode_attention", decodes, note, includes=includes)
-    found.add(f"{kind}prefill_attention", prefills, "whole prompts; cache write included", includes=includes)
+    found.add(
+        f"{kind}prefill_attention",
+        prefills,
+        "whole prompts; cache write included",
+        includes=includes,
+    )

@@ -1,7 +1,8 @@
-"""AIConfigurator's tables of what plain models have not: latent attention, mixtures of experts, gated delta nets.
+"""AIConfigurator's tables of what plain models have not: latent attention, mixtures of experts,
+gated delta nets.
 
-What no table has is computed from the data sheet by the shares that kernels reach (conf/efficiencies/h200.yaml), and
-the profile's fingerprint says so.
+What no table has is computed from the data sheet by the shares that kernels reach
+(conf/efficiencies/h200.yaml), and the profile's fingerprint says so.
 """
 
 from collections.abc import Mapping
@@ -17,52 +18,80 @@ from testbed.experiments.importers.aiconfigurator_tables import DTYPE, points_by
 from testbed.experiments.importers.imported import Imported
 from testbed.experiments.runs.choice_names import files_of
 
-WEIGHTS = {None: DTYPE, 8: "fp8", FP8_BLOCK_BITS: "fp8_block"}  # bits of a weight, and their name in the tables
+WEIGHTS = {
+    None: DTYPE,
+    8: "fp8",
+    FP8_BLOCK_BITS: "fp8_block",
+}  # bits of a weight, and their name in the tables
 EXPERTS = {**WEIGHTS, MXFP4_BITS: "w4a16_mxfp4"}
 TOKENS = [1 << i for i in range(15)]
 Tables = Mapping[str, Any]
 
 
 def add_latent(found: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
-    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a GPU."""
+    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a
+    GPU.
+    """
     model, heads = found.model, found.model.num_heads // found.num_gpus
     kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
     decode, prefill = (chosen(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill"))
     if model.hidden_size != 7168:
-        found.notes.append(f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as 7,168")
+        found.notes.append(
+            f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as "
+            f"7,168"
+        )
     decode = decode.assign(context=decode["batch_size"] * (decode["isl"] + decode["step"]))
     decodes = points_by(decode, "batch_size", "context")
     prefills = points_by(prefill.assign(past=0), "batch_size", "isl", "past")
-    found.add("decode_attention", decodes, "latent attention with its matrix products", includes=["cache_write"])
+    found.add(
+        "decode_attention",
+        decodes,
+        "latent attention with its matrix products",
+        includes=["cache_write"],
+    )
     found.add("prefill_attention", prefills, "the same, whole prompts")
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     """The rows of a kind; there must be some."""
     if name not in tables:
-        raise InputError(f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it")
+        raise InputError(
+            f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it"
+        )
     rows = tables[name]
     rows = rows[(rows[list(kind)] == list(kind.values())).all(axis=1)]
     if not len(rows):
-        raise InputError(f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
-                         "choose another number of GPUs or other types")  # fmt: skip
+        raise InputError(
+            f"{name}: no rows of {', '.join(f'{key} {value}' for key, value in kind.items())}; "
+            "choose another number of GPUs or other types"
+        )
     return rows
 
 
 def add_experts(found: Imported, tables: Tables) -> None:
-    """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was measured."""
+    """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was
+    measured.
+    """
     model, experts = found.model, found.model.experts
     assert experts is not None
     bits = model.weight_bits if experts.bits is None else experts.bits
-    kind = {"hidden_size": model.hidden_size, "inter_size": experts.size, "topk": experts.per_token,
-            "num_experts": experts.count, "moe_dtype": EXPERTS.get(bits), "moe_tp_size": found.num_gpus,
-            "moe_ep_size": 1}  # fmt: skip
+    kind = {
+        "hidden_size": model.hidden_size,
+        "inter_size": experts.size,
+        "topk": experts.per_token,
+        "num_experts": experts.count,
+        "moe_dtype": EXPERTS.get(bits),
+        "moe_tp_size": found.num_gpus,
+        "moe_ep_size": 1,
+    }
     try:
         rows = chosen(tables, "experts", kind)
     except InputError as error:
         found.notes.append(f"{error}: a roofline stands in for the experts")
         found.not_measured["experts"] = "roofline"
-        found.add("experts", [["balanced", n, _experts_us(found, experts, n)] for n in TOKENS], "roofline")
+        found.add(
+            "experts", [["balanced", n, _experts_us(found, experts, n)] for n in TOKENS], "roofline"
+        )
         return
     points = points_by(rows, "distribution", "num_tokens")
     found.add("experts", points, "router and shared experts not included")
@@ -76,12 +105,16 @@ def _experts_us(found: Imported, experts: Experts, num_tokens: int) -> float:
     weights = model.expert_params / found.num_gpus
     bits = experts.bits or model.weight_bits or 8 * model.dtype_bytes
     read_s = touched * weights * bits / 8 / (gpu.memory_bandwidth * shares["weight_bandwidth"])
-    compute_s = 2 * num_tokens * experts.per_token * weights / (gpu.fp16_flops * shares["linear_flops"])
+    compute_s = (
+        2 * num_tokens * experts.per_token * weights / (gpu.fp16_flops * shares["linear_flops"])
+    )
     return round(1e6 * max(read_s, compute_s), 3)
 
 
 def add_states(found: Imported, tables: Tables) -> None:
-    """Gated delta nets, found by the bytes of their state; the states of others are read and written by a roofline."""
+    """Gated delta nets, found by the bytes of their state; the states of others are read and
+    written by a roofline.
+    """
     states = found.model.states
     assert states is not None
     of_a_sequence = states.state_bytes or states.num_tokens * found.model.slot_bytes
@@ -90,17 +123,28 @@ def add_states(found: Imported, tables: Tables) -> None:
     if rows is not None:
         key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
         values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
-        rows = rows[(rows["d_model"] == found.model.hidden_size) & (values * found.model.dtype_bytes == bytes_here)]
+        rows = rows[
+            (rows["d_model"] == found.model.hidden_size)
+            & (values * found.model.dtype_bytes == bytes_here)
+        ]
     if rows is not None and len(rows):
-        kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)["latency"].median()
-        whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(["sum", "count"])
-        whole = whole[whole["count"] == 2].rename(columns={"sum": "latency"})  # convolution and recurrence
+        kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)[
+            "latency"
+        ].median()
+        whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(
+            ["sum", "count"]
+        )
+        whole = whole[whole["count"] == 2].rename(
+            columns={"sum": "latency"}
+        )  # convolution and recurrence
         decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
         decodes = points_by(decode, "batch_size")
         prefills = points_by(prefill.assign(past=0), "batch_size", "seq_len", "past")
         note = "gated delta net: convolution and recurrence"
     else:
-        us = round((1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(found).memory_bandwidth, 3)
+        us = round(
+            (1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(found).memory_bandwidth, 3
+        )
         decodes = [[n, n * us] for n in (1, 1024)]
         prefills = [[1, new, 0, us] for new in (1, found.model.max_len)]
         found.not_measured["state"] = "roofline"
@@ -111,5 +155,7 @@ def add_states(found: Imported, tables: Tables) -> None:
 
 def _sheet(found: Imported) -> GpuSpec:
     if found.gpu is None:
-        raise InputError(f"no data sheet of {found.device}, which a roofline needs; name one by --gpu")
+        raise InputError(
+            f"no data sheet of {found.device}, which a roofline needs; name one by --gpu"
+        )
     return found.gpu

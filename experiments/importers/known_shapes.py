@@ -20,23 +20,33 @@ ALIASES = {
     "meta-llama-3-8b": ("llama-3-8b", 8192),
     "llama-3.1-70b-instruct": ("llama-3-70b", 131_072),
 }
-OTHER_DEVICES = {"rtx pro 6000 blackwell": "rtx-pro-6000", "a100 80gb": "a100-80gb"}  # more names than in data sheets
+OTHER_DEVICES = {
+    "rtx pro 6000 blackwell": "rtx-pro-6000",
+    "a100 80gb": "a100-80gb",
+}  # more names than in data sheets
 
 
 def model_named(name: str) -> ModelSpec:
-    """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or model file."""
+    """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or
+    model file.
+    """
     if Path(name).is_file():
         return model_of(Path(name))
     short, known, max_len = known_name(name)
     if known not in model_names():
         listed = ", ".join(model_names())
-        raise InputError(f"--model {name}: not the path of a config.json, and none of {listed}; give the path of one")
+        raise InputError(
+            f"--model {name}: not the path of a config.json, and none of {listed}; give the path "
+            f"of one"
+        )
     spec = read_model(known)
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it, and the longest sequence where it is another."""
+    """A name that others use, without its owner; ours for it, and the longest sequence where it is
+    another.
+    """
     short = name.rpartition("/")[2].lower()
     return short, *ALIASES.get(short, (short, None))
 
@@ -47,27 +57,45 @@ def gpu_named(name: str) -> GpuSpec:
         return read(GpuSpec, read_json(name), "gpu")
     known = sorted(files_of("gpu"))
     if name not in known:
-        raise InputError(f"no data sheet of GPU {name!r}; choose from {', '.join(known)}, or give a JSON file")
+        raise InputError(
+            f"no data sheet of GPU {name!r}; choose from {', '.join(known)}, or give a JSON file"
+        )
     return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or the one its driver gives it, None where the config tree has none."""
-    sheets = {name: yaml.safe_load(path.read_text(encoding="utf-8")) for name, path in files_of("gpu").items()}
-    names = {str(sheet["device"]).lower(): name for name, sheet in sheets.items() if sheet.get("device")}
+    """The data sheet of a device by our name or the one its driver gives it, None where the config
+    tree has none.
+    """
+    sheets = {
+        name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for name, path in files_of("gpu").items()
+    }
+    names = {
+        str(sheet["device"]).lower(): name for name, sheet in sheets.items() if sheet.get("device")
+    }
     found = device if device in sheets else names.get(device.lower())
-    found = found or next((name for part, name in OTHER_DEVICES.items() if part in device.lower()), None)
+    found = found or next(
+        (name for part, name in OTHER_DEVICES.items() if part in device.lower()), None
+    )
     return gpu_named(found) if found else None
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
-    """The data sheet that is asked for, else the device's own, None where nobody has one: of no other device."""
+    """The data sheet that is asked for, else the device's own, None where nobody has one: of no
+    other device.
+    """
     known = gpu_of_device(device)
     if name is None:
         return known
     gpu = gpu_named(name)
-    is_other = gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
+    is_other = (
+        gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
+    )
     if is_other:
-        raise InputError(f"{source}: was measured on {device}, which is not --gpu {name}; leave it out (cost=auto "
-                         "derives a profile's times for another GPU)")  # fmt: skip
+        raise InputError(
+            f"{source}: was measured on {device}, which is not --gpu {name}; leave it out "
+            f"(cost=auto "
+            "derives a profile's times for another GPU)"
+        )
     return gpu

@@ -1,4 +1,6 @@
-"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder a degree."""
+"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder
+a degree.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +22,22 @@ NAME = "LLMServingSim"
 OPTIONAL = "qk_norm"  # Qwen3's
 ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 BEYOND = "beyond it the last line continues"
-SKEW_LABELS = ("kp_label", "n_label", "skew_rate_label", "kv_big_label")  # of bins, by their upper edges
+SKEW_LABELS = (
+    "kp_label",
+    "n_label",
+    "skew_rate_label",
+    "kv_big_label",
+)  # of bins, by their upper edges
 UNIT = {"": 1, "%": 1, "k": 1024}
 SKEW_RATIO = 4.0  # its profiler's long lengths over its short ones, where meta.yaml does not say
 TILE = 16  # rows of the smallest tile of a matrix product on tensor cores
-GRAPHS = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]  # what vLLM captures by default, where it may take 512
+GRAPHS = [
+    1,
+    2,
+    4,
+    *range(8, 256, 8),
+    *range(256, 513, 16),
+]  # what vLLM captures by default, where it may take 512
 
 
 def is_here(folder: Path) -> bool:
@@ -39,7 +52,11 @@ def read(folder: Path, requested: Requested) -> Imported:
     if degree not in degrees:
         known = ", ".join(map(str, sorted(degrees)))
         raise InputError(f"{folder}: has the degrees {known} (choose one with --tensor-parallel)")
-    paths = [place / name for place in (folder, folder.parent) for name in ("meta.yaml", "profile_meta.yaml")]
+    paths = [
+        place / name
+        for place in (folder, folder.parent)
+        for name in ("meta.yaml", "profile_meta.yaml")
+    ]
     path = next((path for path in paths if path.is_file()), None)
     whole = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
     here, meta = degrees[degree], whole if isinstance(whole, dict) else {}
@@ -76,7 +93,9 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
-    """The model that is asked for by name, else the one that meta.yaml says: no other shape than that one's."""
+    """The model that is asked for by name, else the one that meta.yaml says: no other shape than
+    that one's.
+    """
     reported = str(meta.get("model") or "")
     name = requested.model or reported
     if not name:
@@ -86,7 +105,8 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
         theirs = model_named(reported)
         if replace(theirs, name=model.name, max_len=model.max_len) != model:
             raise InputError(
-                f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; leave it out"
+                f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; "
+                f"leave it out"
             )
     return model
 
@@ -95,7 +115,10 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for line, (layer, number, us) in enumerate(_timed(path, count, names=["layer"]), start=2):
         if found.setdefault(layer, {}).setdefault(number, us) != us:
-            raise InputError(f"{path}, line {line}: another time of {layer} at {number} {count} stands above; keep one")
+            raise InputError(
+                f"{path}, line {line}: another time of {layer} at {number} {count} stands above; "
+                f"keep one"
+            )
     return found
 
 
@@ -104,19 +127,30 @@ def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tupl
     columns = read_table(str(path), [*names, *counts, "time_us"])
     times = seconds(str(path), "time_us", columns["time_us"], "a time of at least 0", least=0)
     return zip(
-        *map(columns.get, names), *(_counts(path, name, columns) for name in counts), times.tolist(), strict=True
+        *map(columns.get, names),
+        *(_counts(path, name, columns) for name in counts),
+        times.tolist(),
+        strict=True,
     )
 
 
 def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int]:
-    return whole_numbers(str(path), name, columns[name], "a whole number of at least 0", least=0).tolist()
+    return whole_numbers(
+        str(path), name, columns[name], "a whole number of at least 0", least=0
+    ).tolist()
 
 
 def _add_summed(
-    found: Imported, section: str, path: Path, layers: Mapping[str, dict[int, float]], stairs: bool = False
+    found: Imported,
+    section: str,
+    path: Path,
+    layers: Mapping[str, dict[int, float]],
+    stairs: bool = False,
 ) -> None:
-    """A section of layers together, each as often as it runs, at the counts that all have. stairs: points no further
-    apart than a tile show every stair of the tiles; others are read along a line."""
+    """A section of layers together, each as often as it runs, at the counts that all have. stairs:
+    points no further apart than a tile show every stair of the tiles; others are read along a
+    line.
+    """
     named = source(found.source)["layers"][section].items()
     times = {name: n for name, n in named if name in layers or name != OPTIONAL}
     absent = [name for name in times if name not in layers]
@@ -124,10 +158,17 @@ def _add_summed(
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
     counts, more = sorted(set.intersection(*(set(layers[name]) for name in times))), {}
     if stairs and all(high - low <= TILE for low, high in pairwise(counts)):
-        found.notes.append(f"{section}: between points it takes what the next one takes (tiles of matrix products)")
+        found.notes.append(
+            f"{section}: between points it takes what the next one takes (tiles of matrix products)"
+        )
         more = {"between": "next"}
     points = [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
-    found.add(section, points, " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items()), **more)
+    found.add(
+        section,
+        points,
+        " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items()),
+        **more,
+    )
 
 
 def _add_layers(found: Imported, here: Path) -> None:
@@ -144,7 +185,9 @@ def _add_layers(found: Imported, here: Path) -> None:
 
 
 def _add_attention(found: Imported, here: Path) -> None:
-    """Decodes alone go by total context, the token that they write included; the rest is the mixed table."""
+    """Decodes alone go by total context, the token that they write included; the rest is the mixed
+    table.
+    """
     path = _csv(here, "attention")
     decodes, mixed = [], []
     for new, past, seqs, kv, us in _timed(path, *ATTENTION):
@@ -158,32 +201,55 @@ def _add_attention(found: Imported, here: Path) -> None:
     includes = ["cache_write"]
     whole = "equal lengths; vLLM's attention layer, cache write included"
     found.add("decode_attention", decodes, whole, includes=includes)
-    found.add("mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes)
+    found.add(
+        "mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes
+    )
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
-    found.notes.append(f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; {BEYOND}")
+    found.notes.append(
+        f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; "
+        f"{BEYOND}"
+    )
     longest = found.model.max_len
     if longest > length:
-        found.notes.append(f"outside the grid: contexts up to the model's {longest:,}, {longest / length:.1f} x as far")
+        found.notes.append(
+            f"outside the grid: contexts up to the model's {longest:,}, {longest / length:.1f} x "
+            f"as far"
+        )
 
 
 def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
-    """What unequal lengths add, by bins. It measured batches of two lengths, the long ones `skew_rep` times the short
-    ones; its skew is the share s of long ones, so that their mean is (1 + (skew_rep - 1) s) / skew_rep of the longest.
-    Its shares are quotients of small differences; those below 0 or above 1 are noise, for a batch takes no less than
-    one of equal lengths with as many tokens, and no more than if all were as long as the longest."""
+    """What unequal lengths add, by bins. It measured batches of two lengths, the long ones
+    `skew_rep` times the short ones; its skew is the share s of long ones, so that their mean is (1
+    + (skew_rep - 1) s) / skew_rep of the longest. Its shares are quotients of small differences;
+    those below 0 or above 1 are noise, for a batch takes no less than one of equal lengths with as
+    many tokens, and no more than if all were as long as the longest.
+    """
     path, fit = plain_or_packed(here / "skew_fit.csv"), meta.get("skew_fit") or {}
     own = fit.get("per_tp") or {}
     if path is None or not fit.get("enabled", own):
-        why = "missing: skew_fit.csv" if path is None else "skew_fit.csv is left out, as meta.yaml does not enable it"
+        why = (
+            "missing: skew_fit.csv"
+            if path is None
+            else "skew_fit.csv is left out, as meta.yaml does not enable it"
+        )
         found.notes.append(f"{why}; batches of unequal lengths take what those of equal ones take")
         return
     columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
     ratio = float((meta.get("skew_profile", {}).get("grid") or {}).get("skew_rep", SKEW_RATIO))
     shares = seconds(str(path), "alpha", columns["alpha"], "a share")
-    edges = zip(*([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True)
+    edges = zip(
+        *([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True
+    )
     rows = zip(_counts(path, "pc", columns), edges, shares.tolist(), strict=True)
     points = [
-        [pc, past, seqs, round(100 * (1 + (ratio - 1) * skew / 100) / ratio), longest, min(1.0, max(0.0, share))]
+        [
+            pc,
+            past,
+            seqs,
+            round(100 * (1 + (ratio - 1) * skew / 100) / ratio),
+            longest,
+            min(1.0, max(0.0, share)),
+        ]
         for pc, (past, seqs, skew, longest), share in rows
     ]
     default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
@@ -195,15 +261,20 @@ def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: i
     outside = sum(not 0 <= share <= 1 for share in shares)
     found.notes += [
         f"unequal lengths: {len(points):,} measured bins; any other has {known}",
-        f"unequal lengths: {outside:,} of the bins lie outside 0 to 1, which is noise, and were cut there",
+        f"unequal lengths: {outside:,} of the bins lie outside 0 to 1, which is noise, and were "
+        f"cut there",
     ]
 
 
 def _edge(path: Path, label: str) -> int:
-    """The upper edge of a bin; one above the last edge (`sr>70%`) ends at 100 percent or goes on at the top."""
+    """The upper edge of a bin; one above the last edge (`sr>70%`) ends at 100 percent or goes on at
+    the top.
+    """
     match = re.fullmatch(r"\w+?(<=|>|=)(\d+)([%k]?)", label)
     if match is None:
-        raise InputError(f"{path}: {label!r} is not the label of a bin such as n<=128 or kvB<=16k; mend the file")
+        raise InputError(
+            f"{path}: {label!r} is not the label of a bin such as n<=128 or kvB<=16k; mend the file"
+        )
     sign, number, unit = match.groups()
     if sign == ">":
         return 100 if unit == "%" else 2**31 - 1

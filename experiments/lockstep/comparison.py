@@ -1,4 +1,6 @@
-"""Two schedulers side by side on one workload, which may be random: the equal iterations and the first other one."""
+"""Two schedulers side by side on one workload, which may be random: the equal iterations and the
+first other one.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +17,27 @@ ITERATION_PS = PS // 100
 
 
 class Iteration(NamedTuple):
-    """tokens: how many tokens of which request are computed. preempted: who lost the slots since the iteration before.
-    now_ps: when the iteration begins."""
+    """tokens: how many tokens of which request are computed. preempted: who lost the slots since
+    the iteration before. now_ps: when the iteration begins.
+    """
 
     now_ps: int
     tokens: Mapping[int, int]
     preempted: tuple[int, ...]
 
     def decides_as(self, other: "Iteration | None") -> bool:
-        """Whether both compute the same tokens of the same requests and preempt the same ones, in any order."""
-        return other is not None and (self.tokens, sorted(self.preempted)) == (other.tokens, sorted(other.preempted))
+        """Whether both compute the same tokens of the same requests and preempt the same ones, in
+        any order.
+        """
+        return other is not None and (self.tokens, sorted(self.preempted)) == (
+            other.tokens,
+            sorted(other.preempted),
+        )
 
     def __str__(self) -> str:
-        tokens = ", ".join(f"{request_id}: {count}" for request_id, count in sorted(self.tokens.items()))
+        tokens = ", ".join(
+            f"{request_id}: {count}" for request_id, count in sorted(self.tokens.items())
+        )
         preempted = f"; preempted {', '.join(map(str, self.preempted))}" if self.preempted else ""
         return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{preempted}"
 
@@ -38,7 +48,9 @@ class Side(Protocol):
     name: str
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended. Once for each side."""
+        """Every iteration that computes something, until all requests have ended. Once for each
+        side.
+        """
 
     def state(self) -> list[str]:
         """Its requests and its pool now, in lines that people read."""
@@ -49,8 +61,10 @@ Sides = tuple[Side, Side]
 
 @dataclass(slots=True)
 class Comparison:
-    """num_iterations: of the longer side. first: the number of the first iteration that differs, None where none does.
-    difference: lines on both sides' decision and state there. preemptions: of each side."""
+    """num_iterations: of the longer side. first: the number of the first iteration that differs,
+    None where none does. difference: lines on both sides' decision and state there. preemptions: of
+    each side.
+    """
 
     num_iterations: int
     num_equal: int
@@ -59,21 +73,28 @@ class Comparison:
     difference: list[str]
 
 
-def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_the_end: bool = True) -> Comparison:
-    """Serve the requests, in order of arrival, on both sides, each iteration taking iteration_ps. Iterations are
-    compared by number: which tokens of which requests, and who was preempted before them. Unless to_the_end, the first
-    difference ends it."""
+def compare(
+    sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_the_end: bool = True
+) -> Comparison:
+    """Serve the requests, in order of arrival, on both sides, each iteration taking iteration_ps.
+    Iterations are compared by number: which tokens of which requests, and who was preempted before
+    them. Unless to_the_end, the first difference ends it.
+    """
     found = Comparison(0, 0, [0, 0], None, [])
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
         same = pair[0] is not None and pair[0].decides_as(pair[1])
         if not same and found.first is None:
             found.first = found.num_iterations
             for side, one in zip(sides, pair, strict=True):
-                found.difference += [f"  {side.name}: {one or 'has ended'}", *(f"    {line}" for line in side.state())]
+                found.difference += [
+                    f"  {side.name}: {one or 'has ended'}",
+                    *(f"    {line}" for line in side.state()),
+                ]
         found.num_iterations += 1
         found.num_equal += same
         found.preemptions = [
-            n + len(one.preempted) if one else n for n, one in zip(found.preemptions, pair, strict=True)
+            n + len(one.preempted) if one else n
+            for n, one in zip(found.preemptions, pair, strict=True)
         ]
         if not same and not to_the_end:
             break
@@ -82,15 +103,26 @@ def compare(sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_
 
 def report(sides: Sides, found: Comparison) -> list[str]:
     """How many iterations are equal, and the first that is not, with both sides' state."""
-    preemptions = " and ".join(f"{n:,} ({side.name})" for n, side in zip(found.preemptions, sides, strict=True))
-    head = f"{found.num_equal:,} of {found.num_iterations:,} iterations are equal; preemptions {preemptions}"
-    return [head] if found.first is None else [
-        head, f"first difference: iteration {found.first + 1:,}", *found.difference
-    ]  # fmt: skip
+    preemptions = " and ".join(
+        f"{n:,} ({side.name})" for n, side in zip(found.preemptions, sides, strict=True)
+    )
+    head = (
+        f"{found.num_equal:,} of {found.num_iterations:,} iterations are equal; preemptions "
+        f"{preemptions}"
+    )
+    return (
+        [head]
+        if found.first is None
+        else [head, f"first difference: iteration {found.first + 1:,}", *found.difference]
+    )
 
 
-def shortest(make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int) -> list[Request]:
-    """The fewest and smallest of the requests that MAX_TRIES tries find and that still show a difference."""
+def shortest(
+    make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int
+) -> list[Request]:
+    """The fewest and smallest of the requests that MAX_TRIES tries find and that still show a
+    difference.
+    """
 
     return search.shortest(
         list(requests),
@@ -101,7 +133,9 @@ def shortest(make: Callable[[], Sides], requests: Sequence[Request], iteration_p
 
 
 def smaller(requests: list[Request]) -> Iterator[list[Request]]:
-    """The same requests but for some, the longest runs first; then with one earlier arrival or one length shorter."""
+    """The same requests but for some, the longest runs first; then with one earlier arrival or one
+    length shorter.
+    """
     yield from search.without_runs(requests)
     for i, request in enumerate(requests):
         before = requests[i - 1].arrival_ps if i else 0
@@ -117,17 +151,26 @@ def smaller(requests: list[Request]) -> Iterator[list[Request]]:
 
 
 def workload(requests: Sequence[Request]) -> Iterator[str]:
-    """Requests as lines: when, how long, and what they contain where somebody else could ask for it."""
+    """Requests as lines: when, how long, and what they contain where somebody else could ask for
+    it.
+    """
     for one in requests:
         ids = one.prompt_ids
-        contents = "" if ids is None else f", content {list(ids[:MAX_IDS])}{' ...' if len(ids) > MAX_IDS else ''}"
+        contents = (
+            ""
+            if ids is None
+            else f", content {list(ids[:MAX_IDS])}{' ...' if len(ids) > MAX_IDS else ''}"
+        )
         yield (
-            f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens in, "
+            f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens "
+            f"in, "
             f"{one.output_len} out{contents}"
         )
 
 
-def draw(random: Random, base: Sequence[str], num_requests: int) -> tuple[tuple[str, ...], list[Request]]:
+def draw(
+    random: Random, base: Sequence[str], num_requests: int
+) -> tuple[tuple[str, ...], list[Request]]:
     """The words of a configuration on top of `base`, and requests that keep its pool full."""
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
@@ -151,13 +194,19 @@ def draw(random: Random, base: Sequence[str], num_requests: int) -> tuple[tuple[
         f"scheduler.long_prefill_token_threshold={random.choice([0, 0, 0, 8, 50])}",
         f"scheduler.scheduler_reserve_full_isl={'true' if random.random() < 0.7 else 'false'}",
         f"scheduler.enable_chunked_prefill={'true' if chunked else 'false'}",
-        *((f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",) if is_async else ()),
+        *(
+            (f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",)
+            if is_async
+            else ()
+        ),
     )
     return words, requests(random, num_requests, longest, caches)
 
 
 def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:
-    """Requests of at most `longest` tokens, in bursts; where contents count, most go on with one of few stories."""
+    """Requests of at most `longest` tokens, in bursts; where contents count, most go on with one of
+    few stories.
+    """
     now_ps, made = 0, list[Request]()
     stories = [[random.randrange(10**6) for _ in range(longest)] for _ in range(4)]
     mean_gap = random.choice([0.5, 3, 12]) * ITERATION_PS

@@ -1,4 +1,6 @@
-"""Generated histories of vLLM's KV cache manager, checked against the clauses of our contract that apply to it."""
+"""Generated histories of vLLM's KV cache manager, checked against the clauses of our contract that
+apply to it.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,9 +19,10 @@ STORIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story, for its first
-    chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated; free: it ends; preempt: it loses
-    its blocks and asks for all its tokens again."""
+    """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story,
+    for its first chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated;
+    free: it ends; preempt: it loses its blocks and asks for all its tokens again.
+    """
 
     verb: str
     pick: int = 0
@@ -49,7 +52,9 @@ class History:
             self.manager.free(request)
         self.requests.clear()
         num_free = self.pool.get_num_free_blocks()
-        require(4, num_free == self.pool.num_gpu_blocks - 1, "blocks are missing after all is freed")
+        require(
+            4, num_free == self.pool.num_gpu_blocks - 1, "blocks are missing after all is freed"
+        )
         return answers
 
     def _carry_out(self, call: Call) -> tuple[Any, ...]:
@@ -58,7 +63,9 @@ class History:
             shared, story = min(call.shared, call.num_tokens), 10_000 * (1 + call.pick % STORIES)
             own = [10**6 * self.serial + k for k in range(call.num_tokens - shared)]
             tokens = [*range(story, story + shared), *own]
-            return self._admit(vllm.make_request(self.serial, tokens, MAX_LEN, None, self.hasher), call.num_tokens)
+            return self._admit(
+                vllm.make_request(self.serial, tokens, MAX_LEN, None, self.hasher), call.num_tokens
+            )
         if not self.requests:
             return ()
         request = self.requests[call.pick % len(self.requests)]
@@ -78,8 +85,12 @@ class History:
         for group, blocks in enumerate(found.get_block_ids()):
             for i, block in enumerate(blocks):
                 tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
-                stores = self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
-                require(8, stores, f"block {block} is found and does not store the tokens asked for")
+                stores = (
+                    self.pool.blocks[block].is_null or self.contents.get((group, block)) == tokens
+                )
+                require(
+                    8, stores, f"block {block} is found and does not store the tokens asked for"
+                )
         new = min(max(chunk, 1), request.num_tokens - num_found)
         return self._allocate(request, new, num_found, found)
 
@@ -95,7 +106,11 @@ class History:
         before = self._seen()
         granted = self.manager.allocate_slots(request, new, num_found, found)
         if granted is None:
-            require(1, self.windows != (None,) or self._seen() == before, "a refusal has changed something")
+            require(
+                1,
+                self.windows != (None,) or self._seen() == before,
+                "a refusal has changed something",
+            )
             again = self.manager.allocate_slots(request, new, num_found, found)
             require(2, again is None, "a refusal was not given again")
             return (None,)
@@ -113,7 +128,11 @@ class History:
             for i in range(start // BLOCK, -(-stop // BLOCK)):
                 block = self.pool.blocks[table[i]]
                 require(5, not block.is_null, f"token {i * BLOCK} is written to the null block")
-                require(5, block.ref_cnt == 1, f"block {table[i]} is written while {block.ref_cnt} hold it")
+                require(
+                    5,
+                    block.ref_cnt == 1,
+                    f"block {table[i]} is written while {block.ref_cnt} hold it",
+                )
                 self.contents[group, table[i]] = tuple(tokens[: min(stop, (i + 1) * BLOCK)])
 
     def _check(self) -> None:
@@ -122,7 +141,11 @@ class History:
         held = Counter(block for table in tables for block in table if block != null)
         free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
         every = sorted([*free, *held, null]) == list(range(self.pool.num_gpu_blocks))
-        require(4, every and len(free) == self.pool.get_num_free_blocks(), "blocks were lost, or are free and held")
+        require(
+            4,
+            every and len(free) == self.pool.get_num_free_blocks(),
+            "blocks were lost, or are free and held",
+        )
         for block, count in held.items():
             counted = self.pool.blocks[block].ref_cnt
             require(4, counted == count, f"block {block} is counted {counted} times")
@@ -144,7 +167,9 @@ def make_manager(num_blocks: int, windows: tuple[int | None, ...]) -> Any:
 
     options = {"hash_block_size": BLOCK, "scheduler_block_size": BLOCK, "enable_caching": True}
     known = signature(KVCacheManager).parameters
-    return KVCacheManager(config, MAX_LEN, **{name: value for name, value in options.items() if name in known})
+    return KVCacheManager(
+        config, MAX_LEN, **{name: value for name, value in options.items() if name in known}
+    )
 
 
 def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
@@ -154,11 +179,20 @@ def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
     for _ in range(random.randint(1, 40)):
         verb = random.choice(["allocate", "allocate", "grow", "grow", "grow", "free", "preempt"])
         number = random.choice([1, random.randint(1, 12), random.randint(1, MAX_LEN // 2)])
-        calls.append(Call(verb, random.randrange(6), number, random.choice([0, number, random.randint(0, number)])))
+        calls.append(
+            Call(
+                verb,
+                random.randrange(6),
+                number,
+                random.choice([0, number, random.randint(0, number)]),
+            )
+        )
     return random.choice([8, 20, 60]) * len(windows), windows, calls
 
 
-def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> ClauseBroken | None:
+def broken_by(
+    num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]
+) -> ClauseBroken | None:
     """What the calls break; they are carried out twice, for clause 9."""
     try:
         if History(num_blocks, windows).run(calls) != History(num_blocks, windows).run(calls):
@@ -171,7 +205,9 @@ def broken_by(num_blocks: int, windows: tuple[int | None, ...], calls: list[Call
 
 
 def check_histories(count: int, seed: int) -> list[str]:
-    """Lines: how many histories there were, and for the first that breaks a clause the shortest calls that do."""
+    """Lines: how many histories there were, and for the first that breaks a clause the shortest
+    calls that do.
+    """
     release = vllm.installed_release()
     for number in range(count):
         num_blocks, windows, calls = draw(Random(f"{seed}/{number}"))
@@ -179,10 +215,15 @@ def check_histories(count: int, seed: int) -> list[str]:
         if broken is not None:
             calls = shortest(calls, partial(_breaks, broken.clause, num_blocks, windows))
             head = f"history {number + 1:,}: {broken_by(num_blocks, windows, calls)}"
-            return [f"{head}; {num_blocks} blocks, groups {windows}", *(f"    {call}" for call in calls)]
+            return [
+                f"{head}; {num_blocks} blocks, groups {windows}",
+                *(f"    {call}" for call in calls),
+            ]
     return [f"vllm {release}: {count:,} histories of its KV cache manager break no clause"]
 
 
-def _breaks(clause: int, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]) -> bool:
+def _breaks(
+    clause: int, num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]
+) -> bool:
     broken = broken_by(num_blocks, windows, calls)
     return broken is not None and broken.clause == clause

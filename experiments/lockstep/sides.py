@@ -1,4 +1,6 @@
-"""Our scheduler and vLLM's on a clock of constant iterations, each driven as its engine drives it."""
+"""Our scheduler and vLLM's on a clock of constant iterations, each driven as its engine drives
+it.
+"""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,14 +41,21 @@ class Ours:
                 self.scheduler.add(arriving.popleft().incoming)
             stale = [group for group in self.scheduler.state.ended if group.batch is not None]
             plan = self.scheduler.plan()
-            preempted += [group.request.request_id for group in (*plan.preempted, *plan.ended_early)]
+            preempted += [
+                group.request.request_id for group in (*plan.preempted, *plan.ended_early)
+            ]
             if plan:
                 yield Iteration(now_ps, self._tokens(plan, stale), tuple(preempted))
                 preempted = []
-                self.outputs.follow(plan, self.scheduler.commit(plan, 1, self.outputs.results(plan, 1)))
+                self.outputs.follow(
+                    plan, self.scheduler.commit(plan, 1, self.outputs.results(plan, 1))
+                )
                 now_ps += iteration_ps
             elif self.scheduler.state.waiting or plan.rejected:
-                raise PlugInError(f"{self.scheduler.state.waiting or plan.rejected}: is refused though nothing runs")
+                raise PlugInError(
+                    f"{self.scheduler.state.waiting or plan.rejected}: is refused though nothing "
+                    f"runs"
+                )
             elif arriving:
                 now_ps = arriving[0].arrival_ps
             else:
@@ -60,15 +69,25 @@ class Ours:
         for group in state.running.values():
             seq = group.sequences[0]
             blocks = len(policy.table(seq))
-            lines.append(f"running {group.request.request_id}: {seq.num_stored} stored, {blocks} blocks")
-        waiting = (f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting)
+            lines.append(
+                f"running {group.request.request_id}: {seq.num_stored} stored, {blocks} blocks"
+            )
+        waiting = (
+            f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting
+        )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
     def _tokens(self, plan: Plan, stale: list[SequenceGroup]) -> dict[int, int]:
-        """Tokens by request; those of `stale` may have taken one step more and have left the batch since."""
-        tokens = Counter({seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {})
+        """Tokens by request; those of `stale` may have taken one step more and have left the batch
+        since.
+        """
+        tokens = Counter(
+            {seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {}
+        )
         if plan.decode_seqs > len(tokens):
-            tokens |= {group.request.request_id: 1 for group in stale if group not in plan.ended_early}
+            tokens |= {
+                group.request.request_id: 1 for group in stale if group not in plan.ended_early
+            }
         for chunk in plan.chunks:
             tokens[chunk.group.request.request_id] += chunk.new
         return tokens
@@ -77,13 +96,19 @@ class Ours:
 def served(setup: Setup) -> tuple[list[Request], int]:
     """The requests that are not turned away on arrival, in order of arrival, and how many are."""
     if isinstance(setup.workload, SessionWorkload):
-        raise InputError("arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)")
+        raise InputError(
+            "arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)"
+        )
     policy, requests = setup.scheduler.policy, list(setup.workload)
     taken = [
-        one for one in requests if one.final_len <= min(setup.model.max_len, policy.max_seq_len(one.prompt_len, 1))
+        one
+        for one in requests
+        if one.final_len <= min(setup.model.max_len, policy.max_seq_len(one.prompt_len, 1))
     ]
     if not taken:
-        raise InputError("the workload: has no request that fits the pool (a larger server.num_blocks)")
+        raise InputError(
+            "the workload: has no request that fits the pool (a larger server.num_blocks)"
+        )
     return taken, len(requests) - len(taken)
 
 
@@ -102,9 +127,11 @@ class Theirs:
         self._preempted: list[int] = []
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended. `planned` holds what was scheduled
-        and has not ended: under asynchronous scheduling the next one is made when one begins, else when it has ended.
-        What is planned while another runs begins when that one ends."""
+        """Every iteration that computes something, until all requests have ended. `planned` holds
+        what was scheduled and has not ended: under asynchronous scheduling the next one is made
+        when one begins, else when it has ended. What is planned while another runs begins when that
+        one ends.
+        """
         arriving, now_ps, planned = deque(requests), 0, deque[Any]()
         depth = 2 if self.options.asynchronous else 1
         while True:
@@ -114,12 +141,20 @@ class Theirs:
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
                 tokens, scheduled = output.num_scheduled_tokens, self.scheduler.requests
-                # An iteration brings an output token but to those that have a chunk of the prompt before them.
-                planned.append((output, {name for name in tokens if not scheduled[name].is_prefill_chunk}))
+                # An iteration brings an output token but to those that have a chunk of the prompt
+                # before them.
+                planned.append(
+                    (output, {name for name in tokens if not scheduled[name].is_prefill_chunk})
+                )
                 if output.total_num_scheduled_tokens:
-                    begins_ps, preempted = now_ps + iteration_ps * (len(planned) - 1), tuple(self._preempted)
+                    begins_ps, preempted = (
+                        now_ps + iteration_ps * (len(planned) - 1),
+                        tuple(self._preempted),
+                    )
                     self._preempted = []
-                    yield Iteration(begins_ps, {int(name): n for name, n in tokens.items()}, preempted)
+                    yield Iteration(
+                        begins_ps, {int(name): n for name, n in tokens.items()}, preempted
+                    )
                     if len(planned) < depth:
                         continue
             if planned:
@@ -137,8 +172,14 @@ class Theirs:
         lines = [f"{manager.block_pool.get_num_free_blocks()} blocks are not held"]
         for request in self.scheduler.running:
             blocks = len(manager.get_block_ids(request.request_id)[0])
-            lines.append(f"running {request.request_id}: {request.num_computed_tokens} scheduled, {blocks} blocks")
-        waiting = (f"{request.request_id} ({request.num_tokens} tokens)" for request in self.scheduler.waiting)
+            lines.append(
+                f"running {request.request_id}: {request.num_computed_tokens} scheduled, {blocks} "
+                f"blocks"
+            )
+        waiting = (
+            f"{request.request_id} ({request.num_tokens} tokens)"
+            for request in self.scheduler.waiting
+        )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
 
     def _add(self, request: Request) -> None:
@@ -146,7 +187,9 @@ class Theirs:
         most = request.output_len if self.options.ignore_eos else self.options.max_model_len
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
-        self.scheduler.add_request(vllm.make_request(request.request_id, tokens, most, stop, self._hasher))
+        self.scheduler.add_request(
+            vllm.make_request(request.request_id, tokens, most, stop, self._hasher)
+        )
 
     def _prompt(self, request: Request) -> list[int]:
         """Equal tokens for equal contents, new ones for contents that no other request has."""
@@ -171,10 +214,13 @@ class Theirs:
         return STOP if stops else next(self._new)
 
 
-def sides_of(overrides: Sequence[str], requests: list[Request] | None) -> tuple[Callable[[], Sides], Setup]:
-    """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one setup of ours.
-    `requests` take the place of the configured trace and arrivals. Raises InputError where vLLM has no such option, or
-    is not installed."""
+def sides_of(
+    overrides: Sequence[str], requests: list[Request] | None
+) -> tuple[Callable[[], Sides], Setup]:
+    """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one
+    setup of ours. `requests` take the place of the configured trace and arrivals. Raises InputError
+    where vLLM has no such option, or is not installed.
+    """
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)
     options = options_of(setup)

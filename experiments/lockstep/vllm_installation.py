@@ -1,4 +1,6 @@
-"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's weights."""
+"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's
+weights.
+"""
 
 import json
 import logging
@@ -19,21 +21,36 @@ from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 HOW = (
-    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 (or a later release; "
+    "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
+    "(or a later release; "
     "install also the packages that an import error names)"
 )
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 64,
-    "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 1, "vocab_size": 128,
-    "torch_dtype": "float16", "rms_norm_eps": 1e-5,
-}  # fmt: skip
-SCHEDULER = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "enable_chunked_prefill",
-             "scheduler_reserve_full_isl")  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 128,
+    "torch_dtype": "float16",
+    "rms_norm_eps": 1e-5,
+}
+SCHEDULER = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "long_prefill_token_threshold",
+    "enable_chunked_prefill",
+    "scheduler_reserve_full_isl",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The names are vLLM's where it has one. num_blocks counts its null block; caches: enable_prefix_caching."""
+    """The names are vLLM's where it has one. num_blocks counts its null block; caches:
+    enable_prefix_caching.
+    """
 
     num_blocks: int
     block_size: int
@@ -49,29 +66,54 @@ class Options:
 
 
 def options_of(setup: Setup) -> Options:
-    """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not have."""
+    """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
+    have.
+    """
     config, policy = setup.config, setup.scheduler.policy
     for wrong, text in (
-        (type(setup.scheduler) not in (VllmV1, AsyncVllmV1),
-         f"scheduler={type(setup.scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"),
-        (type(policy) not in (Paged, OutputCaching),
-         f"policy={type(policy).__name__}: vLLM V1 has no such memory (policy=paged or policy=prefix_caching_v1)"),
-        (config.policy.parameters.get("watermark", 0.01) != 0,
-         f"policy.watermark={config.policy.parameters.get('watermark', 0.01):g}: vLLM V1 keeps no share of the pool "
-         "free (policy.watermark=0)"),
-        (type(setup.scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup),
-         f"preemption={type(setup.scheduler.preemption).__name__}: vLLM V1 recomputes (preemption=recompute)"),
-        (config.workload.num_seqs != 1 or config.workload.beam,
-         f"workload.num_seqs={config.workload.num_seqs}: vLLM V1 schedules every sample as a request of its own "
-         "(workload.num_seqs=1)"),
-        (isinstance(policy, OutputCaching) and type(policy._cache.order) is not Lru,
-         "policy.eviction: vLLM V1 evicts what was used least recently (eviction@policy.eviction=lru)"),
-        (setup.workload.rows.registered_prefix != 0,
-         "the trace has a registered prefix: vLLM V1 has none (another trace)"),
-    ):  # fmt: skip
+        (
+            type(setup.scheduler) not in (VllmV1, AsyncVllmV1),
+            f"scheduler={type(setup.scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or "
+            f"scheduler=vllm_v1_async)",
+        ),
+        (
+            type(policy) not in (Paged, OutputCaching),
+            f"policy={type(policy).__name__}: vLLM V1 has no such memory (policy=paged or "
+            f"policy=prefix_caching_v1)",
+        ),
+        (
+            config.policy.parameters.get("watermark", 0.01) != 0,
+            f"policy.watermark={config.policy.parameters.get('watermark', 0.01):g}: vLLM V1 keeps "
+            f"no share of the pool "
+            "free (policy.watermark=0)",
+        ),
+        (
+            type(setup.scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup),
+            f"preemption={type(setup.scheduler.preemption).__name__}: vLLM V1 recomputes "
+            f"(preemption=recompute)",
+        ),
+        (
+            config.workload.num_seqs != 1 or config.workload.beam,
+            f"workload.num_seqs={config.workload.num_seqs}: vLLM V1 schedules every sample as a "
+            f"request of its own "
+            "(workload.num_seqs=1)",
+        ),
+        (
+            isinstance(policy, OutputCaching) and type(policy._cache.order) is not Lru,
+            "policy.eviction: vLLM V1 evicts what was used least recently "
+            "(eviction@policy.eviction=lru)",
+        ),
+        (
+            setup.workload.rows.registered_prefix != 0,
+            "the trace has a registered prefix: vLLM V1 has none (another trace)",
+        ),
+    ):
         if wrong:
             raise InputError(text)
-    parameters, block_size = config.scheduler.parameters, int(config.policy.parameters["block_size"])
+    parameters, block_size = (
+        config.scheduler.parameters,
+        int(config.policy.parameters["block_size"]),
+    )
     return Options(
         num_blocks=setup.pool.num_slots // block_size + 1,
         block_size=block_size,
@@ -91,7 +133,9 @@ def installed_release() -> str:
 
 
 def make_scheduler(options: Options) -> Any:
-    """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks and one group."""
+    """The installation's Scheduler, or its AsyncScheduler, with a pool of options.num_blocks blocks
+    and one group.
+    """
     _import_quietly()
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -107,17 +151,28 @@ def make_scheduler(options: Options) -> Any:
     )
 
 
-def kv_cache_config(num_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)) -> Any:
-    """A KV cache of one group for each of `windows`: tokens of a sliding window, or None for full attention."""
+def kv_cache_config(
+    num_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)
+) -> Any:
+    """A KV cache of one group for each of `windows`: tokens of a sliding window, or None for full
+    attention.
+    """
     _import_quietly()
     import torch
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
 
     shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 16, "dtype": torch.float16}
     groups = [
         KVCacheGroupSpec(
             [f"layer{i}"],
-            FullAttentionSpec(**shape) if window is None else SlidingWindowSpec(**shape, sliding_window=window),
+            FullAttentionSpec(**shape)
+            if window is None
+            else SlidingWindowSpec(**shape, sliding_window=window),
         )
         for i, window in enumerate(windows)
     ]
@@ -144,14 +199,20 @@ def block_hasher(block_size: int) -> Any:
     return get_request_block_hasher(block_size, hash_fn)
 
 
-def make_request(request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any) -> Any:
-    """A request of the installation's; stop_token ends its output, if there is one, else max_tokens does."""
+def make_request(
+    request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any
+) -> Any:
+    """A request of the installation's; stop_token ends its output, if there is one, else max_tokens
+    does.
+    """
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 
     stops = [] if stop_token is None else [stop_token]
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=stops)
-    return Request(str(request_id), tokens, params, None, arrival_time=float(request_id), block_hasher=hasher)
+    return Request(
+        str(request_id), tokens, params, None, arrival_time=float(request_id), block_hasher=hasher
+    )
 
 
 def _import_quietly() -> None:
@@ -175,10 +236,17 @@ def _vllm_config(options: Options) -> Any:
         text = json.dumps({**CONFIG, "max_position_embeddings": options.max_model_len})
         Path(folder, "config.json").write_text(text, encoding="utf-8")
         return VllmConfig(
-            model_config=ModelConfig(folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", **length),
-            scheduler_config=SchedulerConfig(
-                **scheduler, **length, async_scheduling=options.asynchronous, is_encoder_decoder=False
+            model_config=ModelConfig(
+                folder, tokenizer=folder, skip_tokenizer_init=True, dtype="float16", **length
             ),
-            cache_config=CacheConfig(block_size=options.block_size, enable_prefix_caching=options.caches),
+            scheduler_config=SchedulerConfig(
+                **scheduler,
+                **length,
+                async_scheduling=options.asynchronous,
+                is_encoder_decoder=False,
+            ),
+            cache_config=CacheConfig(
+                block_size=options.block_size, enable_prefix_caching=options.caches
+            ),
             device_config=DeviceConfig("cpu"),
         )

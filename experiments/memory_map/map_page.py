@@ -1,12 +1,14 @@
-"""The page of `testbed show-memory`: a run simulated again with a traced policy, and its trace as the page's JSON.
+"""The page of `testbed show-memory`: a run simulated again with a traced policy, and its trace as
+the page's JSON.
 
-Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding, in_transit}. A
-sequence that is not in `seqs` has `step` more tokens and the same table. An entry of `seqs` is [id] where the sequence
-has left, else [id, tokens, kept, device, host, first]: the first `kept` extents of its device table stay, those of
-`device` follow; `host` is its part on the host, and `first` the token at which the table begins. With several KV
-groups, the id is the sequence's times the number of parts, plus the part. pinned, cached, rounding and in_transit are
-{add: extents, drop: extents}; those of tier n below the device have n behind the name. Extents are [start, length, ...]
-in slots.
+Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding,
+in_transit}. A sequence that is not in `seqs` has `step` more tokens and the same table. An entry of
+`seqs` is [id] where the sequence has left, else [id, tokens, kept, device, host, first]: the first
+`kept` extents of its device table stay, those of `device` follow; `host` is its part on the host,
+and `first` the token at which the table begins. With several KV groups, the id is the sequence's
+times the number of parts, plus the part. pinned, cached, rounding and in_transit are {add: extents,
+drop: extents}; those of tier n below the device have n behind the name. Extents are [start, length,
+...] in slots.
 """
 
 import json
@@ -43,8 +45,12 @@ def encode(trace: MemoryTrace) -> str:
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
     """The trace with these frames as plain values."""
     unit = unit_of(trace)
-    extents = [{extent for held in frame.held.values() for extent in held.device} for frame in frames]
-    allocated = [sum(length for _, length in found) for found in extents]  # a shared extent counts once
+    extents = [
+        {extent for held in frame.held.values() for extent in held.device} for frame in frames
+    ]
+    allocated = [
+        sum(length for _, length in found) for found in extents
+    ]  # a shared extent counts once
     empty = Frame(0, 0, {}, (NonSequenceSlots(),) * len(frames[0].pools))
     return {
         "pools": [["device", trace.num_slots // unit], *trace.tiers.items()],
@@ -55,19 +61,36 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "end": trace.end_ps / PS,
         "num_states": trace.num_states,
         "fullest": frames[allocated.index(max(allocated))].start_ps / PS,
-        "requests": {key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()},
-        "owners": {seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()},
-        "frames": [changes(old, new, unit) for old, new in zip([empty, *frames], frames, strict=False)],
+        "requests": {
+            key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()
+        },
+        "owners": {
+            seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()
+        },
+        "frames": [
+            changes(old, new, unit) for old, new in zip([empty, *frames], frames, strict=False)
+        ],
     }
 
 
 def unit_of(trace: MemoryTrace) -> int:
-    """The slots of one layer that are drawn as one: what every token, state and page is a multiple of."""
+    """The slots of one layer that are drawn as one: what every token, state and page is a multiple
+    of.
+    """
     if len(trace.parts) == 1:
         return 1
     states = {part for part, (_, each) in enumerate(trace.parts) if not each}
-    held = (held for frame in trace.frames for key, held in frame.held.items() if key % len(trace.parts) in states)
-    return gcd(trace.block_size, *(each for _, each in trace.parts), *{e.length for one in held for e in one.device})
+    held = (
+        held
+        for frame in trace.frames
+        for key, held in frame.held.items()
+        if key % len(trace.parts) in states
+    )
+    return gcd(
+        trace.block_size,
+        *(each for _, each in trace.parts),
+        *{e.length for one in held for e in one.device},
+    )
 
 
 def changes(old: Frame, new: Frame, unit: int = 1) -> dict[str, Any]:
@@ -79,7 +102,9 @@ def changes(old: Frame, new: Frame, unit: int = 1) -> dict[str, Any]:
     frame["seqs"] = [[key] for key in old.held if key not in both] + [
         entry for key in new.held if (entry := entry_of(old, new, key, step, unit))
     ]
-    for (pool, (before, after)), kind in product(enumerate(zip(old.pools, new.pools, strict=True)), KINDS):
+    for (pool, (before, after)), kind in product(
+        enumerate(zip(old.pools, new.pools, strict=True)), KINDS
+    ):
         was, now = (dict.fromkeys(getattr(slots, kind)) for slots in (before, after))
         if was.keys() != now.keys():
             add, drop = (e for e in now if e not in was), (e for e in was if e not in now)
@@ -88,14 +113,27 @@ def changes(old: Frame, new: Frame, unit: int = 1) -> dict[str, Any]:
 
 
 def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[Any] | None:
-    """A frame's entry for a sequence; None where the sequence has `step` more tokens and the same table."""
+    """A frame's entry for a sequence; None where the sequence has `step` more tokens and the same
+    table.
+    """
     held, before = new.held[seq_id], old.held.get(seq_id)
     if before is not None and held == before._replace(num_tokens=before.num_tokens + step):
         return None
     old_table = () if before is None else before.device
-    different = (count for count, (a, b) in enumerate(zip(old_table, held.device, strict=False)) if a != b)
-    kept = next(different, min(len(old_table), len(held.device)))  # leading extents that both tables have
-    return [seq_id, held.num_tokens, kept, flat(held.device[kept:], unit), flat(held.host, unit), held.first]
+    different = (
+        count for count, (a, b) in enumerate(zip(old_table, held.device, strict=False)) if a != b
+    )
+    kept = next(
+        different, min(len(old_table), len(held.device))
+    )  # leading extents that both tables have
+    return [
+        seq_id,
+        held.num_tokens,
+        kept,
+        flat(held.device[kept:], unit),
+        flat(held.host, unit),
+        held.first,
+    ]
 
 
 def flat(extents: Iterable[Extent], unit: int) -> list[int]:
@@ -108,12 +146,20 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
     setup = build(config)
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
     trace = trace_memory(
-        setup.workload, setup.scheduler, setup.cost, setup.model.max_len,
-        start_ps=start_ps, stop_ps=end_ps, fast_forward=setup.config.fast_forward, beams=setup.beams,
+        setup.workload,
+        setup.scheduler,
+        setup.cost,
+        setup.model.max_len,
+        start_ps=start_ps,
+        stop_ps=end_ps,
+        fast_forward=setup.config.fast_forward,
+        beams=setup.beams,
         pool=setup.pool,
-    )  # fmt: skip
+    )
     if not trace.frames:
-        raise InputError(f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw")
+        raise InputError(
+            f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
+        )
     return trace
 
 

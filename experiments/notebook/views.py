@@ -95,4 +95,6 @@ def compare(results: "Mapping[str, Result]") -> Page:
 
 
 def _finished(name: str, result: "Result") -> FinishedRun:
-    return FinishedRun(name, None, result.setup.config.values, result.summary, result.requests, result.iterations)
+    return FinishedRun(
+        name, None, result.setup.config.values, result.summary, result.requests, result.iterations
+    )

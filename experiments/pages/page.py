@@ -1,4 +1,6 @@
-"""Self-contained HTML pages from templates, which escape every value, and charts as data, which a page shows as SVG."""
+"""Self-contained HTML pages from templates, which escape every value, and charts as data, which a
+page shows as SVG.
+"""
 
 import base64
 from collections.abc import Sequence
@@ -27,7 +29,9 @@ class Series(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Curves over one pair of axes, whose labels name quantity and unit; `limit`: a line at that y, as of an SLO."""
+    """Curves over one pair of axes, whose labels name quantity and unit; `limit`: a line at that y,
+    as of an SLO.
+    """
 
     title: str
     x_label: str
@@ -62,28 +66,49 @@ class Axis(NamedTuple):
     def ticks(self) -> list[tuple[float, str]]:
         """Positions and texts of round values."""
         parts = (1,) if self.high > 100 * self.low else (1, 2, 5)
-        locator = LogLocator(10, parts, numticks=6) if self.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
-        values = [value for value in locator.tick_values(self.low, self.high) if self.low <= value <= self.high * 1.001]
+        locator = (
+            LogLocator(10, parts, numticks=6)
+            if self.is_log
+            else MaxNLocator(5, steps=[1, 2, 5, 10])
+        )
+        values = [
+            value
+            for value in locator.tick_values(self.low, self.high)
+            if self.low <= value <= self.high * 1.001
+        ]
         return [(round(float(self.place(value)), 1), f"{value:,.5g}") for value in values]
 
 
 def svg(chart: Chart) -> dict[str, Any]:
-    """What the template needs: two axes, a path for each series, and whether log axes and stacks are read back."""
+    """What the template needs: two axes, a path for each series, and whether log axes and stacks
+    are read back.
+    """
     xs = [np.asarray(one.x, float) for one in chart.series]
     ys = [np.asarray(one.y, float) for one in chart.series]
     ys = list(np.cumsum(ys, axis=0)) if chart.stacked else ys
     limits = [] if chart.limit is None else [chart.limit]
     x = _axis(xs, chart.log_x, LEFT, RIGHT, zero="Time" in chart.x_label)
     y = _axis([*ys, np.array(limits)], chart.log_y, BOTTOM, TOP, top=chart.top)
-    paths = [_path(x.place(one.x), y.place(values)) for one, values in zip(chart.series, ys, strict=True)]
-    places = [[point.split(",") for point in path[1:].split("L")] if chart.markers and path else [] for path in paths]
+    paths = [
+        _path(x.place(one.x), y.place(values)) for one, values in zip(chart.series, ys, strict=True)
+    ]
+    places = [
+        [point.split(",") for point in path[1:].split("L")] if chart.markers and path else []
+        for path in paths
+    ]
     rows = list(zip([one.name for one in chart.series], paths, places, strict=True))
     limit = None if chart.limit is None else float(y.place(chart.limit))
     return {"chart": chart, "x": x, "y": y, "rows": rows, "limit": limit, "w": WIDTH, "h": HEIGHT}
 
 
 def _axis(
-    values: Sequence[Floats], is_log: bool, start: float, end: float, *, zero: bool = True, top: float | None = None
+    values: Sequence[Floats],
+    is_log: bool,
+    start: float,
+    end: float,
+    *,
+    zero: bool = True,
+    top: float | None = None,
 ) -> Axis:
     """An axis over all finite values; a linear one begins at 0."""
     found = np.concatenate([*values, np.empty(0)])
@@ -92,7 +117,9 @@ def _axis(
         return Axis(0, 1, False, start, end)
     low = float(found.min()) if is_log or not zero else min(0.0, float(found.min()))
     high = top or float(found.max())
-    return Axis(low, high if high > low else low + (abs(low) or 1), bool(is_log and high > low), start, end)
+    return Axis(
+        low, high if high > low else low + (abs(low) or 1), bool(is_log and high > low), start, end
+    )
 
 
 def _path(x: Floats, y: Floats) -> str:
@@ -103,7 +130,9 @@ def _path(x: Floats, y: Floats) -> str:
 
 
 class Table(NamedTuple):
-    """A table that scrolls horizontally. classes: of each column, such as "number"; row_classes: of each row; look."""
+    """A table that scrolls horizontally. classes: of each column, such as "number"; row_classes: of
+    each row; look.
+    """
 
     caption: str
     head: Sequence[str]
@@ -133,8 +162,13 @@ def render(template: str, **values: Any) -> Markup:
 @cache
 def environment() -> Environment:
     """The templates below experiments."""
-    found = Environment(loader=PackageLoader("testbed.experiments", "."), autoescape=True, trim_blocks=True,
-                        lstrip_blocks=True, keep_trailing_newline=True)  # fmt: skip
+    found = Environment(
+        loader=PackageLoader("testbed.experiments", "."),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     found.filters["base64"] = lambda content: base64.b64encode(content).decode()
     found.filters["svg"] = svg
     return found

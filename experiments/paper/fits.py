@@ -1,18 +1,21 @@
-"""Fits the unmeasured constants to the `calibrate` rows of paper/reference.csv; nothing else is fitted.
+"""Fits the unmeasured constants to the `calibrate` rows of paper/reference.csv; nothing else is
+fitted.
 
-Two of the 2023 system, the software time of an iteration and of a plain request, are moved until vLLM's two bars of
-Figure 13 come out: ShareGPT at 2 req/s from a file of lengths, Alpaca at 30 req/s from the embedded model. The result
-stands in conf/software/sosp23.yaml, which the figures use.
-Printed with them: the elasticities, by how many percent a bar moves with one percent of a constant, and standard
-errors: what the bars' spread over NUM_SEEDS seeds leaves open, for the paper's bars are of one trace.
+Two of the 2023 system, the software time of an iteration and of a plain request, are moved until
+vLLM's two bars of Figure 13 come out: ShareGPT at 2 req/s from a file of lengths, Alpaca at 30
+req/s from the embedded model. The result stands in conf/software/sosp23.yaml, which the figures
+use. Printed with them: the elasticities, by how many percent a bar moves with one percent of a
+constant, and standard errors: what the bars' spread over NUM_SEEDS seeds leaves open, for the
+paper's bars are of one trace.
 
-How sure the synthetic beam model is of its next token is fitted to the beams of 2 of Figure 15b, and stands as
-`concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
+How sure the synthetic beam model is of its next token is fitted to the beams of 2 of Figure 15b,
+and stands as `concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
 
-How a plain request's time goes to a request, its sequences and its forks comes from two parts that were timed by kind
-of sampling: the sampler's loop, `testbed measure sampler`, so much a group, a sequence and a fork by least squares; and
-the scheduler, on a CPU outside this project. Both are host time: one factor, the speed of the paper's host, scales both
-such that a plain request takes what Figure 13 says.
+How a plain request's time goes to a request, its sequences and its forks comes from two parts that
+were timed by kind of sampling: the sampler's loop, `testbed measure sampler`, so much a group, a
+sequence and a fork by least squares; and the scheduler, on a CPU outside this project. Both are
+host time: one factor, the speed of the paper's host, scales both such that a plain request takes
+what Figure 13 says.
 """
 
 from collections.abc import Mapping
@@ -34,7 +37,8 @@ from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.sched.beams import search
 
-PLAIN = "cost.choices.overhead_per_request_s=0"  # all requests are plain: one sequence each, whose time is all of it
+# All requests are plain: one sequence each, whose time is all of it
+PLAIN = "cost.choices.overhead_per_request_s=0"
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]", PLAIN)
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
 CONSTANTS = ("choices.overhead_s", "choices.overhead_per_sequence_s")
@@ -52,7 +56,9 @@ SCHEDULER_US = {1: 20.0, 6: 230.0}  # by width: a plain request, a beam
 Kind = tuple[str, int]
 
 
-def batched(panel: tuple[str, ...], seed: int, constants: tuple[float, ...], store: RunStore) -> float:
+def batched(
+    panel: tuple[str, ...], seed: int, constants: tuple[float, ...], store: RunStore
+) -> float:
     """Mean batched requests of vLLM in one panel with these constants."""
     values = {f"cost.{name}": value for name, value in zip(CONSTANTS, constants, strict=True)}
     run = store.measure((*COMMON, *panel, f"seed={seed}"), values)
@@ -75,7 +81,9 @@ class Fit:
     def bars(self, x: Vector, seeds: int = 1) -> NDArray[np.float64]:
         """[seed, panel]."""
         constants = tuple((x * self.unit).tolist())
-        runs = [delayed(batched)(*one, constants, self.store) for one in product(PANELS, range(seeds))]
+        runs = [
+            delayed(batched)(*one, constants, self.store) for one in product(PANELS, range(seeds))
+        ]
         bars = np.array(Parallel(len(PANELS))(runs)).reshape(len(PANELS), seeds).T
         for seed, pair in enumerate(bars):
             text = ", ".join(f"{value:.4g}" for value in constants)
@@ -103,10 +111,14 @@ class Fit:
             x, after = x + step, self.error(x + step)
             jacobian += np.outer(after - now - jacobian @ step, step) / (step @ step)
             now = after
-        raise InputError(f"no fit within {TOLERANCE:.1%} in {MAX_ROUNDS} rounds; the last: {x * self.unit}")
+        raise InputError(
+            f"no fit within {TOLERANCE:.1%} in {MAX_ROUNDS} rounds; the last: {x * self.unit}"
+        )
 
     def report(self, x: Vector) -> None:
-        """The constants as lines for the YAML, with standard errors, and the elasticities of the bars."""
+        """The constants as lines for the YAML, with standard errors, and the elasticities of the
+        bars.
+        """
         slopes = self.slopes(x, self.error(x))
         spread = self.bars(x, NUM_SEEDS).std(axis=0, ddof=1)
         inverse = np.linalg.inv(slopes)
@@ -116,8 +128,14 @@ class Fit:
             print(f"{name}: {value:.4g}  # standard error {error:.2g}")
         print(f"correlation of their errors: {covariance[0, 1] / errors.prod():+.2f}")
         for panel, row, sd in zip(PANELS, slopes * x, spread, strict=True):
-            text = ", ".join(f"{elasticity:.3f} by {name}" for elasticity, name in zip(row, CONSTANTS, strict=True))
-            print(f"elasticities of the bar of {panel[0]}: {text}; spread over {NUM_SEEDS} seeds {sd:.2%}")
+            text = ", ".join(
+                f"{elasticity:.3f} by {name}"
+                for elasticity, name in zip(row, CONSTANTS, strict=True)
+            )
+            print(
+                f"elasticities of the bar of {panel[0]}: {text}; spread over {NUM_SEEDS} seeds "
+                f"{sd:.2%}"
+            )
 
 
 def fit_2023(store: RunStore) -> None:
@@ -144,7 +162,9 @@ def fit_beams(store: RunStore) -> float:
 
 
 class Split(NamedTuple):
-    """Seconds of a request and of each sequence, how many sequences a fork costs, and the factor of the host."""
+    """Seconds of a request and of each sequence, how many sequences a fork costs, and the factor of
+    the host.
+    """
 
     request_s: float
     sequence_s: float
@@ -153,13 +173,19 @@ class Split(NamedTuple):
 
 
 def kept_us(path: Path | None = None) -> dict[Kind, float]:
-    """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups to the most."""
+    """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups
+    to the most.
+    """
     table, found = pd.read_csv(path, comment="#") if path else kept_rows(KEPT), {}
     for (kind, width), rows in table.groupby(["kind", "width"], sort=False):
         first, last = rows.sort_values("groups").iloc[[0, -1]].to_dict("records")
         if first["groups"] == last["groups"]:
-            raise InputError(f"{path or KEPT}: {kind} {width} has one number of groups; a slope needs two")
-        found[kind, width] = (last["median_us"] - first["median_us"]) / (last["groups"] - first["groups"])
+            raise InputError(
+                f"{path or KEPT}: {kind} {width} has one number of groups; a slope needs two"
+            )
+        found[kind, width] = (last["median_us"] - first["median_us"]) / (
+            last["groups"] - first["groups"]
+        )
     return found
 
 
@@ -172,7 +198,9 @@ def forks_a_step(width: int) -> float:
 def shares_us(us: Mapping[Kind, float]) -> tuple[float, float, float]:
     """Microseconds of the sampler for a group, for each sequence and for each fork."""
     counts = [(1.0, width, forks_a_step(width) if name == "beam" else 0.0) for name, width in us]
-    (group, sequence, fork), *_ = np.linalg.lstsq(np.array(counts), np.array(list(us.values())), rcond=None)
+    (group, sequence, fork), *_ = np.linalg.lstsq(
+        np.array(counts), np.array(list(us.values())), rcond=None
+    )
     return float(group), float(sequence), float(fork)
 
 
@@ -199,5 +227,7 @@ def report(path: Path | None = None) -> list[str]:
     for (name, width), measured in us.items():
         forks = forks_a_step(width) if name == "beam" else 0.0
         cost = (request_s + sequence_s * (width + per_fork * forks)) / PLAIN_S
-        lines.append(f"{name} {width}: {measured:.0f} us of the sampler; costs {cost:.2f} plain requests")
+        lines.append(
+            f"{name} {width}: {measured:.0f} us of the sampler; costs {cost:.2f} plain requests"
+        )
     return lines

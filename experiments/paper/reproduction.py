@@ -1,7 +1,9 @@
-"""The figures of a reproduction: their studies, run together over the cores, each drawn from its table, and scored.
+"""The figures of a reproduction: their studies, run together over the cores, each drawn from its
+table, and scored.
 
-Lines say what runs and what is left; it can be stopped and resumed at any time. How far the scorecard can be trusted:
-its rows under the alternatives to choices that were made after a predicted row was seen.
+Lines say what runs and what is left; it can be stopped and resumed at any time. How far the
+scorecard can be trusted: its rows under the alternatives to choices that were made after a
+predicted row was seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +17,17 @@ import yaml
 from joblib import Parallel, delayed
 
 from testbed.core.errors import InputError
-from testbed.experiments.paper.scorecard import JUDGED, KEY, TURNS, Card, key_of, reference, scorecard, short, verdicts
+from testbed.experiments.paper.scorecard import (
+    JUDGED,
+    KEY,
+    TURNS,
+    Card,
+    key_of,
+    reference,
+    scorecard,
+    short,
+    verdicts,
+)
 from testbed.experiments.paper.studies.study import Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
@@ -25,14 +37,28 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import clean_up, write_text
 
 ALTERNATIVES_FILE = "alternatives.csv"
-COLUMNS = ["alternative", *KEY, "published", "chosen", "chosen_verdict", "other", "other_verdict", "turns", "note"]
-Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]  # a table for each group of tasks
+COLUMNS = [
+    "alternative",
+    *KEY,
+    "published",
+    "chosen",
+    "chosen_verdict",
+    "other",
+    "other_verdict",
+    "turns",
+    "note",
+]
+Perform = Callable[
+    [Sequence[Sequence[Task]]], list[pd.DataFrame]
+]  # a table for each group of tasks
 Finished = Callable[[int, pd.DataFrame], None]
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another choice. run: overrides of its runs; figure: of the figures' configs; not_run: why it has neither."""
+    """Another choice. run: overrides of its runs; figure: of the figures' configs; not_run: why it
+    has neither.
+    """
 
     name: str
     rows: Mapping[str, Sequence[str]]
@@ -45,7 +71,9 @@ class Alternative:
         table = reference()
         judged = table[table["role"].isin(JUDGED)][KEY].itertuples(index=False, name=None)
         found = [key for key in judged if key[1] in self.rows.get(key[0], ())]
-        missing = {(f, s) for f, settings in self.rows.items() for s in settings} - {key[:2] for key in found}
+        missing = {(f, s) for f, settings in self.rows.items() for s in settings} - {
+            key[:2] for key in found
+        }
         if missing:
             raise InputError(f"{self.name}: no judged row of {sorted(missing)[0]} in {KEY}")
         return found
@@ -53,29 +81,45 @@ class Alternative:
 
 def alternatives() -> list[Alternative]:
     """All of conf/alternatives.yaml."""
-    entries: list[dict[str, Any]] = yaml.safe_load((CONF / "alternatives.yaml").read_text(encoding="utf-8"))
+    entries: list[dict[str, Any]] = yaml.safe_load(
+        (CONF / "alternatives.yaml").read_text(encoding="utf-8")
+    )
     return [Alternative(**entry) for entry in entries]
 
 
 def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
-    """Every row of these figures that an alternative touches, as chosen and under it, by one seed."""
+    """Every row of these figures that an alternative touches, as chosen and under it, by one
+    seed.
+    """
     names = {figure: study.name for study in map(load, figures) for figure in study.covers}
     others = [other for other in alternatives() if not other.not_run]
-    pairs = [(other, name) for other in others for name in dict.fromkeys(names[figure] for figure in other.rows)]
+    pairs = [
+        (other, name)
+        for other in others
+        for name in dict.fromkeys(names[figure] for figure in other.rows)
+    ]
     sides = [
         (other, load(name, figure).only(other.row_keys()), run)
         for other, name in pairs
         for figure, run in (((), ()), (other.figure, other.run))
     ]
     tables = perform([[under(task, run) for task in study.tasks(1)] for _, study, run in sides])
-    cards = iter([verdicts(study, t, other.row_keys()) for (other, study, _), t in zip(sides, tables, strict=True)])
+    cards = iter(
+        [
+            verdicts(study, t, other.row_keys())
+            for (other, study, _), t in zip(sides, tables, strict=True)
+        ]
+    )
     rows = [row for other, _ in pairs for row in paired(other.name, next(cards), next(cards))]
     return pd.DataFrame([*rows, *not_run()], columns=COLUMNS).fillna("")
 
 
 def under(task: Task, overrides: Sequence[str]) -> Task:
     """The task with these overrides in all its runs."""
-    return Task(" ".join((task.label, *overrides)), lambda store: task.work(replace(store, overrides=tuple(overrides))))
+    return Task(
+        " ".join((task.label, *overrides)),
+        lambda store: task.work(replace(store, overrides=tuple(overrides))),
+    )
 
 
 def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
@@ -97,7 +141,12 @@ def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
 def not_run() -> list[dict[str, object]]:
     """The rows of the alternatives that no config can express."""
     return [
-        {"alternative": other.name, **dict(zip(KEY, key, strict=True)), "turns": "not run", "note": other.not_run}
+        {
+            "alternative": other.name,
+            **dict(zip(KEY, key, strict=True)),
+            "turns": "not run",
+            "note": other.not_run,
+        }
         for other in alternatives()
         if other.not_run
         for key in other.row_keys()
@@ -105,18 +154,26 @@ def not_run() -> list[dict[str, object]]:
 
 
 def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The scorecard with the names of the alternatives in the folder's table under which a row's verdict turns."""
+    """The scorecard with the names of the alternatives in the folder's table under which a row's
+    verdict turns.
+    """
     if not (folder / ALTERNATIVES_FILE).is_file():
         return card
-    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query("turns == 'yes'")
+    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query(
+        "turns == 'yes'"
+    )
     names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
     return card.assign(**{TURNS: [names.get(key_of(row), "") for row in card.to_dict("records")]})
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Study:
-    """The study that a figure's config describes; the reference has the figure by the config's name, unless it says."""
+    """The study that a figure's config describes; the reference has the figure by the config's
+    name, unless it says.
+    """
     config = composed(f"figure/{name}", tuple(overrides)).figure
-    study: Study = hydra.utils.instantiate({"name": name, "covers": [name], **config}, _convert_="all")
+    study: Study = hydra.utils.instantiate(
+        {"name": name, "covers": [name], **config}, _convert_="all"
+    )
     return study
 
 
@@ -138,20 +195,30 @@ def run_studies(
 
 def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
     """The scorecard of the figures' tables, written too."""
-    findings = [f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)]
+    findings = [
+        f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)
+    ]
     card = annotated(scorecard(findings, [name for study in studies for name in study.covers]), out)
     write_text(out / "scorecard.csv", card.to_csv(index=False))
     return card
 
 
 def perform(
-    groups: Sequence[Sequence[Task]], store: RunStore, jobs: int, finished: Finished = lambda *_: None
+    groups: Sequence[Sequence[Task]],
+    store: RunStore,
+    jobs: int,
+    finished: Finished = lambda *_: None,
 ) -> list[pd.DataFrame]:
-    """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in the store.
-    `finished` receives the number and the table of each group as soon as it is done."""
+    """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in
+    the store. `finished` receives the number and the table of each group as soon as it is done.
+    """
     tables = [pd.DataFrame() for _ in groups]
     found: list[dict[int, list[Row]]] = [{} for _ in groups]
-    waiting = {(number, place): task for number, group in enumerate(groups) for place, task in enumerate(group)}
+    waiting = {
+        (number, place): task
+        for number, group in enumerate(groups)
+        for place, task in enumerate(group)
+    }
     work = [delayed(carry_out)(at, task, store) for at, task in waiting.items()]
 
     def progress() -> str:
@@ -160,20 +227,28 @@ def perform(
 
     with spoken(progress):
         try:
-            for at, rows in Parallel(min(jobs, len(work)) or 1, batch_size=1, return_as="generator_unordered")(work):
+            for at, rows in Parallel(
+                min(jobs, len(work)) or 1, batch_size=1, return_as="generator_unordered"
+            )(work):
                 del waiting[at]
                 number, place = at
                 found[number][place] = rows
                 if len(found[number]) == len(groups[number]):
-                    tables[number] = pd.DataFrame([row for _, rows in sorted(found[number].items()) for row in rows])
+                    tables[number] = pd.DataFrame(
+                        [row for _, rows in sorted(found[number].items()) for row in rows]
+                    )
                     finished(number, tables[number])
         finally:
             clean_up(store.folder)  # of workers that were stopped
     return tables
 
 
-def carry_out(at: tuple[int, int], task: Task, store: RunStore) -> tuple[tuple[int, int], list[Row]]:
-    """A task, in a worker if there are several; its error must survive the way back, so it becomes one line here."""
+def carry_out(
+    at: tuple[int, int], task: Task, store: RunStore
+) -> tuple[tuple[int, int], list[Row]]:
+    """A task, in a worker if there are several; its error must survive the way back, so it becomes
+    one line here.
+    """
     try:
         return at, task.work(store)
     except Exception as error:

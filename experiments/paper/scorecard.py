@@ -1,6 +1,8 @@
-"""Published numbers against simulated ones; a row passes inside its tolerance, and has a margin within it.
+"""Published numbers against simulated ones; a row passes inside its tolerance, and has a margin
+within it.
 
-Two lists are counted: the one of reference.csv, and the one before, from which its rows say by `was` how they differ.
+Two lists are counted: the one of reference.csv, and the one before, from which its rows say by
+`was` how they differ.
 """
 
 import re
@@ -25,8 +27,16 @@ COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "v
 COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
 READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
 JUDGED = ("predict", "compare")
-SHOWN = (*JUDGED, "goal", "derived")  # the last two have a verdict in brackets, which counts for nothing
-PARTS = {"arithmetic": "arithmetic only", "memory": "memory and trace", "cost": "cost model and load"}
+SHOWN = (
+    *JUDGED,
+    "goal",
+    "derived",
+)  # the last two have a verdict in brackets, which counts for nothing
+PARTS = {
+    "arithmetic": "arithmetic only",
+    "memory": "memory and trace",
+    "cost": "cost model and load",
+}
 Card = dict[RowKey, dict[str, object]]  # scored rows
 PICKLE = "sharegpt_opt_text_completion_length.pkl"
 CAUSES = Path(__file__).with_name("causes.yaml")
@@ -34,19 +44,27 @@ UNEXPLAINED = "unexplained"
 
 
 def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
-    """The smallest margin of all that the finding claims; its numbers are compared with the row's limits."""
+    """The smallest margin of all that the finding claims; its numbers are compared with the row's
+    limits.
+    """
     values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
     numbers = [value for value in values if not isinstance(value, str)]
     margins = [margin(row, value) for value in numbers if row["check"] != "ends"]
-    if row["check"] == "ends":  # the smallest number must be the range's lower end, the largest its upper
+    if (
+        row["check"] == "ends"
+    ):  # the smallest number must be the range's lower end, the largest its upper
         ends = zip(row["published"].split("-"), (min(numbers), max(numbers)), strict=True)
-        margins = [margin({**row, "check": "value", "published": end}, value) for end, value in ends]
+        margins = [
+            margin({**row, "check": "value", "published": end}, value) for end, value in ends
+        ]
     return min([*margins, *([] if finding.margin is None else [finding.margin])])
 
 
 def margin(row: Mapping[str, str], value: float) -> float:
-    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit, below 0 outside. The
-    unit is half the width of what passes, which for a published value is its tolerance; for a bound the bound."""
+    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit,
+    below 0 outside. The unit is half the width of what passes, which for a published value is its
+    tolerance; for a bound the bound.
+    """
     low, high = limits(row["check"], row["published"], row["tolerance"])
     if low == -inf:
         return (high - value) / high
@@ -68,26 +86,36 @@ def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:
 
 
 def error(published: str, value: float | str, tolerance: str) -> str:
-    """The difference, in the unit of the tolerance; empty where the published thing is no single number."""
+    """The difference, in the unit of the tolerance; empty where the published thing is no single
+    number.
+    """
     try:
         difference = float(value) - float(published)
     except ValueError:
         return ""
     if "point" in tolerance:
         return f"{difference:+.2f} points"
-    return f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
+    return (
+        f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
+    )
 
 
 def reference() -> pd.DataFrame:
     """Every published number, as text."""
-    return pd.read_csv(REFERENCE, dtype=str, keep_default_na=False).rename(columns={"value": "published"})
+    return pd.read_csv(REFERENCE, dtype=str, keep_default_na=False).rename(
+        columns={"value": "published"}
+    )
 
 
 def published(figure: str) -> pd.DataFrame:
-    """setting, system, quantity and the published number of a figure's rows that are single numbers."""
+    """setting, system, quantity and the published number of a figure's rows that are single
+    numbers.
+    """
     rows = reference().query("figure == @figure")
     numbers = pd.to_numeric(rows["published"], errors="coerce")
-    return rows.assign(published=numbers)[numbers.notna()][["setting", "system", "quantity", "published"]]
+    return rows.assign(published=numbers)[numbers.notna()][
+        ["setting", "system", "quantity", "published"]
+    ]
 
 
 def key_of(row: Mapping[str, Any]) -> RowKey:
@@ -97,7 +125,9 @@ def key_of(row: Mapping[str, Any]) -> RowKey:
 
 
 def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFrame:
-    """Every reference row of these figures, simulated or not; after them settings and systems without such a row."""
+    """Every reference row of these figures, simulated or not; after them settings and systems
+    without such a row.
+    """
     found = list(findings)
     known: dict[Any, Finding] = {one[:4]: one for one in found}
     rows: list[dict[str, object]] = []
@@ -123,7 +153,11 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     found = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
     figure, setting, system, _ = key_of(row)
     entries = (one for one in causes() if setting in one["rows"].get(figure, ()))
-    known = (f"{one['cause']} (test: {one['test']})" for one in entries if one.get("system", system) == system)
+    known = (
+        f"{one['cause']} (test: {one['test']})"
+        for one in entries
+        if one.get("system", system) == system
+    )
     found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
     if finding is None:
         note = "not simulated" if found["verdict"] else ""
@@ -132,7 +166,9 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     values = value if isinstance(value, tuple) else (value,)
     shown = {
         "simulated": " / ".join(short(one) for one in value) if isinstance(value, tuple) else value,
-        "error": " / ".join(filter(None, (error(row["published"], one, tolerance) for one in values))),
+        "error": " / ".join(
+            filter(None, (error(row["published"], one, tolerance) for one in values))
+        ),
         "margin": smallest_margin(row, finding) if row["role"] in SHOWN else None,
     }
     beside = {name: getattr(finding, name) for name in ("interval", "grid_ends", "note")}
@@ -155,7 +191,9 @@ def as_before(row: dict[str, str]) -> dict[str, str]:
 
 
 def next_to_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    """The scorecard with what the same figures gave on another GPU, in a column of its own; it is not judged."""
+    """The scorecard with what the same figures gave on another GPU, in a column of its own; it is
+    not judged.
+    """
     theirs = other.set_index(KEY)["simulated"]
     there = [theirs.get(key_of(row), "") for row in card.to_dict("records")]
     return card.assign(**{f"{ON}{gpu}": pd.Series(there, index=card.index, dtype=object)})
@@ -172,7 +210,9 @@ def card_table(card: pd.DataFrame) -> Table:
         table.add_row(f"{figure} {setting}", style="bold")
         for row in rows.to_dict("records"):
             style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
-            table.add_row(what_of({**row, "setting": ""}), *(short(row[name]) for name in names), style=style)
+            table.add_row(
+                what_of({**row, "setting": ""}), *(short(row[name]) for name in names), style=style
+            )
     return table
 
 
@@ -183,10 +223,16 @@ def what_of(row: Mapping[Any, Any]) -> str:
 
 
 def counted(card: pd.DataFrame, column: str = "verdict") -> str:
-    """How many judged rows are inside their tolerance, by part; the sum alone would say less than it seems to."""
+    """How many judged rows are inside their tolerance, by part; the sum alone would say less than
+    it seems to.
+    """
     judged = card[card[column].isin(["pass", "miss"])]
     counts = judged[column].eq("pass").groupby(judged["part"]).agg(["sum", "size"]).T
-    parts = [f"{part} ({PARTS[part]}) {' of '.join(map(str, counts[part]))}" for part in PARTS if part in counts]
+    parts = [
+        f"{part} ({PARTS[part]}) {' of '.join(map(str, counts[part]))}"
+        for part in PARTS
+        if part in counts
+    ]
     return "; ".join(parts) or "no published number is judged here"
 
 
@@ -198,20 +244,28 @@ def short(value: object) -> str:
 
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
-    """The cause of each miss; with the embedded lengths how to get the real ones. `files` were replayed instead."""
-    missed = [(f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])
-              for row in card[card["verdict"] == "miss"].to_dict("records")]  # fmt: skip
+    """The cause of each miss; with the embedded lengths how to get the real ones. `files` were
+    replayed instead.
+    """
+    missed = [
+        (f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])
+        for row in card[card["verdict"] == "miss"].to_dict("records")
+    ]
     if not card["verdict"].fillna("").any():
         return
     if "sharegpt" in files:
         yield from (f"{name}: {cause}" for name, cause in missed)
         return
-    yield "Lengths were drawn from the embedded models, which are close to the paper's but are not the same rows."
+    yield (
+        "Lengths were drawn from the embedded models, which are close to the paper's but are not "
+        "the same rows."
+    )
     if missed:
         names = "; ".join(name for name, _ in missed)
         yield f"Judge these misses by the paper's lengths, and by REPRODUCING.md: {names}."
     yield (
-        f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on GitHub:\n"
+        f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on "
+        f"GitHub:\n"
         f"  testbed import-lengths {PICKLE} sharegpt.csv\n"
         f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
     )

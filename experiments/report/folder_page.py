@@ -1,4 +1,6 @@
-"""The page that `testbed report` writes: the parts of each folder, by the command that wrote the folder."""
+"""The page that `testbed report` writes: the parts of each folder, by the command that wrote the
+folder.
+"""
 
 import json
 import re
@@ -31,7 +33,9 @@ CARD = "scorecard.csv"
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
-    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with its charts open."""
+    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with
+    its charts open.
+    """
     numbers = [(one.label, one.value(run.summary)) for one in quantities()]
     rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
@@ -50,7 +54,9 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
 def _charts(run: FinishedRun) -> list[Chart]:
     if run.requests is None or run.spans is None:
         return []
-    return list(run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1)))
+    return list(
+        run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1))
+    )
 
 
 def anchor(title: str) -> str:
@@ -59,18 +65,28 @@ def anchor(title: str) -> str:
 
 
 def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
-    """Differences, curves, a table with the differing keys as columns, and a card for each run with tables."""
+    """Differences, curves, a table with the differing keys as columns, and a card for each run with
+    tables.
+    """
     different = varying(runs)
     if len(runs) > 1:
         different = different.sort_values(
-            list(different), key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values
+            list(different),
+            key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values,
         )
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
     values = different.to_numpy().tolist()
-    names = [", ".join(map(legible, different, one)) or run.name for run, one in zip(runs, values, strict=True)]
+    names = [
+        ", ".join(map(legible, different, one)) or run.name
+        for run, one in zip(runs, values, strict=True)
+    ]
     named = list(zip(runs, names, strict=True))
-    whole = [replace(run, name=name) for run, name in named if run.requests is not None and run.spans is not None]
+    whole = [
+        replace(run, name=name)
+        for run, name in named
+        if run.requests is not None and run.spans is not None
+    ]
     found = main_numbers([run.summary for run in runs])
     rows = [
         [*("-" if value == "null" else value for value in one), *numbers, run.name]
@@ -85,15 +101,24 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
         charts=list(compared_charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
-        table=Table("All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(found)]),
+        table=Table(
+            "All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(found)]
+        ),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
 
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """A row per run, a column per differing config key, text before numbers, without keys that follow from others."""
-    found = differences(runs).drop(index="outputs", errors="ignore")  # the choice of outputs changes no run
-    shown = pd.DataFrame(dict(readable(str(key), list(found.loc[key])) for key in found.index), index=range(len(runs)))
+    """A row per run, a column per differing config key, text before numbers, without keys that
+    follow from others.
+    """
+    found = differences(runs).drop(
+        index="outputs", errors="ignore"
+    )  # the choice of outputs changes no run
+    shown = pd.DataFrame(
+        dict(readable(str(key), list(found.loc[key])) for key in found.index),
+        index=range(len(runs)),
+    )
     kept: list[str] = []
     for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
         if all(shown.groupby(other)[name].nunique().max() > 1 for other in kept):
@@ -108,7 +133,11 @@ def _are_numbers(values: pd.Series) -> bool:
 def folder_page(folders: Sequence[Path]) -> str:
     """The whole page."""
     title = f"Testbed report: {', '.join(folder.resolve().name for folder in folders)}"
-    return render("pages/page.html", title=title, parts=[part for folder in folders for part in _folder(folder)])
+    return render(
+        "pages/page.html",
+        title=title,
+        parts=[part for folder in folders for part in _folder(folder)],
+    )
 
 
 def _folder(folder: Path) -> Iterator[Markup]:
@@ -128,11 +157,17 @@ def _folder(folder: Path) -> Iterator[Markup]:
             f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
             "(give a folder of results, of runs, or of one run)"
         )
-    # Where the costs came from and how far off such were; each different profile that they came from, once.
+    # Where the costs came from and how far off such were; each different profile that they came
+    # from, once.
     costs = sorted({costs_of(run.summary) for run in runs} - {""})
     used = [run.summary["cost_profile"] for run in runs if run.summary.get("cost_profile")]
-    found = {json.dumps(one, indent=2): f"Profile: {one.get('source', '')} {one.get('device', '')}" for one in used}
-    yield render("report/costs.html", costs=costs, profiles=[(found[text], text) for text in sorted(found)])
+    found = {
+        json.dumps(one, indent=2): f"Profile: {one.get('source', '')} {one.get('device', '')}"
+        for one in used
+    }
+    yield render(
+        "report/costs.html", costs=costs, profiles=[(found[text], text) for text in sorted(found)]
+    )
 
 
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
@@ -158,21 +193,38 @@ def title(stem: str) -> str:
 
 
 def described(stem: str, card: pd.DataFrame) -> str:
-    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure 11's."""
-    rows = card[card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")]
+    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure
+    11's.
+    """
+    rows = card[
+        card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")
+    ]
     sentences = [
-        f"{what_of(row)}: {_text(row['simulated'])}" + (f" (published {row['published']})" if row["published"] else "")
+        f"{what_of(row)}: {_text(row['simulated'])}"
+        + (f" (published {row['published']})" if row["published"] else "")
         for row in rows.to_dict("records")
     ]
     return f"{title(stem)}. {'; '.join(sentences)}".rstrip(". ") + "."
 
 
 def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The rows of one figure, the words that all settings begin with in its caption, and what is known about some."""
+    """The rows of one figure, the words that all settings begin with in its caption, and what is
+    known about some.
+    """
     words = [str(setting).split() for setting in card["setting"]]
-    shared = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))]
+    shared = [
+        column[0]
+        for column in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
+    ]
     rows = card.assign(setting=[" ".join(one[len(shared) :]) for one in words]).to_dict("records")
-    names = ["verdict", "published", "simulated", "error", "tolerance", *(name for name in card if name.startswith(ON))]
+    names = [
+        "verdict",
+        "published",
+        "simulated",
+        "error",
+        "tolerance",
+        *(name for name in card if name.startswith(ON)),
+    ]
     head = [str(name) for name in names if any(row.get(name) for row in rows)]
     cells = [[what_of(row), *(_text(row[name]) for name in head)] for row in rows]
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
@@ -180,7 +232,12 @@ def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     caption += f" ({' '.join(shared).rstrip(',')})" * bool(shared)
     looks = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
     table = Table(caption, ["quantity", *head], cells, looks, list(card["verdict"]))
-    return table, [f"{what_of(row)}: {row[name]}" for row in rows for name in ("note", "cause") if row.get(name)]
+    return table, [
+        f"{what_of(row)}: {row[name]}"
+        for row in rows
+        for name in ("note", "cause")
+        if row.get(name)
+    ]
 
 
 def _text(text: str) -> str:

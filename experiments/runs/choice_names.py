@@ -1,4 +1,5 @@
-"""The options of a config group, without Hydra: shipped files, shipped models, user folders, plug-ins.
+"""The options of a config group, without Hydra: shipped files, shipped models, user folders,
+plug-ins.
 
 This module does not import Hydra, so that lists, help and tab completion are fast.
 """
@@ -12,9 +13,24 @@ from testbed.core.shapes import model_names
 
 CONF = Path(__file__).parents[1] / "conf"
 GROUPS = (
-    "policy", "eviction", "scheduler", "preemption", "beams", "cost", "trace", "arrivals", "model", "server", "gpu",
-    "system", "protocol", "software", "store", "load", "tier",
-)  # fmt: skip
+    "policy",
+    "eviction",
+    "scheduler",
+    "preemption",
+    "beams",
+    "cost",
+    "trace",
+    "arrivals",
+    "model",
+    "server",
+    "gpu",
+    "system",
+    "protocol",
+    "software",
+    "store",
+    "load",
+    "tier",
+)
 KEYS = {
     "eviction": "eviction@policy.eviction",
     "system": "+system",
@@ -24,7 +40,8 @@ KEYS = {
     "tier": "+tier@server.tiers.NAME",
 }  # fmt: skip; others: the group
 CUSTOM = "custom"
-ANY_SERVER = "h200"  # of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
+# Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
+ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model
 ENTRY_POINTS = "testbed.{}"
 FILE_READERS = {
@@ -61,7 +78,9 @@ def length_file(text: str) -> tuple[str, str]:
     if not equals or Path(text).is_file():
         name, path = "sharegpt", text
     if name not in FILE_READERS:
-        raise InputError(f"--lengths {text}: no trace {name!r} (choose from {', '.join(FILE_READERS)})")
+        raise InputError(
+            f"--lengths {text}: no trace {name!r} (choose from {', '.join(FILE_READERS)})"
+        )
     if not Path(path).is_file():
         raise InputError(f"--lengths {text}: no such file as {path}")
     return name, path

@@ -38,8 +38,9 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 
 def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one, without Hydra's part. Raises InputError for a value of cost.roofline
-    that the run's costs do not read."""
+    """The typed configuration of a composed one, without Hydra's part. Raises InputError for a
+    value of cost.roofline that the run's costs do not read.
+    """
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
     from testbed.machine import make_cost
@@ -54,9 +55,14 @@ def typed_config(config: DictConfig) -> RunConfig:
             continue
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
         if name in SOFTWARE:
-            raise InputError(f"{key} software times are those of cost.choices (set cost.choices.{name})")
+            raise InputError(
+                f"{key} software times are those of cost.choices (set cost.choices.{name})"
+            )
         if isinstance(make_cost(typed.cost, typed.model, typed.server), ProfileCost):
-            raise InputError(f"{key} cost=auto takes a profile here (cost=analytic cost.efficiencies.{name}={value})")
+            raise InputError(
+                f"{key} cost=auto takes a profile here (cost=analytic "
+                f"cost.efficiencies.{name}={value})"
+            )
     return typed
 
 
@@ -81,14 +87,20 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
-    """A composed config, kept because composing is slow; made again where a file of --config-dir was edited."""
+    """A composed config, kept because composing is slow; made again where a file of --config-dir
+    was edited.
+    """
     folders = [folder.resolve() for folder in user_folders(overrides)]
-    files = tuple((path, path.read_bytes()) for folder in folders for path in sorted(folder.rglob("*.yaml")))
+    files = tuple(
+        (path, path.read_bytes()) for folder in folders for path in sorted(folder.rglob("*.yaml"))
+    )
     return _composed(name, overrides, files)
 
 
 @cache
-def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, bytes], ...]) -> DictConfig:
+def _composed(
+    name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, bytes], ...]
+) -> DictConfig:
     register_models()
     with key_errors_explained(overrides):
         return hydra_config(normalize(overrides), name)
@@ -96,20 +108,28 @@ def _composed(name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, by
 
 @cache
 def register_models() -> None:
-    """Register in Hydra's store every shipped shape as a model, its server where no file says which, and a server of
-    every GPU; launchers pass the store to workers."""
+    """Register in Hydra's store every shipped shape as a model, its server where no file says
+    which, and a server of every GPU; launchers pass the store to workers.
+    """
     store = ConfigStore.instance().store
     for name in model_names():
         store(name, {**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed")
         if f"{HIDDEN}{name}" not in files_of("server"):
             store(f"{HIDDEN}{name}", {"defaults": [ANY_SERVER]}, group="server", provider="testbed")
     for name in files_of("gpu"):
-        store(name, {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}, group="server", provider="testbed")
+        store(
+            name,
+            {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]},
+            group="server",
+            provider="testbed",
+        )
 
 
 @contextmanager
 def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
-    """Turn an error of composing into an InputError; for an unknown key, with the nearest known one."""
+    """Turn an error of composing into an InputError; for an unknown key, with the nearest known
+    one.
+    """
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -120,7 +140,8 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
         if part := NO_SUCH_PART.match(str(error)):
             key, group, owner = part.groups()
             raise InputError(
-                f"{key}: the chosen {owner} has no {group} (choose another {owner}=..., or leave {key}=... out)"
+                f"{key}: the chosen {owner} has no {group} (choose another {owner}=..., or leave "
+                f"{key}=... out)"
             ) from None
         with suppress(HydraException, OmegaConfBaseException):  # the options themselves conflict
             _check_keys(arguments)
@@ -129,8 +150,13 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 def _check_keys(arguments: Sequence[str]) -> None:
     words = normalize(arguments)
-    choices, given = (*GROUPS, "engine", "hydra.searchpath"), OverridesParser.create().parse_overrides(words)
-    values = [one for one in given if "/" not in one.key_or_group and one.key_or_group not in choices]
+    choices, given = (
+        (*GROUPS, "engine", "hydra.searchpath"),
+        OverridesParser.create().parse_overrides(words),
+    )
+    values = [
+        one for one in given if "/" not in one.key_or_group and one.key_or_group not in choices
+    ]
     base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
     for override in values:
         key = str(override.key_or_group)
@@ -142,7 +168,9 @@ def _check_keys(arguments: Sequence[str]) -> None:
 
 
 def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
-    """Raise InputError unless the key is in the config, with or without a value; `also` are other suggestions."""
+    """Raise InputError unless the key is in the config, with or without a value; `also` are other
+    suggestions.
+    """
     above, _, last = key.rpartition(".")
     node = OmegaConf.select(config, above) if above else config
     if not isinstance(node, DictConfig) or last not in list(node):

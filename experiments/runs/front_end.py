@@ -1,4 +1,6 @@
-"""The Hydra front end of `testbed.front_end`: builds a configuration from names, values and objects."""
+"""The Hydra front end of `testbed.front_end`: builds a configuration from names, values and
+objects.
+"""
 
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -31,9 +33,13 @@ SHORT = {
     "max_len": "workload.max_len",
 }
 POOL = (  # other keys that set the size of a pool
-    "null_blocks", "swap_space_gib", "server.num_blocks", "server.kv_memory_gib", "server.memory_utilization",
+    "null_blocks",
+    "swap_space_gib",
+    "server.num_blocks",
+    "server.kv_memory_gib",
+    "server.memory_utilization",
     "server.workspace_gib",
-)  # fmt: skip
+)
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -41,8 +47,9 @@ class HydraFrontEnd:
     """Composes with Hydra, stores run folders."""
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
-        """Command-line overrides, then options: names of a group's options, values by key, or objects. Raises
-        InputError for an option that `testbed run` does not have."""
+        """Command-line overrides, then options: names of a group's options, values by key, or
+        objects. Raises InputError for an option that `testbed run` does not have.
+        """
         options = {key: _python(value) for key, value in options.items() if value is not None}
         trace = user_trace(options, overrides)
         if trace is not None:
@@ -51,9 +58,15 @@ class HydraFrontEnd:
             keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
             if pool := next((key for key in keys if key.startswith(POOL)), None):
                 raise InputError(
-                    f"{pool} does not go with a policy that is made already, with its pool; give the class"
+                    f"{pool} does not go with a policy that is made already, with its pool; give "
+                    f"the class"
                 )
-        words, values, objects, nodes = list(overrides), dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        words, values, objects, nodes = (
+            list(overrides),
+            dict[str, Any](),
+            dict[str, Any](),
+            dict[str, Any](),
+        )
         for key, value in options.items():
             if isinstance(value, str) and key in GROUPS:
                 words.append(f"{KEYS.get(key, key)}={value}")
@@ -79,35 +92,53 @@ class HydraFrontEnd:
 
 
 def _config(
-    words: Sequence[str], values: Mapping[str, Any], objects: Mapping[str, Part], nodes: Mapping[str, Any]
+    words: Sequence[str],
+    values: Mapping[str, Any],
+    objects: Mapping[str, Part],
+    nodes: Mapping[str, Any],
 ) -> RunConfig:
     config = composed("run", tuple(words)).copy()
     for group, part in objects.items():
         config[group]["_target_"] = part.name
         if isinstance(size := _block_size(part), int):
-            OmegaConf.update(config, f"{group}.block_size", size, force_add=True)  # costs may depend on it
+            OmegaConf.update(
+                config, f"{group}.block_size", size, force_add=True
+            )  # costs may depend on it
     for key, node in nodes.items():
         OmegaConf.update(config, key, node, merge=False)
-    choices = (word.split("=", 1) for word in words if word.partition("=")[0] in KINDS and "=" in word)
-    users = {group for group, choice in choices if choice == CUSTOM or choice not in names_of(group)}
+    choices = (
+        word.split("=", 1) for word in words if word.partition("=")[0] in KINDS and "=" in word
+    )
+    users = {
+        group for group, choice in choices if choice == CUSTOM or choice not in names_of(group)
+    }
     for key, value in values.items():
         free = key.partition(".")[0] in users
         if not free:
             check_key(key, config, tuple(SHORT))
         try:
-            OmegaConf.update(config, key, value, merge=value != {}, force_add=free)  # merged, {} would change nothing
+            OmegaConf.update(
+                config, key, value, merge=value != {}, force_add=free
+            )  # merged, {} would change nothing
         except OmegaConfBaseException as error:
             if isinstance(error, ConfigKeyError):  # of a mapping
                 check_key(str(error.full_key), config, tuple(SHORT))
             raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
     found = typed_config(config)
     parts = {key: getattr(found, key).updated(**part.parameters) for key, part in objects.items()}
-    return replace(found, **{key: replace(parts[key], target=part.target) for key, part in objects.items()})
+    return replace(
+        found, **{key: replace(parts[key], target=part.target) for key, part in objects.items()}
+    )
 
 
 def _part(value: Any) -> Part:
     """A class, a function, an instance, or a pair of one of the first two and its parameters."""
-    if isinstance(value, list) and len(value) == 2 and callable(value[0]) and isinstance(value[1], Mapping):
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and callable(value[0])
+        and isinstance(value[1], Mapping)
+    ):
         return Part(value[0], value[1])
     return Part(value)
 
@@ -119,7 +150,13 @@ def _block_size(part: Part) -> Any:
 
 
 def _python(value: Any) -> Any:
-    """NumPy numbers as Python's, the only kind that a config accepts; a tuple, such as a pair, is one value."""
+    """NumPy numbers as Python's, the only kind that a config accepts; a tuple, such as a pair, is
+    one value.
+    """
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return [_python(item) for item in value]
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+    return (
+        value.item()
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+        else value
+    )

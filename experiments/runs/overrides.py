@@ -1,4 +1,5 @@
-"""User words as Hydra's overrides: gpu=NAME, plug-ins by name, MODULE:CLASS, and `--from-vllm "vllm serve MODEL ..."`.
+"""User words as Hydra's overrides: gpu=NAME, plug-ins by name, MODULE:CLASS, and `--from-vllm "vllm
+serve MODEL ..."`.
 
 An unknown name is refused here, with the nearest known one.
 """
@@ -38,13 +39,17 @@ LARGE_BYTES = 70 * GIB
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra overrides, without the folders of options; registers the plug-ins that they name."""
+    """The arguments as Hydra overrides, without the folders of options; registers the plug-ins that
+    they name.
+    """
     folders = user_folders(arguments)
     words = [argument for argument in arguments if not argument.startswith(FOLDER)]
     chosen = dict(map(_choice, words))
     result = [word for argument in words for word in _normalized(argument, set(chosen), folders)]
     options = {key.partition("@")[2] or key: value for key, value in map(_choice, result)}
-    for word in result:  # a class on the command line may not run under the name of another class's option
+    for (
+        word
+    ) in result:  # a class on the command line may not run under the name of another class's option
         node, _, last = _choice(word)[0].rpartition(".")
         group = "eviction" if node == "policy.eviction" else node
         if last == "_target_" and group in GROUPS and options.get(node) != CUSTOM:
@@ -60,16 +65,25 @@ def normalize(arguments: Sequence[str]) -> list[str]:
 
 def user_folders(arguments: Sequence[str]) -> list[Path]:
     """The folders of options: the arguments --config-dir=DIR."""
-    found = [Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)]
-    registered = {f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")}
+    found = [
+        Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)
+    ]
+    registered = {
+        f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")
+    }
     registered |= {f"server/{name}.yaml" for name in files_of("gpu")}
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
-        for path in sorted(folder.rglob("*.yaml")):  # Hydra would take it in place of one that ships
+        for path in sorted(
+            folder.rglob("*.yaml")
+        ):  # Hydra would take it in place of one that ships
             place = path.relative_to(folder)
             if (CONF / place).is_file() or place.as_posix() in registered:
-                raise InputError(f"--config-dir {folder}: {place} has the name of one that ships; give it another name")
+                raise InputError(
+                    f"--config-dir {folder}: {place} has the name of one that ships; give it "
+                    f"another name"
+                )
     return found
 
 
@@ -77,8 +91,12 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     key, value = _choice(argument)
     group = key.partition("@")[0]
     if group in GROUPS and value in ("null", ""):
-        raise InputError(f"{argument}: no {group} selected (`testbed list {group}` shows the options)")
-    if value.strip("{ }") == "" and "{" in value:  # Hydra would merge it with what is there, so that nothing changed
+        raise InputError(
+            f"{argument}: no {group} selected (`testbed list {group}` shows the options)"
+        )
+    if (
+        value.strip("{ }") == "" and "{" in value
+    ):  # Hydra would merge it with what is there, so that nothing changed
         yield f"~{key}"
     elif key.endswith("._target_") and CLASS.fullmatch(value):
         yield argument.replace(":", ".")
@@ -95,12 +113,16 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     else:
         if group in GROUPS:
             _check(group, value, folders)
-        whole = value.startswith("{") and not argument.startswith("+")  # Hydra lets no key into an empty mapping
+        whole = value.startswith("{") and not argument.startswith(
+            "+"
+        )  # Hydra lets no key into an empty mapping
         yield f"++{argument}" if whole else argument
 
 
 def _choice(argument: str) -> tuple[str, str]:
-    """Key and value of an override such as policy=paged or +system=vllm; empty where there is none."""
+    """Key and value of an override such as policy=paged or +system=vllm; empty where there is
+    none.
+    """
     key, equals, value = argument.partition("=")
     return (key.lstrip("+"), value) if equals and not argument.startswith(("-", "~")) else ("", "")
 
@@ -111,7 +133,9 @@ def _names(value: str) -> Iterator[str]:
 
 
 def _check(group: str, value: str, folders: Sequence[Path]) -> None:
-    """Raise InputError unless every name is a file, a shipped model or a plug-in; plug-ins are registered in Hydra."""
+    """Raise InputError unless every name is a file, a shipped model or a plug-in; plug-ins are
+    registered in Hydra.
+    """
     known = names_of(group, folders)
     for name in _names(value):
         if name in known or name == "null" or name in files_of(group, folders):
@@ -124,7 +148,9 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             raise InputError(f"no {group}/{name}{hint}")
         target = point.value.replace(":", ".")
         node = {"defaults": [CUSTOM], "_target_": target}
-        ConfigStore.instance().store(name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}")
+        ConfigStore.instance().store(
+            name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}"
+        )
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
@@ -133,8 +159,10 @@ def chosen(words: Sequence[str]) -> dict[str, str]:
 
 
 def expand(command: str | None, others: Sequence[str]) -> list[str]:
-    """The options that a command, if there is one, stands for, before the other arguments, which win; prints them and
-    what was ignored. Raises InputError for a command without a GPU, a shape, or a counterpart that changes results."""
+    """The options that a command, if there is one, stands for, before the other arguments, which
+    win; prints them and what was ignored. Raises InputError for a command without a GPU, a shape,
+    or a counterpart that changes results.
+    """
     if command is None:
         return [*others]
     options, ignored = translated(command, others)
@@ -146,13 +174,17 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
 
 
 def translated(command: str, others: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options for a command, and its ignored flags; `others` name the GPU, and may name the model."""
+    """Our options for a command, and its ignored flags; `others` name the GPU, and may name the
+    model.
+    """
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise InputError(f"{FLAG}: cannot be read: {error}") from None
     if words[:2] != ["vllm", "serve"]:
-        raise InputError(f"{FLAG} {command!r}: is not a command of vLLM's server (vllm serve MODEL ...)")
+        raise InputError(
+            f"{FLAG} {command!r}: is not a command of vLLM's server (vllm serve MODEL ...)"
+        )
     flags, given = dict(_flags(words[2:])), chosen(others)
     name = flags.pop("", None) or flags.pop("--model", None)
     model = {} if "model" in given else {"model": _model(name, others)}
@@ -168,24 +200,32 @@ def translated(command: str, others: Sequence[str]) -> tuple[list[str], list[str
 
 @cache
 def _serve() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("vllm_serve.yaml").read_text(encoding="utf-8"))
+    values: dict[str, Any] = yaml.safe_load(
+        Path(__file__).with_name("vllm_serve.yaml").read_text(encoding="utf-8")
+    )
     return values
 
 
 def _meaning(flag: str, value: str, meaning: Any) -> str:
     """Our options for a flag with this value, with blanks between them."""
     if meaning is None:
-        raise InputError(f"{FLAG}: {flag} {value}: has no counterpart, and changes the result (leave it out)")
+        raise InputError(
+            f"{FLAG}: {flag} {value}: has no counterpart, and changes the result (leave it out)"
+        )
     if isinstance(meaning, dict):
         if value not in meaning:
-            raise InputError(f"{FLAG}: {flag} {value}: is unknown (choose from {', '.join(meaning)})")
+            raise InputError(
+                f"{FLAG}: {flag} {value}: is unknown (choose from {', '.join(meaning)})"
+            )
         return str(meaning[value])
     return str(meaning).replace("{}", _number(flag, value)) if "{}" in meaning else meaning
 
 
 def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
     found, short, known = list[tuple[str, str]](), _serve()["short"], _serve()["flags"]
-    alone = {flag for flag, meaning in known.items() if isinstance(meaning, str) and "{}" not in meaning}
+    alone = {
+        flag for flag, meaning in known.items() if isinstance(meaning, str) and "{}" not in meaning
+    }
     for word in words:
         flag, _, value = word.partition("=")
         if word.startswith("-"):
@@ -207,7 +247,9 @@ def _number(flag: str, value: str) -> str:
 
 
 def _model(name: str | None, others: Sequence[str]) -> str:
-    """Our name of a model of Hugging Face: without its owner and its training, and without its version if need be."""
+    """Our name of a model of Hugging Face: without its owner and its training, and without its
+    version if need be.
+    """
     known = names_of("model", user_folders(others))
     short = (name or "").rpartition("/")[2].lower().removeprefix("meta-")
     short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
@@ -220,8 +262,14 @@ def _model(name: str | None, others: Sequence[str]) -> str:
 
 def _size(given: Mapping[str, str], others: Sequence[str]) -> str:
     """That of the GPU, by which the limits of a batch differ."""
-    gpu, files = given.get("gpu", given.get("server", "").partition("-x")[0]), files_of("gpu", user_folders(others))
+    gpu, files = (
+        given.get("gpu", given.get("server", "").partition("-x")[0]),
+        files_of("gpu", user_folders(others)),
+    )
     if gpu not in files:
-        raise InputError(f"{FLAG}: the command does not say on which GPU (add gpu=NAME of {', '.join(sorted(files))})")
+        raise InputError(
+            f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
+            f"{', '.join(sorted(files))})"
+        )
     sheet = yaml.safe_load(files[gpu].read_text(encoding="utf-8"))
     return "large" if sheet["memory_bytes"] >= LARGE_BYTES and "a100" not in gpu else "small"

@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.whole_files import whole
 
-# Blue, orange and grey of unlike lightness, which colour-blind readers distinguish; kinds without tokens are hatched.
-KIND_COLORS = {"token_states": "#2f78b7", "reserved": "#ffd9a8", "internal": "#f28e2b", "external": "#b4b8bf"}
+# Blue, orange and grey of unlike lightness, which colour-blind readers distinguish; kinds without
+# tokens are hatched.
+KIND_COLORS = {
+    "token_states": "#2f78b7",
+    "reserved": "#ffd9a8",
+    "internal": "#f28e2b",
+    "external": "#b4b8bf",
+}
 KIND_HATCHES = {"token_states": "", "reserved": "////", "internal": "\\\\\\\\", "external": "...."}
 HATCH_COLOR = "#55585e"
 KIND_LABELS = {
@@ -70,7 +76,9 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def log_x(axes: Axes, low: float, high: float) -> None:
-    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else a linear one."""
+    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else
+    a linear one.
+    """
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
@@ -84,7 +92,9 @@ def _label(axis: Axis, locator: LogLocator) -> None:
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
-    """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or columns by name."""
+    """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or
+    columns by name.
+    """
     grid = over_time(spans)
     # In a paged pool all slots that are not held are free and interchangeable.
     apart = ("rounding", "external_fragmentation")
@@ -93,18 +103,24 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
     layers = zip(labels, [*used, 100 - sum(used)], strict=True)
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
-    names = [name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"]
+    names = [
+        name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"
+    ]
     states = [Series(name, grid["time_s"], grid[name]) for name in names]
     normalized = np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"])
     return [
-        Chart("KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100),
+        Chart(
+            "KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100
+        ),
         Chart("Requests by state", "Time (s)", "Requests", states),
         cdf_chart("Normalized latency (s/token)", {"requests": normalized}),
     ]
 
 
 def over_time(spans: Table) -> Grid:
-    """Time-weighted means of the spans over at most MAX_POINTS equal intervals; idle time counts as zero."""
+    """Time-weighted means of the spans over at most MAX_POINTS equal intervals; idle time counts as
+    zero.
+    """
     names = ["live", "reserved", "internal", "running", "waiting", "swapped"]
     start = np.asarray(spans["start_s"])
     if not len(start):
@@ -120,19 +136,32 @@ def over_time(spans: Table) -> Grid:
 
 
 def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
-    """For each name the share of its values up to each value; logarithmic where they span a decade."""
-    found = {name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()}
+    """For each name the share of its values up to each value; logarithmic where they span a
+    decade.
+    """
+    found = {
+        name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()
+    }
     series = [
         Series(name, values, np.arange(1, len(values) + 1) / max(len(values), 1) * 100)
         for name, values in found.items()
     ]
     whole = np.concatenate([*found.values(), np.empty(0)])
     is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
-    return Chart(f"{label.partition(' (')[0]}, distribution", label, "Requests (%)", series, log_x=is_log, top=100)
+    return Chart(
+        f"{label.partition(' (')[0]}, distribution",
+        label,
+        "Requests (%)",
+        series,
+        log_x=is_log,
+        top=100,
+    )
 
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
-    """Charts in rows of so many; a legend for each, or one for all where all have the same series."""
+    """Charts in rows of so many; a legend for each, or one for all where all have the same
+    series.
+    """
     with style.context(STYLE):
         rows = -(-len(charts) // columns)
         figure = new_figure(3.3 * columns, 2.2 * rows)
@@ -165,14 +194,26 @@ def _legend(place: Axes | Figure, axes: Axes, columns: int) -> None:
 def plot(axes: Axes, chart: Chart) -> None:
     """Draw a chart with matplotlib."""
     if chart.stacked:
-        layers, names = [np.asarray(one.y) for one in chart.series], [one.name for one in chart.series]
-        areas = axes.stackplot(chart.series[0].x, *layers, labels=names, colors=list(KIND_COLORS.values()), linewidth=0)
+        layers, names = (
+            [np.asarray(one.y) for one in chart.series],
+            [one.name for one in chart.series],
+        )
+        areas = axes.stackplot(
+            chart.series[0].x, *layers, labels=names, colors=list(KIND_COLORS.values()), linewidth=0
+        )
         for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
             area.set(hatch=hatch, edgecolor=HATCH_COLOR)
     else:
         for i, one in enumerate(chart.series):
-            axes.plot(one.x, one.y, label=one.name, color=COLORS[i % len(COLORS)], linestyle=LINES[i % len(LINES)],
-                      marker="o" if chart.markers else None, markersize=3)  # fmt: skip
+            axes.plot(
+                one.x,
+                one.y,
+                label=one.name,
+                color=COLORS[i % len(COLORS)],
+                linestyle=LINES[i % len(LINES)],
+                marker="o" if chart.markers else None,
+                markersize=3,
+            )
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.limit is not None:
         axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)

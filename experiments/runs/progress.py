@@ -1,4 +1,6 @@
-"""Lines for people: the progress of a long run, an error with its cause, paths by the ends that distinguish them."""
+"""Lines for people: the progress of a long run, an error with its cause, paths by the ends that
+distinguish them.
+"""
 
 import sys
 import threading
@@ -16,7 +18,9 @@ SPEAK_S = 10.0
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error, prefixed by its file or type where the message does not name them."""
+    """The message of an error, prefixed by its file or type where the message does not name
+    them.
+    """
     if isinstance(error, OSError):
         return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
     if isinstance(error, SystemExit):
@@ -24,7 +28,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, ValueError):
         return _flat(str(error))
     hydra = type(error).__module__.startswith(("hydra", "omegaconf"))  # without importing them
-    return _flat(str(error).partition("Config search path")[0] if hydra else f"{type(error).__name__}: {error}")
+    return _flat(
+        str(error).partition("Config search path")[0]
+        if hydra
+        else f"{type(error).__name__}: {error}"
+    )
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

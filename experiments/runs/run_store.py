@@ -1,4 +1,6 @@
-"""The store of the experiments' runs: configures runs by the paper's protocol, and simulates each only once."""
+"""The store of the experiments' runs: configures runs by the paper's protocol, and simulates each
+only once.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,21 +30,30 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStore:
-    """Run folders are in `folder`; `lengths` maps embedded length models to files that are replayed in their place.
-    `overrides` follow those of every run, and so replace the studies' options. `profile` is a file whose GPU replaces
-    the paper's."""
+    """Run folders are in `folder`; `lengths` maps embedded length models to files that are replayed
+    in their place. `overrides` follow those of every run, and so replace the studies' options.
+    `profile` is a file whose GPU replaces the paper's.
+    """
 
     folder: Path
     lengths: tuple[tuple[str, str], ...] = ()
     overrides: tuple[str, ...] = ()
     profile: str | None = None
 
-    def config(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:
-        """The configuration of a run by the paper's protocol: Hydra overrides, then single values by dotted key."""
-        config = self._replayed(configured(("+protocol=sosp23", *overrides, *self.overrides), values))
+    def config(
+        self, overrides: Sequence[str], values: Mapping[str, Any] | None = None
+    ) -> RunConfig:
+        """The configuration of a run by the paper's protocol: Hydra overrides, then single values
+        by dotted key.
+        """
+        config = self._replayed(
+            configured(("+protocol=sosp23", *overrides, *self.overrides), values)
+        )
         return on_gpu_of(self.profile, config) if self.profile else config
 
-    def measure(self, overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> Measured:
+    def measure(
+        self, overrides: Sequence[str], values: Mapping[str, Any] | None = None
+    ) -> Measured:
         """The summary of a run, from its folder if it is complete there."""
         return self.measured(self.config(overrides, values))
 
@@ -55,7 +66,9 @@ class RunStore:
         if embedded not in files:
             return config
         kept = {key: value for key, value in config.trace.parameters.items() if key != "model"}
-        return replace(config, trace=Part(FILE_READERS[embedded], {"path": files[embedded], **kept}))
+        return replace(
+            config, trace=Part(FILE_READERS[embedded], {"path": files[embedded], **kept})
+        )
 
 
 def gpu_of_profile(path: str) -> GpuSpec:
@@ -66,17 +79,29 @@ def gpu_of_profile(path: str) -> GpuSpec:
         return replace(GpuSpec(**profile["gpu"]), device=device)
     gpu = gpu_of_device(device)
     if gpu is None:
-        raise InputError(f"{path}: no data sheet of {device} (write its values as 'gpu' into the profile)")
+        raise InputError(
+            f"{path}: no data sheet of {device} (write its values as 'gpu' into the profile)"
+        )
     return gpu
 
 
 def on_gpu_of(path: str, config: RunConfig) -> RunConfig:
-    """The run on the profile's GPU, as many of them, with the pool that the paper's server has. Kernel times are those
-    of the profile for the model's shard, or derived from the nearest profile; software times and the choice of kernels
-    stay those of the system. A run whose costs are not the paper's does not change."""
+    """The run on the profile's GPU, as many of them, with the pool that the paper's server has.
+    Kernel times are those of the profile for the model's shard, or derived from the nearest
+    profile; software times and the choice of kernels stay those of the system. A run whose costs
+    are not the paper's does not change.
+    """
     if config.cost.name != PAPERS_COST:
         return config
     gpu, auto = gpu_of_profile(path), configured(("+protocol=sosp23", "cost=auto")).cost
-    server = replace(config.server, name=f"{gpu.name}-x{config.server.num_gpus}", gpu=gpu,
-                     kv_memory_of=Machine(gpu.name, config.server.num_gpus))  # fmt: skip
-    return replace(config, server=server, cost=auto.updated(path=path, choices=config.cost.parameters["choices"]))
+    server = replace(
+        config.server,
+        name=f"{gpu.name}-x{config.server.num_gpus}",
+        gpu=gpu,
+        kv_memory_of=Machine(gpu.name, config.server.num_gpus),
+    )
+    return replace(
+        config,
+        server=server,
+        cost=auto.updated(path=path, choices=config.cost.parameters["choices"]),
+    )

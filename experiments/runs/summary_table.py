@@ -1,4 +1,6 @@
-"""The numbers of a run, each with the place where its summary has it, and tables for the terminal."""
+"""The numbers of a run, each with the place where its summary has it, and tables for the
+terminal.
+"""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +18,10 @@ from testbed.run import OVERLOAD, PROFILE, STOPPED
 
 
 class Quantity(NamedTuple):
-    """A row of quantities.csv: a number of a summary by its keys; `whole`: the keys of the number that it is a share
-    of. Shares are of 1. The main numbers have a place, the most important first, and a title of their own."""
+    """A row of quantities.csv: a number of a summary by its keys; `whole`: the keys of the number
+    that it is a share of. Shares are of 1. The main numbers have a place, the most important first,
+    and a title of their own.
+    """
 
     group: str
     name: str
@@ -45,7 +49,9 @@ class Quantity(NamedTuple):
         return value / whole * (100 if self.is_share else 1)
 
     def change(self, value: float | None, reference: float | None) -> float | None:
-        """In points for shares, else in percent. None: no number to compare; against a count of 0, only 0 has one."""
+        """In points for shares, else in percent. None: no number to compare; against a count of 0,
+        only 0 has one.
+        """
         if value is None or reference is None:
             return None
         if self.is_share:
@@ -55,7 +61,9 @@ class Quantity(NamedTuple):
         return 100 * (value / reference - 1)
 
 
-STOPPED_TEXT = "the mean latency of all is at least {} s/token; what follows is of those that ended before"
+STOPPED_TEXT = (
+    "the mean latency of all is at least {} s/token; what follows is of those that ended before"
+)
 
 
 @cache
@@ -72,7 +80,9 @@ def main(all_quantities: Iterable[Quantity]) -> list[Quantity]:
 
 def main_numbers(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The main numbers that any of the summaries has, as text, by title."""
-    values = {one.title: [one.value(summary) for summary in summaries] for one in main(quantities())}
+    values = {
+        one.title: [one.value(summary) for summary in summaries] for one in main(quantities())
+    }
     return {title: [*map(number, found)] for title, found in values.items() if set(found) != {None}}
 
 
@@ -84,9 +94,14 @@ def _at(summary: Mapping[str, Any], keys: str) -> float | None:
 
 
 def summary_table(summary: dict[str, Any]) -> Group:
-    """A run's summary for the terminal; before it the source and tested error of costs, and the scheduler's note."""
+    """A run's summary for the terminal; before it the source and tested error of costs, and the
+    scheduler's note.
+    """
     requests, rates, means = summary["requests"], summary["throughput"], summary["batch"]
-    batched = f"{number(means['mean_per_iteration'])} per iteration, {number(means['mean_over_time'])} over time"
+    batched = (
+        f"{number(means['mean_per_iteration'])} per iteration, {number(means['mean_over_time'])} "
+        f"over time"
+    )
     preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
     stand_in, stopped = (summary.get(PROFILE) or {}).get("all_reduce"), summary.get(STOPPED)
     rows = [
@@ -94,13 +109,24 @@ def summary_table(summary: dict[str, Any]) -> Group:
         ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
         *([("stopped early", STOPPED_TEXT.format(number(stopped)))] if stopped is not None else []),
         *([("overloaded", in_words(summary[OVERLOAD]))] if summary.get(OVERLOAD) else []),
-        ("simulated time", f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations"),
-        ("throughput", f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} tokens/s"),
+        (
+            "simulated time",
+            f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations",
+        ),
+        (
+            "throughput",
+            f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} "
+            f"tokens/s",
+        ),
         ("normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")),
         ("time to first token", _spread(summary["ttft_s"], "s")),
         ("time per output token", _spread(summary["tpot_s"], "s")),
         ("end to end", _spread(summary["e2e_s"], "s")),
-        *([("inside the objectives", _goodput(slo))] if (slo["ttft_s"], slo["tpot_s"]) != (None, None) else []),
+        *(
+            [("inside the objectives", _goodput(slo))]
+            if (slo["ttft_s"], slo["tpot_s"]) != (None, None)
+            else []
+        ),
         ("batched requests", batched),
         ("memory per iteration", _memory(summary)),
         ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
@@ -124,11 +150,17 @@ def costs_of(summary: Mapping[str, Any]) -> str:
 
 
 def described(run: Mapping[str, Any]) -> dict[str, str]:
-    """What a summary says that its run was, in a few words; nothing of a summary that does not say it."""
+    """What a summary says that its run was, in a few words; nothing of a summary that does not say
+    it.
+    """
     if not run:
         return {}
     of = " of one layer" if run.get("slot_layers") == 1 else ""
-    blocks = f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens" if run["pool_blocks"] else ""
+    blocks = (
+        f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
+        if run["pool_blocks"]
+        else ""
+    )
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
         "KV pool": f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB",
@@ -140,7 +172,9 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _memory(summary: dict[str, Any]) -> str:
-    """The pool by kind; slots that are not held are named free where they are interchangeable, as in a paged pool."""
+    """The pool by kind; slots that are not held are named free where they are interchangeable, as
+    in a paged pool.
+    """
     shares = {name: part["per_iteration"] for name, part in summary["memory"].items()}
     free, cached = (summary["memory_free"][name]["per_iteration"] for name in ("free", "cached"))
     largest = summary["memory_free"]["largest_free"]["per_iteration"]
@@ -151,7 +185,11 @@ def _memory(summary: dict[str, Any]) -> str:
 
 
 def _goodput(slo: dict[str, float | None]) -> str:
-    limits = [f"{name} {number(slo[key])} s" for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")) if slo[key]]
+    limits = [
+        f"{name} {number(slo[key])} s"
+        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
+        if slo[key]
+    ]
     inside, rate = percent(slo["share_inside"]), number(slo["goodput_requests_per_s"])
     return f"{inside} of the requests, {rate} req/s ({', '.join(limits)})"
 
@@ -160,7 +198,10 @@ def _counted(counters: dict[str, float]) -> str:
     counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counters.items())
     if not counters.get("blocks") or "hit_blocks" not in counters:
         return counts
-    return f"{percent(counters['hit_blocks'] / counters['blocks'])} of all prompt blocks found; {counts}"
+    return (
+        f"{percent(counters['hit_blocks'] / counters['blocks'])} of all prompt blocks found; "
+        f"{counts}"
+    )
 
 
 def _spread(values: dict[str, float | None], unit: str) -> str:

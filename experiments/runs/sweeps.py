@@ -1,4 +1,6 @@
-"""A sweep as a table, with axes before results, and as a figure: latencies over the differing number."""
+"""A sweep as a table, with axes before results, and as a figure: latencies over the differing
+number.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +53,9 @@ def write_sweep(path: Path, points: Sequence[Point]) -> None:
     rows, names = list[dict[str, Any]](), axes(points)
     for point in points:
         chosen_values = {name: point.chosen.get(name) for name in names}
-        rows.append({**chosen_values, "folder": point.folder, **merge_axes(names, flat(point.summary))})
+        rows.append(
+            {**chosen_values, "folder": point.folder, **merge_axes(names, flat(point.summary))}
+        )
     columns = dict.fromkeys(key for row in rows for key in row)
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
@@ -63,7 +67,10 @@ def shown(points: Sequence[Point], width: int) -> Group:
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     left = width - 1
-    for name, cells in [*columns.items(), *main_numbers([point.summary for point in points]).items()]:
+    for name, cells in [
+        *columns.items(),
+        *main_numbers([point.summary for point in points]).items(),
+    ]:
         left -= max(map(len, [name, *cells])) + 3
         if left >= 0:
             columns[name] = cells
@@ -78,7 +85,9 @@ def shown(points: Sequence[Point], width: int) -> Group:
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
     """The figure of a sweep over a number; whether there is one."""
     names = axes(points)
-    different = pd.DataFrame([[point.chosen.get(name, "") for name in names] for point in points], columns=names)
+    different = pd.DataFrame(
+        [[point.chosen.get(name, "") for name in names] for point in points], columns=names
+    )
     charts = sweep_charts(different, [flat(point.summary) for point in points])
     if charts:
         save(figure_of(charts), path)
@@ -86,16 +95,24 @@ def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
 
 
 def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat summaries. There are
-    none unless an option is a number with FEWEST values or more."""
+    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat
+    summaries. There are none unless an option is a number with FEWEST values or more.
+    """
     numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
     counts = {name: values.nunique() for name, values in numbers.items() if values.notna().all()}
     key = max(counts, key=lambda name: (name == "arrivals.rate", counts[name]), default="")
     if counts.get(key, 0) < FEWEST:
         return []
     others = [name for name in axes if name != key]
-    labels = [", ".join(map(legible, others, values)) for values in axes[others].astype(str).to_numpy().tolist()]
-    table = pd.DataFrame(rows).assign(**{"x": numbers[key].to_numpy(), "name": labels}).sort_values("x", kind="stable")
+    labels = [
+        ", ".join(map(legible, others, values))
+        for values in axes[others].astype(str).to_numpy().tolist()
+    ]
+    table = (
+        pd.DataFrame(rows)
+        .assign(**{"x": numbers[key].to_numpy(), "name": labels})
+        .sort_values("x", kind="stable")
+    )
     known = {"", *(name for name in table if table[name].notna().any())}
     columns = (column for column, (_, option) in PANELS.items() if {column, option} <= known)
     return [_panel(table, column, LABELS.get(key, key)) for column in columns]
@@ -105,15 +122,25 @@ def legible(key: str, value: str) -> str:
     """An option in a legend; a value that does not say what it is has its key before it."""
     if value in ("null", "None", "-", ""):
         return f"no {key.rpartition('.')[2]}"
-    number = value.replace(".", "", 1).replace("-", "", 1).isdigit() or value in ("true", "false", "True", "False")
+    number = value.replace(".", "", 1).replace("-", "", 1).isdigit() or value in (
+        "true",
+        "false",
+        "True",
+        "False",
+    )
     return f"{key.rpartition('.')[2]} {value}" if number else value
 
 
 def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
     label, option = PANELS[column]
-    series = [Series(str(name), part["x"], part[column]) for name, part in table.groupby("name", sort=False)]
+    series = [
+        Series(str(name), part["x"], part[column])
+        for name, part in table.groupby("name", sort=False)
+    ]
     positive = table[column][table[column] > 0]
     log = "(s" in label and len(positive) > 0 and positive.max() > FACTOR * positive.min()
     limits = set(table[option].dropna()) if option in table else set()
     limit = limits.pop() if len(limits) == 1 else None
-    return Chart(label.partition(" (")[0], x_label, label, series, markers=True, log_y=log, limit=limit)
+    return Chart(
+        label.partition(" (")[0], x_label, label, series, markers=True, log_y=log, limit=limit
+    )

@@ -15,16 +15,22 @@ from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
 
 NAMES = {  # that a data frame's columns may have
-    "input": ("prompt_len", "input_tokens", "prompt_tokens"), "output": ("output_len", "output_tokens"),
+    "input": ("prompt_len", "input_tokens", "prompt_tokens"),
+    "output": ("output_len", "output_tokens"),
     "num_seqs": ("n", "num_seqs"),
-}  # fmt: skip
+}
 TIMES = "arrival_s"
 TIMING = ("arrivals", "rate", "duration_s")
 OF_REQUESTS = (*TIMING, "workload", "num_seqs", "beam", "max_len")
 LEAST = {
-    "request_id": 0, "arrival_ps": 0, "prompt_len": 1, "output_len": 1, "num_seqs": 1, "registered_prefix": 0,
+    "request_id": 0,
+    "arrival_ps": 0,
+    "prompt_len": 1,
+    "output_len": 1,
+    "num_seqs": 1,
+    "registered_prefix": 0,
     "tokens_per_id": 1,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)  # without slots, which would hide those of a compiled Workload
@@ -38,8 +44,10 @@ class UserRequests(Workload):
 
 
 class FrameTrace(CsvLengths):
-    """Rows of a data frame, as of a CSV: prompt and output lengths in tokens; where these are columns, arrival_s in
-    seconds, and each request's prompt_ids, sampling (n sequences, whether they are a beam), session and priority."""
+    """Rows of a data frame, as of a CSV: prompt and output lengths in tokens; where these are
+    columns, arrival_s in seconds, and each request's prompt_ids, sampling (n sequences, whether
+    they are a beam), session and priority.
+    """
 
     def __init__(self, frame: Any) -> None:
         self._frame = frame
@@ -49,7 +57,8 @@ class FrameTrace(CsvLengths):
             found = [name for name in names if name in self.columns] or names[:1]
             if len(found) > 1:
                 raise InputError(
-                    f"trace: the data frame has columns {' and '.join(found)}, which are the same (keep one)"
+                    f"trace: the data frame has columns {' and '.join(found)}, which are the same "
+                    f"(keep one)"
                 )
             named[f"{what}_column"] = found[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
@@ -62,27 +71,39 @@ class FrameTrace(CsvLengths):
 
 def text(value: Any) -> str:
     """A value as a CSV has it; of several, such as the ids of a prompt, with spaces between."""
-    return str(value) if isinstance(value, str) or not hasattr(value, "__len__") else " ".join(map(str, value))
+    return (
+        str(value)
+        if isinstance(value, str) or not hasattr(value, "__len__")
+        else " ".join(map(str, value))
+    )
 
 
 def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | Trace | None:
-    """The option `trace` as a workload or a trace, where it is a list of requests or a data frame; else None. `words`
-    are the other overrides."""
+    """The option `trace` as a workload or a trace, where it is a list of requests or a data frame;
+    else None. `words` are the other overrides.
+    """
     trace = options.get("trace")
     if isinstance(trace, list):
         keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
         requested = next((key for key in keys if key.partition(".")[0] in OF_REQUESTS), None)
         if requested:
-            raise InputError(f"{requested}: does not apply to a list of requests, which have these values (remove it)")
+            raise InputError(
+                f"{requested}: does not apply to a list of requests, which have these values "
+                f"(remove it)"
+            )
         return user_requests(trace)
     return FrameTrace(trace) if hasattr(trace, "columns") and hasattr(trace, "iloc") else None
 
 
 def user_requests(requests: Sequence[Any]) -> UserRequests:
-    """The requests in order of arrival, with Python numbers; raises InputError for other objects."""
+    """The requests in order of arrival, with Python numbers; raises InputError for other
+    objects.
+    """
     wrong = next((item for item in requests if not isinstance(item, Request)), None)
     if wrong is not None:
-        raise InputError(f"trace: a list must contain testbed.core.request.Request, not {type(wrong).__name__}")
+        raise InputError(
+            f"trace: a list must contain testbed.core.request.Request, not {type(wrong).__name__}"
+        )
     ordered = tuple(sorted(map(plain_request, requests), key=lambda request: request.arrival_ps))
     if len({request.request_id for request in ordered}) < len(ordered):
         raise InputError("trace: two requests have the same request_id")
@@ -92,7 +113,11 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
         np.array([request.output_len for request in ordered], dtype=np.int64),
         np.array([request.arrival_ps / PS for request in ordered]),
         known if ordered and len(known) == len(ordered) else None,
-        the_only("tokens_per_id", {request.tokens_per_id for request in ordered if request.prompt_ids is not None}, 1),
+        the_only(
+            "tokens_per_id",
+            {request.tokens_per_id for request in ordered if request.prompt_ids is not None},
+            1,
+        ),
         the_only("registered prefix", {request.registered_prefix for request in ordered} - {0}, 0),
     )
     times = np.array([request.arrival_ps for request in ordered], dtype=np.int64)
@@ -102,7 +127,9 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
 def the_only(name: str, found: set[int], otherwise: int) -> int:
     """The one value that the requests of a list have, or `otherwise` where none has any."""
     if len(found) > 1:
-        raise InputError(f"trace: the requests have more than one {name}, {sorted(found)}; a list may have one")
+        raise InputError(
+            f"trace: the requests have more than one {name}, {sorted(found)}; a list may have one"
+        )
     return next(iter(found), otherwise)
 
 
@@ -110,16 +137,23 @@ def plain_request(given: Request) -> Request:
     """The request, its numbers as Python's own, each in its range."""
     name = f"trace: request {given.request_id!r}"
     values: dict[str, Any] = {
-        field: whole(f"{name}: {field}", getattr(given, field), least) for field, least in LEAST.items()
+        field: whole(f"{name}: {field}", getattr(given, field), least)
+        for field, least in LEAST.items()
     }
     session = None if given.session is None else whole(f"{name}: session", given.session, None)
-    request = given._replace(**values, session=session, priority=whole(f"{name}: priority", given.priority, None))
+    request = given._replace(
+        **values, session=session, priority=whole(f"{name}: priority", given.priority, None)
+    )
     if type(given.beam).__name__ not in ("bool", "bool_"):
         raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
     if request.arrival_ps > LAST_S * PS:
-        raise InputError(f"{name} arrives at {request.arrival_ps / PS:,.6g} s; time ends at {LAST_S:,} s")
+        raise InputError(
+            f"{name} arrives at {request.arrival_ps / PS:,.6g} s; time ends at {LAST_S:,} s"
+        )
     if request.registered_prefix > request.prompt_len:
-        raise InputError(f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt")
+        raise InputError(
+            f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
+        )
     if request.prompt_ids is None:
         return request._replace(beam=bool(given.beam))
     ids = tuple(whole(f"{name}: one of prompt_ids", one, None) for one in request.prompt_ids)
@@ -130,7 +164,9 @@ def plain_request(given: Request) -> Request:
 
 
 def whole(name: str, value: Any, least: int | None) -> int:
-    """The value as Python's own whole number, at least `least` and within 64 bits where that is not None."""
+    """The value as Python's own whole number, at least `least` and within 64 bits where that is not
+    None.
+    """
     try:
         number = index(value)
     except TypeError:

@@ -17,8 +17,9 @@ SUMMARY = "summary.json"  # written last, so that its presence means that the ru
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path, which is renamed to `path` at the end, or removed after an error. The temporary name keeps the
-    suffix, because writers choose a format by it."""
+    """A temporary path, which is renamed to `path` at the end, or removed after an error. The
+    temporary name keeps the suffix, because writers choose a format by it.
+    """
     temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
     remove_leftovers(path.parent, path.stem, path.suffix)
     try:
@@ -46,9 +47,11 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Iterator[Path]:
-    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or removed. Files of
-    `folder` for which `stale` is true are removed first. The temporary name contains the parent process, so that the
-    parent can remove the files of a killed worker (see `clean_up`)."""
+    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or
+    removed. Files of `folder` for which `stale` is true are removed first. The temporary name
+    contains the parent process, so that the parent can remove the files of a killed worker (see
+    `clean_up`).
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{PLACE}-{os.getppid()}-{os.getpid()}.tmp")
     remove_leftovers(folder.parent, folder.name)
@@ -59,13 +62,17 @@ def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Itera
         folder.mkdir(exist_ok=True)
         (folder / last).unlink(missing_ok=True)
         names = [path.name for path in temporary.iterdir()]
-        for path in [path for path in folder.iterdir() if path.is_file() and path.name not in names]:
+        for path in [
+            path for path in folder.iterdir() if path.is_file() and path.name not in names
+        ]:
             if stale(path.name):
                 path.unlink()
         for name in sorted(names, key=lambda name: name == last):
             os.replace(temporary / name, folder / name)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))) from error
+        raise OSError(
+            error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -77,12 +84,18 @@ def clean_up(parent: Path) -> None:
 
 
 def remove_leftovers(parent: Path, name: str, suffix: str = "") -> None:
-    """Remove what processes that were killed have left of this name; of a living one, or elsewhere, nothing."""
-    of_process = re.compile(rf"\.{re.escape(name)}\.{re.escape(PLACE)}-(?:\d+-)?(\d+)\.tmp{re.escape(suffix)}")
+    """Remove what processes that were killed have left of this name; of a living one, or elsewhere,
+    nothing.
+    """
+    of_process = re.compile(
+        rf"\.{re.escape(name)}\.{re.escape(PLACE)}-(?:\d+-)?(\d+)\.tmp{re.escape(suffix)}"
+    )
     for entry in parent.iterdir() if parent.is_dir() else ():
         match = of_process.fullmatch(entry.name)
         if match and not _is_alive(int(match[1])):
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(
+                missing_ok=True
+            )
 
 
 def _is_alive(pid: int) -> bool:
@@ -106,8 +119,12 @@ PLACE = f"{platform.node()}{NAMESPACE}"
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits."""
-    lists = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
-    cells = [["" if value is None or value != value else value for value in column] for column in lists]
+    lists = [
+        column.tolist() if hasattr(column, "tolist") else column for column in columns.values()
+    ]
+    cells = [
+        ["" if value is None or value != value else value for value in column] for column in lists
+    ]
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(columns)

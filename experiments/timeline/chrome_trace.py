@@ -1,7 +1,8 @@
 """The Chrome trace event format ("Trace Event Format", JSON object form), which Perfetto reads too.
 
-Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events. `ts` and `dur` are
-in microseconds of simulated time, six decimals of which are whole picoseconds. Phases come from the executed plans.
+Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events.
+`ts` and `dur` are in microseconds of simulated time, six decimals of which are whole picoseconds.
+Phases come from the executed plans.
 """
 
 import gzip
@@ -38,8 +39,9 @@ Event = dict[str, Any]
 
 @dataclass
 class Life:
-    """A request, the phases that it began, with the time of each in picoseconds, and when it ended, at the latest with
-    the run. A phase lasts until the next one or the end."""
+    """A request, the phases that it began, with the time of each in picoseconds, and when it ended,
+    at the latest with the run. A phase lasts until the next one or the end.
+    """
 
     request: Request | Incoming
     begun: list[tuple[str, int]]
@@ -52,9 +54,10 @@ class Life:
 
 
 class PhaseRecorder(Recorder):
-    """A recorder that also stores when the phases of every arrived request began. queued: waiting for its first slots.
-    prefill: from the iteration of its first chunk. decode: from its first token, or from its swap-in. preempted:
-    released, to be recomputed. swapped: on the host."""
+    """A recorder that also stores when the phases of every arrived request began. queued: waiting
+    for its first slots. prefill: from the iteration of its first chunk. decode: from its first
+    token, or from its swap-in. preempted: released, to be recomputed. swapped: on the host.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,9 +81,18 @@ class PhaseRecorder(Recorder):
         self._life(request).end_ps = request.arrival_ps
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
+        self,
+        start_ps: int,
+        duration_ps: int,
+        steps: int,
+        plan: Plan,
+        waiting: int,
+        swapped: int,
+        seen: Seen,
     ) -> None:
-        """Requests that this plan preempts, swaps in or prefills change their phase at its start."""
+        """Requests that this plan preempts, swaps in or prefills change their phase at its
+        start.
+        """
         super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
@@ -91,8 +103,10 @@ class PhaseRecorder(Recorder):
             self._life(chunk.group.request).begin(PREFILL, start_ps)
 
     def lives(self, workload: Workload) -> list[Life]:
-        """Every request of the workload that arrived before the end of the run, in order of arrival. In a workload
-        without known arrival times, requests that the scheduler has not considered are missing."""
+        """Every request of the workload that arrived before the end of the run, in order of
+        arrival. In a workload without known arrival times, requests that the scheduler has not
+        considered are missing.
+        """
         for request in workload if workload.arrival_ps.any() else ():
             if request.arrival_ps <= self.end_ps:
                 self._life(request)
@@ -101,11 +115,15 @@ class PhaseRecorder(Recorder):
         return sorted(self._lives.values(), key=lambda life: life.request.arrival_ps)
 
     def _life(self, request: Request | Incoming) -> Life:
-        return self._lives.setdefault(request.request_id, Life(request, [(QUEUED, request.arrival_ps)], UNBOUNDED))
+        return self._lives.setdefault(
+            request.request_id, Life(request, [(QUEUED, request.arrival_ps)], UNBOUNDED)
+        )
 
 
 def _lanes(lives: Sequence[Life]) -> list[int]:
-    """The lane of each request, the lowest that is free at its arrival; `lives` are in order of arrival."""
+    """The lane of each request, the lowest that is free at its arrival; `lives` are in order of
+    arrival.
+    """
     free: list[int] = []
     taken: list[tuple[int, int]] = []
     found = []
@@ -141,12 +159,22 @@ def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> 
         start, duration = row["start_ps"], row["duration_ps"]
         if start > before:
             yield from _counters(before, num_slots, IDLE)
-        kinds = [kind for kind, count in (("prefill", "prefill_tokens"), ("decode", "decode_seqs")) if row[count]]
+        kinds = [
+            kind
+            for kind, count in (("prefill", "prefill_tokens"), ("decode", "decode_seqs"))
+            if row[count]
+        ]
         times = f" x {row['iterations']}" if row["iterations"] > 1 else ""
         yield {
-            "ph": "X", "cat": "iteration", "name": " + ".join(kinds or ["move"]) + times, "ts": us(start),
-            "dur": us(duration), "pid": ITERATIONS, "tid": 0, "args": {name: row[name] for name in COUNTS},
-        }  # fmt: skip
+            "ph": "X",
+            "cat": "iteration",
+            "name": " + ".join(kinds or ["move"]) + times,
+            "ts": us(start),
+            "dur": us(duration),
+            "pid": ITERATIONS,
+            "tid": 0,
+            "args": {name: row[name] for name in COUNTS},
+        }
         yield from _counters(start, num_slots, row)
         before = start + duration
     yield from _counters(before, num_slots, IDLE)
@@ -156,7 +184,15 @@ def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator
     slots = {name: round(row[name], 3) for name in SLOTS}
     slots["rest"] = round(num_slots - sum(slots.values()), 3)
     for name, values in (("slots", slots), ("requests", {name: row[name] for name in QUEUES})):
-        yield {"ph": "C", "cat": "pool", "name": name, "ts": us(now_ps), "pid": POOL, "tid": 0, "args": values}
+        yield {
+            "ph": "C",
+            "cat": "pool",
+            "name": name,
+            "ts": us(now_ps),
+            "pid": POOL,
+            "tid": 0,
+            "args": values,
+        }
 
 
 def us(time_ps: int) -> float:
@@ -164,35 +200,66 @@ def us(time_ps: int) -> float:
     return time_ps / PS_PER_US
 
 
-def trace_of(config: RunConfig, start_s: float = 0.0, stop_s: float | None = None) -> tuple[dict[str, Any], float]:
-    """All events from start_s to stop_s or the end of the run (s), in order of time; when the simulation ended (s)."""
+def trace_of(
+    config: RunConfig, start_s: float = 0.0, stop_s: float | None = None
+) -> tuple[dict[str, Any], float]:
+    """All events from start_s to stop_s or the end of the run (s), in order of time; when the
+    simulation ended (s).
+    """
     setup, recorder = build(config), PhaseRecorder()
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
     simulate(
-        setup.workload, setup.scheduler, setup.cost, setup.model.max_len, stop_ps=end_ps,
-        recorder=recorder, fast_forward=setup.config.fast_forward, beams=setup.beams,
-    )  # fmt: skip
+        setup.workload,
+        setup.scheduler,
+        setup.cost,
+        setup.model.max_len,
+        stop_ps=end_ps,
+        recorder=recorder,
+        fast_forward=setup.config.fast_forward,
+        beams=setup.beams,
+    )
     if start_ps >= recorder.end_ps:
-        raise InputError(f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to show")
+        raise InputError(
+            f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to "
+            f"show"
+        )
     lives = recorder.lives(setup.workload)
-    shown = [life for life in lives if life.request.arrival_ps < min(stop_ps, life.end_ps) and life.end_ps > start_ps]
+    shown = [
+        life
+        for life in lives
+        if life.request.arrival_ps < min(stop_ps, life.end_ps) and life.end_ps > start_ps
+    ]
     lanes = _lanes(shown)
     # Lane by lane, so that a request ends before the next on its lane begins at the same time.
     in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
     timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
     for r in (life.request for life in lives if life.request.request_id in recorder.rejections):
         if start_ps <= r.arrival_ps < stop_ps:
-            name, arguments = f"request {r.request_id} rejected", {"reason": recorder.rejections[r.request_id]}
+            name, arguments = (
+                f"request {r.request_id} rejected",
+                {"reason": recorder.rejections[r.request_id]},
+            )
             place = {"pid": REQUESTS, "tid": 0, "ts": us(r.arrival_ps)}
-            timed.append({"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments})
+            timed.append(
+                {"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments}
+            )
     timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
     timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
     named: list[tuple[int, int, str, Event]] = []
     for pid, name in PROCESSES.items():
-        named += [(pid, 0, "process_name", {"name": name}), (pid, 0, "process_sort_index", {"sort_index": pid})]
-    named += [(REQUESTS, i, "thread_name", {"name": f"lane {i}"}) for i in range(1 + max(lanes, default=0))]
+        named += [
+            (pid, 0, "process_name", {"name": name}),
+            (pid, 0, "process_sort_index", {"sort_index": pid}),
+        ]
+    named += [
+        (REQUESTS, i, "thread_name", {"name": f"lane {i}"})
+        for i in range(1 + max(lanes, default=0))
+    ]
     named.append((ITERATIONS, 0, "thread_name", {"name": "GPU"}))
-    events = [*({"ph": "M", "pid": pid, "tid": tid, "name": n, "args": a} for pid, tid, n, a in named), *timed]
+    events = [
+        *({"ph": "M", "pid": pid, "tid": tid, "name": n, "args": a} for pid, tid, n, a in named),
+        *timed,
+    ]
     trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
     return trace, recorder.end_ps / PS
 

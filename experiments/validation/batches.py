@@ -1,7 +1,9 @@
-"""Whole batches that start and end together: a table of measured and predicted latencies, and lines on its errors.
+"""Whole batches that start and end together: a table of measured and predicted latencies, and lines
+on its errors.
 
-The columns of the table are the fields of Batch and latency_ms, empty where nobody measured. Costs are of dense GPTs on
-A100s: by AIConfigurator's measured kernels, or FasterTransformer's of the figures.
+The columns of the table are the fields of Batch and latency_ms, empty where nobody measured. Costs
+are of dense GPTs on A100s: by AIConfigurator's measured kernels, or FasterTransformer's of the
+figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,15 +32,18 @@ FEWEST_ROWS = 10  # that separate the three shares of the missing time
 LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts more than steps
 DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
-# Share of the peak that large matrix products reach under load: measured, testbed/cost/profiles/h200-opt-13b-tp1.json.
-# AIConfigurator's are short bursts at full clocks, at up to 0.92 of the A100's.
+# Share of the peak that large matrix products reach under load: measured,
+# testbed/cost/profiles/h200-opt-13b-tp1.json. AIConfigurator's are short bursts at full clocks, at
+# up to 0.92 of the A100's.
 PEAK_SHARE = 0.72
 MAX_LEN = 2048
 
 
 class Batch(NamedTuple):
-    """batch_size prompts of input_len tokens each, and output_len tokens generated for each in beam_width beams.
-    device: the card as its driver names it; empty where all batches are of the one that the costs are of."""
+    """batch_size prompts of input_len tokens each, and output_len tokens generated for each in
+    beam_width beams. device: the card as its driver names it; empty where all batches are of the
+    one that the costs are of.
+    """
 
     model: str
     tensor_parallel: int
@@ -55,7 +60,9 @@ ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]
 
 
 def predict(cost: CostModel, batch: Batch) -> tuple[float, float]:
-    """Milliseconds of the prompts, each computed once in one iteration, and of the steps for the further tokens."""
+    """Milliseconds of the prompts, each computed once in one iteration, and of the steps for the
+    further tokens.
+    """
     size, num_stored = batch.batch_size, batch.input_len
     prompts = cost.iteration(Work(prefill=((num_stored, 0),) * size, num_requests=size))
     lengths, seqs = range(num_stored + 1, num_stored + batch.output_len), size * batch.beam_width
@@ -73,15 +80,29 @@ def with_predictions(table: pd.DataFrame, cost_of: CostOf) -> pd.DataFrame:
 
 
 def with_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ more than prompts. A
-    step is the difference of the two latencies, less the predicted difference of their prompts. The shorter batch is of
-    the same kind, with fewer output tokens: the one whose prompts are nearest and not longer."""
+    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ
+    more than prompts. A step is the difference of the two latencies, less the predicted difference
+    of their prompts. The shorter batch is of the same kind, with fewer output tokens: the one whose
+    prompts are nearest and not longer.
+    """
     timed = table[table["latency_ms"].notna()].rename_axis("place").reset_index()
     both = timed.merge(timed, on=ALIKE, suffixes=("", "_0"))
-    both = both[(both["output_len_0"] < both["output_len"]) & (both["input_len_0"] <= both["input_len"])]
-    both = both.sort_values(["input_len_0", "output_len_0"]).groupby("place").tail(1).set_index("place")
-    inputs, count, ms, predicted_ms, prompts_ms = (both[name] - both[f"{name}_0"] for name in DIFFERENCES)
-    steps = {"step_ms": (ms - prompts_ms) / count, "predicted_step_ms": (predicted_ms - prompts_ms) / count}
+    both = both[
+        (both["output_len_0"] < both["output_len"]) & (both["input_len_0"] <= both["input_len"])
+    ]
+    both = (
+        both.sort_values(["input_len_0", "output_len_0"])
+        .groupby("place")
+        .tail(1)
+        .set_index("place")
+    )
+    inputs, count, ms, predicted_ms, prompts_ms = (
+        both[name] - both[f"{name}_0"] for name in DIFFERENCES
+    )
+    steps = {
+        "step_ms": (ms - prompts_ms) / count,
+        "predicted_step_ms": (predicted_ms - prompts_ms) / count,
+    }
     return table.join(pd.DataFrame({**steps, "is_decoding": inputs < count}))
 
 
@@ -90,7 +111,10 @@ def report(table: pd.DataFrame) -> Iterator[str]:
     measured = table[table["latency_ms"].notna()]
     steps = measured[measured["step_ms"].notna() & (measured["batch_size"] <= LARGEST_BATCH)]
     steps = steps.assign(error=steps["predicted_step_ms"] / steps["step_ms"] - 1)
-    yield f"decode steps, batch up to {LARGEST_BATCH}: {len(steps)} differences of rows, less that of their prompts"
+    yield (
+        f"decode steps, batch up to {LARGEST_BATCH}: {len(steps)} differences of rows, less that "
+        f"of their prompts"
+    )
     decoding = steps["is_decoding"].astype(bool)
     yield from by_kind("  step, prompts differ by less than outputs", steps[decoding])
     yield from by_kind("  step, prompts differ by more", steps[~decoding])
@@ -108,13 +132,17 @@ def report(table: pd.DataFrame) -> Iterator[str]:
 
 
 def by_kind(what: str, table: pd.DataFrame) -> Iterator[str]:
-    """A line for each model and number of GPUs; where cards differ, for each card and batch size too."""
+    """A line for each model and number of GPUs; where cards differ, for each card and batch size
+    too.
+    """
     size = table["batch_size"].where(table["device"] != "", 0)
     table = table.assign(size=size).sort_values(["device", "size"], kind="stable")
     for kind, rows in table.groupby(table.apply(kind_of, axis=1), sort=False) if len(table) else ():
         error, sizes = rows["error"], rows["error"].abs()
-        yield (f"{what}, {kind}: median {error.median():+.1%}, of sizes {sizes.median():.1%}, "
-               f"{error.min():+.0%} to {error.max():+.0%} ({len(rows)} rows)")  # fmt: skip
+        yield (
+            f"{what}, {kind}: median {error.median():+.1%}, of sizes {sizes.median():.1%}, "
+            f"{error.min():+.0%} to {error.max():+.0%} ({len(rows)} rows)"
+        )
 
 
 def kind_of(batch: pd.Series) -> str:
@@ -130,29 +158,41 @@ def named(batch: pd.Series) -> str:
 
 
 def left_over(table: pd.DataFrame) -> Iterator[str]:
-    """What batches of a kind take beyond their cost: so much each, by prompt token and by step (least squares)."""
+    """What batches of a kind take beyond their cost: so much each, by prompt token and by step
+    (least squares).
+    """
     for kind, rows in table.groupby(table.apply(kind_of, axis=1), sort=False):
-        counts = np.stack([np.ones(len(rows)), rows["batch_size"] * rows["input_len"], rows["output_len"] - 1], axis=1)
-        (fixed, token, step), _, rank, _ = np.linalg.lstsq(counts, rows["latency_ms"] - rows["predicted_ms"])
+        counts = np.stack(
+            [np.ones(len(rows)), rows["batch_size"] * rows["input_len"], rows["output_len"] - 1],
+            axis=1,
+        )
+        (fixed, token, step), _, rank, _ = np.linalg.lstsq(
+            counts, rows["latency_ms"] - rows["predicted_ms"]
+        )
         if rank == 3 and len(rows) >= FEWEST_ROWS:
             shares = f"{fixed:+.0f} ms, {1e3 * token:+.1f} us a prompt token, {step:+.2f} ms a step"
             yield f"measured beyond its cost, {kind}: {shares} ({len(rows)} rows)"
 
 
 def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
-    """Models by name; as wide as their heads together, with a feed-forward layer four times as wide."""
+    """Models by name; as wide as their heads together, with a feed-forward layer four times as
+    wide.
+    """
     found = {}
     for name, *shape in table[["model", *SHAPE]].itertuples(index=False, name=None):
         layers, heads, size, vocab = map(int, shape)
         width = heads * size
-        found[name] = ModelSpec(name, layers, width, heads, heads, size, 4 * width, 2, vocab, MAX_LEN, True)
+        found[name] = ModelSpec(
+            name, layers, width, heads, heads, size, 4 * width, 2, vocab, MAX_LEN, True
+        )
     return found
 
 
 def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOf:
-    """The costs by AIConfigurator's kernels; layer_s is what a layer takes beyond its kernels on so many GPUs. A model
-    is one of `models`, or one that ships. Matrix products take at least what their FLOPs need at PEAK_SHARE of the
-    peak."""
+    """The costs by AIConfigurator's kernels; layer_s is what a layer takes beyond its kernels on so
+    many GPUs. A model is one of `models`, or one that ships. Matrix products take at least what
+    their FLOPs need at PEAK_SHARE of the peak.
+    """
 
     @cache
     def of(name: str, degree: int, device: str) -> ProfileCost:
@@ -162,9 +202,13 @@ def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, f
         model = models[name] if name in models else read_model(name)
         imported = aiconfigurator.read(folder, Requested(model, None, degree))
         if imported.gpu is None:
-            raise InputError(f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)")
+            raise InputError(
+                f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"
+            )
         if device and gpu_of_device(device) != gpu_of_device(imported.device):
-            raise InputError(f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)")
+            raise InputError(
+                f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)"
+            )
         linear, needed_us = imported.sections["linear"], 2e6 * model.layer_params / degree
         needed_us /= imported.gpu.fp16_flops * PEAK_SHARE
         linear["points"] = [[n, max(measured, needed_us * n)] for n, measured in linear["points"]]
@@ -178,10 +222,19 @@ def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, f
 
 @cache
 def figures(model: str, degree: int, device: str) -> CostModel:
-    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the card `device`."""
+    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the card
+    `device`.
+    """
     gpu = gpu_of_device(device)
     if gpu is None:
-        raise InputError(f"device {device!r}: no data sheet of such a card (the column `device` names an A100)")
-    words = ("+protocol=sosp23", "+system=fastertransformer", f"model={model}", f"server={gpu.name}")
+        raise InputError(
+            f"device {device!r}: no data sheet of such a card (the column `device` names an A100)"
+        )
+    words = (
+        "+protocol=sosp23",
+        "+system=fastertransformer",
+        f"model={model}",
+        f"server={gpu.name}",
+    )
     config = configured(words, {"scheduler.max_batch_size": 1, "server.num_gpus": degree})
     return make_cost(config.cost, config.model, config.server)

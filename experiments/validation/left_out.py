@@ -1,9 +1,11 @@
-"""Profiles and rows left out in turn and predicted from the others: decodes, prefills, whole runs; rows of tables.
+"""Profiles and rows left out in turn and predicted from the others: decodes, prefills, whole runs;
+rows of tables.
 
-Of profiles, the truth is the one left out. Both sides serve the same requests by the same system with the same
-software time, so that what differs is the costs of the kernels. Of AIConfigurator's tables every n-th row is held back:
-every shipped model that is not plain and whose parts the tables have is imported on 1, 2, 4 and 8 GPUs, with 16-bit and
-with fp8 K and V. Matrix products are left out, because they are read between rows of a whole grid.
+Of profiles, the truth is the one left out. Both sides serve the same requests by the same system
+with the same software time, so that what differs is the costs of the kernels. Of AIConfigurator's
+tables every n-th row is held back: every shipped model that is not plain and whose parts the tables
+have is imported on 1, 2, 4 and 8 GPUs, with 16-bit and with fp8 K and V. Matrix products are left
+out, because they are read between rows of a whole grid.
 """
 
 from collections import defaultdict
@@ -38,46 +40,74 @@ from testbed.experiments.runs.compose import configured
 from testbed.parts import Part
 from testbed.run import run
 
-DECODES = [Work(seqs, seqs * mean, mean) for seqs in (1, 8, 32, 64, 128) for mean in (128, 512, 2048)]
+DECODES = [
+    Work(seqs, seqs * mean, mean) for seqs in (1, 8, 32, 64, 128) for mean in (128, 512, 2048)
+]
 PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
-BATCH, MEAN_OUTPUT, NUM_REQUESTS = 16, 300, 300  # a load that keeps about so many sequences in the batch
+BATCH, MEAN_OUTPUT, NUM_REQUESTS = (
+    16,
+    300,
+    300,
+)  # a load that keeps about so many sequences in the batch
 SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
 NUM_BLOCKS = 4096
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")
 RUNS = {"ttft_percent": "ttft_s", "tpot_percent": "tpot_s", "latency_percent": "e2e_s"}
 Row = dict[str, Any]
-PARTS = ("decode_attention", "prefill_attention", "window_decode_attention", "window_prefill_attention",
-         "state_decode", "state_prefill", "experts")  # fmt: skip
+PARTS = (
+    "decode_attention",
+    "prefill_attention",
+    "window_decode_attention",
+    "window_prefill_attention",
+    "state_decode",
+    "state_prefill",
+    "experts",
+)
 Key = tuple[Any, ...]
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
-    """The profile in a folder; of a folder with tables for any model, one for each of these shards."""
+    """The profile in a folder; of a folder with tables for any model, one for each of these
+    shards.
+    """
     reader = reader_of(folder)
     any_model = reader.NAME == "AIConfigurator"
     for model, num_gpus in shards if any_model else [(None, None)]:
         found = reader.read(folder, Requested(model, None, num_gpus))
-        gpu = gpu_of_device(found.device) or found.gpu  # that of a run, which may differ from the source's
+        gpu = (
+            gpu_of_device(found.device) or found.gpu
+        )  # that of a run, which may differ from the source's
         if gpu is None:
-            raise InputError(f"{folder}: no data sheet of {found.device}; nothing can be derived for it")
+            raise InputError(
+                f"{folder}: no data sheet of {found.device}; nothing can be derived for it"
+            )
         yield Known(found.profile(), replace(gpu, device=found.device))
 
 
 def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
-    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the target's. Errors
-    in percent; of decodes and prefills the median and 90th percentile of their sizes, of runs the means'."""
+    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the
+    target's. Errors in percent; of decodes and prefills the median and 90th percentile of their
+    sizes, of runs the means'.
+    """
     for target in targets:
         model, num_gpus = target.loads.model, target.loads.num_gpus
         server = ServerSpec(target.gpu.name, target.gpu, num_gpus)
         truth = _measured(model, server, target.profile)
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
         real = _served(truth, model, server, rate)
-        for way, one, cost in _predictions(model, server, [other for other in known if other is not target]):
+        for way, one, cost in _predictions(
+            model, server, [other for other in known if other is not target]
+        ):
             ours, errors = _served(cost, model, server, rate), dict[str, float]()
             for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
-                off = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
-                errors |= {f"{kind}_percent": np.median(off), f"{kind}_p90_percent": np.percentile(off, 90)}
+                off = [
+                    100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works
+                ]
+                errors |= {
+                    f"{kind}_percent": np.median(off),
+                    f"{kind}_p90_percent": np.percentile(off, 90),
+                }
             errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
             source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
             rounded = {name: round(float(error), 1) for name, error in errors.items()}
@@ -113,7 +143,9 @@ def _config() -> RunConfig:
 
 def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> dict[str, float]:
     config = _config()
-    gpu = replace(server.gpu, memory_bytes=maxsize)  # so that the pool need not fit next to the weights
+    gpu = replace(
+        server.gpu, memory_bytes=maxsize
+    )  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
     setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
@@ -127,7 +159,9 @@ def _place(known: Known, columns: Sequence[str]) -> Row:
 
 
 class HeldBack(NamedTuple):
-    """A held-back row: its kind, its shape and how far off the profile without it is; None outside its other rows."""
+    """A held-back row: its kind, its shape and how far off the profile without it is; None outside
+    its other rows.
+    """
 
     kind: str
     section: str
@@ -158,7 +192,9 @@ def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
             yield from _rows(section, whole, rest, model.latent is not None, kv_bytes)
 
 
-def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_bytes: int) -> Iterator[HeldBack]:
+def _rows(
+    section: str, whole: Imported, rest: Imported, is_latent: bool, kv_bytes: int
+) -> Iterator[HeldBack]:
     part = section.split("_")[0]
     of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
     kind = part if part in ("experts", "state") else of_values
@@ -172,12 +208,16 @@ def _rows(section: str, whole: Imported, rest: Imported, is_latent: bool, kv_byt
         if key not in known:
             name, sizes = _sizes(section, key)
             grid = arrays.get(name)  # some no larger on every axis, and some no smaller
-            inside = grid is not None and all(one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes))
+            inside = grid is not None and all(
+                one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes)
+            )
             yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
 
 
 def _sizes(section: str, key: Key) -> tuple[str, Key]:
-    """The distribution of tokens over experts, if there are any, and the sizes; of a decode the mean context."""
+    """The distribution of tokens over experts, if there are any, and the sizes; of a decode the
+    mean context.
+    """
     if section == "experts":
         return key[0], key[1:]
     return "", (key[0], key[1] // key[0]) if section.endswith("decode_attention") else key
@@ -190,11 +230,17 @@ def layer_ps(section: str, points: Rows, model: ModelSpec) -> Callable[[Key], in
         return lambda key: prompts(((key[1], key[2]),) * key[0])
     if not section.endswith("decode_attention"):  # by their last axis
         kinds = dict.fromkeys(key[:-1] for key, _ in points)
-        curves = {kind: Knots((key[-1], ps) for key, ps in points if key[:-1] == kind) for kind in kinds}
+        curves = {
+            kind: Knots((key[-1], ps) for key, ps in points if key[:-1] == kind) for kind in kinds
+        }
         return lambda key: curves[key[:-1]](key[-1])
     size = model.window.size if model.window else UNBOUNDED
     in_window = section.startswith("window")
-    span = WindowTable(points, size, 1).span if in_window else partial(DecodeTable(points, 1).span, saved=0)
+    span = (
+        WindowTable(points, size, 1).span
+        if in_window
+        else partial(DecodeTable(points, 1).span, saved=0)
+    )
 
     def decode(key: Key) -> int:
         n, mean = key[0], key[1] // key[0]

@@ -1,4 +1,6 @@
-"""What a log and its folder say of their server, set in the config: its KV blocks, its links; doubts about the log."""
+"""What a log and its folder say of their server, set in the config: its KV blocks, its links;
+doubts about the log.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,8 +18,11 @@ from testbed.experiments.importers.imported import bench_link
 from testbed.experiments.validation.log_replay import PROFILE_COST, meta_of
 from testbed.traces.vllm_log import Times, VllmLog
 
-NEAR = 0.95  # of the high-water mark, where the pool counts as full, and of the limit of running requests
-LONG = 20  # decode steps: where memory is free, a request is let in at the next iteration, and its prompt done soon
+# Of the high-water mark, where the pool counts as full, and of the limit of running requests
+NEAR = 0.95
+# Decode steps: where memory is free, a request is let in at the next iteration, and its prompt done
+# soon
+LONG = 20
 RECURRING = 0.9  # of the prompts' lengths that are those of one period before
 FEWEST_LENGTHS = 8  # in a period; a benchmark of one length recurs by itself
 IMPOSSIBLE = 0.02  # of the requests
@@ -25,58 +30,80 @@ POOL = ("server.num_blocks=", "server.kv_memory_gib")
 
 
 class HighWater(NamedTuple):
-    """The most blocks that requests used at once; memory_short: whether somebody waited for blocks at about that
-    level, while fewer requests were running than the server's limit. Only then is it the size of the pool."""
+    """The most blocks that requests used at once; memory_short: whether somebody waited for blocks
+    at about that level, while fewer requests were running than the server's limit. Only then is it
+    the size of the pool.
+    """
 
     blocks: int
     memory_short: bool
 
 
 def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
-    """Blocks of requests between their first and last token, which grow by a token a step; at its first tokens and
-    just before its ends, where the sum is largest. Prompts on their way count nothing; blocks that are shared, or of
-    requests that are preempted meanwhile, count as if no block were shared."""
+    """Blocks of requests between their first and last token, which grow by a token a step; at its
+    first tokens and just before its ends, where the sum is largest. Prompts on their way count
+    nothing; blocks that are shared, or of requests that are preempted meanwhile, count as if no
+    block were shared.
+    """
     times, prompts = log.times, log.read().prompt_len
-    moments = np.unique(np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)]))
+    moments = np.unique(
+        np.concatenate([times.first_token_s, np.nextafter(times.finish_s, -np.inf)])
+    )
     levels = []
     for moment in moments:
         here = (times.first_token_s <= moment) & (moment < times.finish_s)
-        first, finish, steps = times.first_token_s[here], times.finish_s[here], times.output_len[here] - 1
+        first, finish, steps = (
+            times.first_token_s[here],
+            times.finish_s[here],
+            times.output_len[here] - 1,
+        )
         written = np.floor((moment - first) / (finish - first) * steps)
         levels.append(int(np.ceil((prompts[here] + 1 + written) / block_size).sum()))
     full = moments[np.array(levels) >= NEAR * max(levels)]
-    return HighWater(max(levels), any(_memory_waited_for(times, moment, max_num_seqs) for moment in full))
+    return HighWater(
+        max(levels), any(_memory_waited_for(times, moment, max_num_seqs) for moment in full)
+    )
 
 
 def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
     waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
     step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
     long = bool((times.ttft_s[waiting] > LONG * step_s).any())
-    return long and (max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs)
+    return long and (
+        max_num_seqs is None or times.running_at(np.array([moment]))[0] < NEAR * max_num_seqs
+    )
 
 
 def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose contents are unknown."""
+    """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose
+    contents are unknown.
+    """
     found = recurrence(log.read().prompt_len)
     caches = "prefix_cach" in config.policy.name
     if log.read().prompt_ids is None:
         if found and caches:
             raise InputError(
-                f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} requests before; "
-                "a prefix cache finds them again where they are the same. Give their contents (--workload FILE, ids or "
+                f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} "
+                f"requests before; "
+                "a prefix cache finds them again where they are the same. Give their contents "
+                "(--workload FILE, ids or "
                 "hashes), or policy=paged for a server without a prefix cache"
             )
         if caches:
             yield "no token ids (--workload): no prompt finds another's blocks"
     if count := impossible_lengths(log.times):
         yield (
-            f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than another that was "
-            "decoding all the while: lengths were tokenized again, or one was preempted, or a step gave several tokens"
+            f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than "
+            f"another that was "
+            "decoding all the while: lengths were tokenized again, or one was preempted, or a step "
+            "gave several tokens"
         )
 
 
 def recurrence(prompt_len: Column) -> tuple[int, float] | None:
-    """The shortest period, in requests, after which nearly all lengths recur, and their share; None without one."""
+    """The shortest period, in requests, after which nearly all lengths recur, and their share; None
+    without one.
+    """
     for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
         share = float((prompt_len[period:] == prompt_len[:-period]).mean())
         if share >= RECURRING and len(set(prompt_len[:period].tolist())) >= FEWEST_LENGTHS:
@@ -85,10 +112,18 @@ def recurrence(prompt_len: Column) -> tuple[int, float] | None:
 
 
 def impossible_lengths(times: Times) -> int:
-    """How many requests have more output tokens than another whose decoding began no later and ended no earlier, if
-    these are more than a few. That one had a token in every iteration in which the other had one."""
+    """How many requests have more output tokens than another whose decoding began no later and
+    ended no earlier, if these are more than a few. That one had a token in every iteration in which
+    the other had one.
+    """
     wrong = sum(
-        bool(((times.first_token_s <= first) & (times.finish_s >= finish) & (times.output_len < length)).any())
+        bool(
+            (
+                (times.first_token_s <= first)
+                & (times.finish_s >= finish)
+                & (times.output_len < length)
+            ).any()
+        )
         for _, first, finish, length in zip(*times, strict=True)
     )
     return wrong if wrong > IMPOSSIBLE * len(times.output_len) else 0
@@ -102,10 +137,14 @@ class Described(NamedTuple):
 
 
 def described(
-    logs: Sequence[VllmLog], config: RunConfig, overrides: Sequence[str], blocks_from_log: bool = False
+    logs: Sequence[VllmLog],
+    config: RunConfig,
+    overrides: Sequence[str],
+    blocks_from_log: bool = False,
 ) -> list[Described]:
-    """The server of each log, with what speaks against the log itself. blocks_from_log: without a recorded number, the
-    logs' high-water mark is the pool."""
+    """The server of each log, with what speaks against the log itself. blocks_from_log: without a
+    recorded number, the logs' high-water mark is the pool.
+    """
     configured = any(text.startswith(POOL) for text in overrides)
     found = []
     for log in logs:
@@ -113,7 +152,9 @@ def described(
         if not configured:
             here = _recorded(log, config) or _from_logs(logs, config, blocks_from_log)
         links = _links(log, here.config)
-        found.append(Described(links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks]))
+        found.append(
+            Described(links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks])
+        )
     return found
 
 
@@ -126,8 +167,10 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
         blocks, logged = place.get("num_gpu_blocks"), place.get("block_size")
         if type(blocks) is int and blocks > 0:
             if type(logged) is int and logged != size:
-                raise InputError(f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
-                                 f"say policy.block_size={logged}")  # fmt: skip
+                raise InputError(
+                    f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
+                    f"say policy.block_size={logged}"
+                )
             return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
     return None
 
@@ -138,7 +181,10 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
     left = f"{rest:,} of {size} tokens, what {server.memory_utilization:g} of {server.name} leaves"
     if not blocks_from_log:
         way_out = "say server.num_blocks=N, or --blocks-from-log"
-        return Described(config, [f"the log does not say how many KV blocks there were; taken: {left}; {way_out}"])
+        return Described(
+            config,
+            [f"the log does not say how many KV blocks there were; taken: {left}; {way_out}"],
+        )
     limit = config.scheduler.parameters.get("max_num_seqs")
     marks = {log.path: high_water(log, size, limit) for log in logs}
     path, most = max(marks.items(), key=lambda item: item[1].blocks)
@@ -150,12 +196,16 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
-    computing = {name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")}
+    computing = {
+        name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")
+    }
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 
 def _links(log: VllmLog, config: RunConfig) -> Described:
-    """Links as config.json of the benchmark has them, where several GPUs have no measured all-reduces."""
+    """Links as config.json of the benchmark has them, where several GPUs have no measured
+    all-reduces.
+    """
     num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
     if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
         return Described(config, [])
@@ -166,6 +216,8 @@ def _links(log: VllmLog, config: RunConfig) -> Described:
         way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
         return Described(config, [f"all-reduces were not measured: {ring}; {way_out}"])
     gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
-    cost = config.cost.updated(choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s}))
+    cost = config.cost.updated(
+        choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s})
+    )
     changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
     return Described(changed, [f"all-reduces: config.json, {link}"])

@@ -1,4 +1,6 @@
-"""Measured transfers against points held back from the fit, and those of the GPU engine against their simulation."""
+"""Measured transfers against points held back from the fit, and those of the GPU engine against
+their simulation.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,7 +25,12 @@ from testbed.cost.transfers import swapped
 from testbed.run import run
 
 EVERY = 5
-WAYS = {"out": OUT, "in": INTO, "store": OUT, "load": INTO}  # swaps, and transfers from and to a tier, on the link
+WAYS = {
+    "out": OUT,
+    "in": INTO,
+    "store": OUT,
+    "load": INTO,
+}  # swaps, and transfers from and to a tier, on the link
 
 
 def held_back(points: Rows) -> list[tuple[str, str, float]]:
@@ -36,16 +43,26 @@ def held_back(points: Rows) -> list[tuple[str, str, float]]:
 
 
 def by_method(points: Rows) -> Iterator[list[str]]:
-    """For each way and method: points, those held back, median and 90th percentile of their errors in percent."""
+    """For each way and method: points, those held back, median and 90th percentile of their errors
+    in percent.
+    """
     counts = Counter((way, method) for (method, way, *_), _ in points)
     errors = pd.DataFrame(held_back(points), columns=["way", "method", "error"])
     for key, rows in errors.groupby(["way", "method"], sort=False):
         own = rows["error"].abs() * 100
-        yield [*key, f"{counts[key]}", f"{len(own)}", f"{own.median():.1f}", f"{own.quantile(0.9):.1f}"]
+        yield [
+            *key,
+            f"{counts[key]}",
+            f"{len(own)}",
+            f"{own.median():.1f}",
+            f"{own.quantile(0.9):.1f}",
+        ]
 
 
 class TransferTotals(CostModel):
-    """The costs of a run, which adds up what its swaps and its transfers from and to a tier take by themselves."""
+    """The costs of a run, which adds up what its swaps and its transfers from and to a tier take by
+    themselves.
+    """
 
     def __init__(self, cost: ProfileCost) -> None:
         self._cost = cost
@@ -55,7 +72,9 @@ class TransferTotals(CostModel):
         for way, moves in swapped(work.moves).items():
             self.ps[way] += self._cost.swap_ps(way, moves)
         if written := tuple(move for move in work.moves if HOST not in (move.source, move.target)):
-            self.transfer(written)  # an iteration writes evicted blocks to a tier, and reads none: loads are transfers
+            self.transfer(
+                written
+            )  # an iteration writes evicted blocks to a tier, and reads none: loads are transfers
         return self._cost.iteration(work)
 
     def decode(self, work: Work) -> Affine:
@@ -68,7 +87,9 @@ class TransferTotals(CostModel):
 
 
 def engine_transfers(folder: Path) -> list[list[str]]:
-    """By way: transfers, GB, and ms on the GPU, by the table for the engine's extents, and in the simulated run."""
+    """By way: transfers, GB, and ms on the GPU, by the table for the engine's extents, and in the
+    simulated run.
+    """
     values: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     setup = build(RunConfig.from_values({**values, "engine": None}))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
@@ -82,16 +103,21 @@ def engine_transfers(folder: Path) -> list[list[str]]:
         own = swaps[swaps["way"] == way]
         measured, gigabytes = 1e3 * own["seconds"].sum(), own["num_bytes"].sum() / 1e9
         sizes = zip(own["num_extents"].tolist(), own["num_bytes"].tolist(), strict=True)
-        by_extents = sum(link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes)
+        by_extents = sum(
+            link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes
+        )
         off = [
-            f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)" for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)
+            f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)"
+            for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)
         ]
         lines.append([folder.name, way, f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}", *off])
     return lines
 
 
 def draw(points: Rows, path: Path) -> None:
-    """GB/s by the bytes of an extent, 256 extents at once and one, by way and method (gather: its smallest block)."""
+    """GB/s by the bytes of an extent, 256 extents at once and one, by way and method (gather: its
+    smallest block).
+    """
     figure = Figure(figsize=(12, 4), layout="constrained")
     panels = figure.subplots(1, 3)
     lines = dict[tuple[str, str, int], dict[int, float]]()
@@ -101,7 +127,12 @@ def draw(points: Rows, path: Path) -> None:
         for color, method in enumerate(("copies", "batch", "gather")):
             for count, style in ((256, "-"), (1, ":")):
                 of_size = sorted(lines[way, method, count].items())
-                axes.plot(*zip(*of_size, strict=True), style, color=f"C{color}", label=f"{method}, {count}")
+                axes.plot(
+                    *zip(*of_size, strict=True),
+                    style,
+                    color=f"C{color}",
+                    label=f"{method}, {count}",
+                )
         axes.set(title=way, xscale="log", yscale="log", xlabel="bytes of an extent", ylabel="GB/s")
     panels[0].legend(title="method, extents")
     figure.savefig(path, dpi=80)

@@ -1,4 +1,6 @@
-"""The architecture of a decoder-only transformer: its shape, and the options in which the families differ."""
+"""The architecture of a decoder-only transformer: its shape, and the options in which the families
+differ.
+"""
 
 import json
 from collections.abc import Mapping
@@ -11,16 +13,21 @@ from testbed.core.shapes import check_plain
 from testbed.core.specs import ModelSpec
 
 FAMILIES = ("opt", "llama", "mistral", "qwen2")
-OPT_ONLY = {"do_layer_norm_before": True, "activation_function": "relu"}  # of config.json, where it has the key
+OPT_ONLY = {
+    "do_layer_norm_before": True,
+    "activation_function": "relu",
+}  # of config.json, where it has the key
 GATED_ONLY = {"hidden_act": "silu", "mlp_bias": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A shape and its family: OPT has learned positions, LayerNorm, ReLU and biases; the others RoPE, RMSNorm, SwiGLU.
+    """A shape and its family: OPT has learned positions, LayerNorm, ReLU and biases; the others
+    RoPE, RMSNorm, SwiGLU.
 
-    qkv_bias is true for Qwen2. rope_theta is the base of the angles; rope_scaling is LLaMA 3.1's scaling of low
-    frequencies. windowed: the layers with the spec's sliding window, None for evenly spread ones of the spec's number.
+    qkv_bias is true for Qwen2. rope_theta is the base of the angles; rope_scaling is LLaMA 3.1's
+    scaling of low frequencies. windowed: the layers with the spec's sliding window, None for evenly
+    spread ones of the spec's number.
     """
 
     spec: ModelSpec
@@ -33,7 +40,9 @@ class Architecture:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The window of each layer, None for full attention; of evenly spread layers the first is full."""
+        """The window of each layer, None for full attention; of evenly spread layers the first is
+        full.
+        """
         layers, window = self.spec.num_layers, self.spec.window
         if window is None:
             return (None,) * layers
@@ -43,7 +52,9 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """Whether positions are learned, norms have a shift, and every matrix product has a bias."""
+        """Whether positions are learned, norms have a shift, and every matrix product has a
+        bias.
+        """
         return self.family == "opt"
 
     @property
@@ -61,7 +72,10 @@ def of_spec(spec: ModelSpec) -> Architecture:
     """The architecture of a shipped model, by the fields of its file."""
     check_served(spec)
     if spec.name.startswith(("qwen3", "gemma")):
-        raise InputError(f"model={spec.name}: its network is not supported by the engine (run it without engine=)")
+        raise InputError(
+            f"model={spec.name}: its network is not supported by the engine (run it without "
+            f"engine=)"
+        )
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
     if spec.name.startswith("qwen2"):
@@ -70,11 +84,14 @@ def of_spec(spec: ModelSpec) -> Architecture:
 
 
 def check_served(spec: ModelSpec) -> None:
-    """Raise InputError for a shape that the engine does not support; it has windows, and caches of e4m3."""
+    """Raise InputError for a shape that the engine does not support; it has windows, and caches of
+    e4m3.
+    """
     check_plain(replace(spec, kv_dtype_bytes=None, window=None), "the engine")
     if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
         raise InputError(
-            f"model.kv_dtype_bytes={spec.kv_dtype_bytes}: the engine's cache has the type of the weights or e4m3 "
+            f"model.kv_dtype_bytes={spec.kv_dtype_bytes}: the engine's cache has the type of the "
+            f"weights or e4m3 "
             f"(set 1, or {spec.dtype_bytes})"
         )
 
@@ -88,7 +105,9 @@ def of_folder(folder: Path) -> Architecture:
         raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
     family = config.get("model_type")
     if family not in FAMILIES:
-        raise InputError(f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})")
+        raise InputError(
+            f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})"
+        )
     for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
         if config.get(key) not in (None, value):
             raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
@@ -99,7 +118,9 @@ def of_folder(folder: Path) -> Architecture:
     rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {})}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in ("default", "llama3"):
-        raise InputError(f"{path}: RoPE of type {kind!r}: the engine supports default and llama3 only")
+        raise InputError(
+            f"{path}: RoPE of type {kind!r}: the engine supports default and llama3 only"
+        )
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)
@@ -109,4 +130,6 @@ def of_folder(folder: Path) -> Architecture:
     elif spec.window:  # those from max_window_layers on (Qwen2), else all
         first = config.get("max_window_layers", 0) if family == "qwen2" else 0
         windowed = tuple(i >= first for i in range(spec.num_layers))
-    return Architecture(spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed)
+    return Architecture(
+        spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed
+    )

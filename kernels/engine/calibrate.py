@@ -1,12 +1,15 @@
-"""A profile of the engine: a shipped profile whose sections without attention are measured on the engine's layers.
+"""A profile of the engine: a shipped profile whose sections without attention are measured on the
+engine's layers.
 
-`testbed calibrate` measures layers in torch, operation by operation, and one kind of work at a time. With --engine all
-layers of the real model run in sequence as in an iteration, fused and with RoPE, the largest token counts first and
-without a pause: under load, at the clock that the power limit allows, which the note records. Then whole iterations
-are served, decodes as graphs, prompts eagerly; their time beyond the sum of all sections (transfers of arrays, late
-launches, kernels that wait for each other) becomes a section: `launched_eager` for iterations with a prompt, which run
-kernel by kernel, and `launched_graph` for decodes, which run as a CUDA graph. Decode batches are padded to the sizes
-of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections do not change.
+`testbed calibrate` measures layers in torch, operation by operation, and one kind of work at a
+time. With --engine all layers of the real model run in sequence as in an iteration, fused and with
+RoPE, the largest token counts first and without a pause: under load, at the clock that the power
+limit allows, which the note records. Then whole iterations are served, decodes as graphs, prompts
+eagerly; their time beyond the sum of all sections (transfers of arrays, late launches, kernels that
+wait for each other) becomes a section: `launched_eager` for iterations with a prompt, which run
+kernel by kernel, and `launched_graph` for decodes, which run as a CUDA graph. Decode batches are
+padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections do
+not change.
 """
 
 import gc
@@ -54,24 +57,32 @@ class Bench:
     options: Options
 
     def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> Engine:
-        """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice their length."""
+        """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice
+        their length.
+        """
         lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
         times = 2 if isinstance(kind, type) and issubclass(kind, Contiguous) else 1
         pool = PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
-        scheduler = MixedPrefill(kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs)
+        scheduler = MixedPrefill(
+            kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs
+        )
         options = replace(self.options, graphs=min(self.options.graphs, num_seqs))
         return assemble(scheduler, pool, self.arch, self.weights, options)
 
 
 def free() -> None:
-    """Free unreferenced memory, also on the GPU: an engine's parts reference each other, and GiBs of pools."""
+    """Free unreferenced memory, also on the GPU: an engine's parts reference each other, and GiBs
+    of pools.
+    """
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, whose pauses would add to measured times."""
+    """Exclude existing objects from garbage collection, whose pauses would add to measured
+    times.
+    """
     free()
     gc.freeze()
     try:
@@ -85,7 +96,9 @@ def served_decodes(engine: Engine, requests: list[Request]) -> list[Iteration]:
     with undisturbed():
         works = engine.serve(requests).iterations
     num_seqs = sum(request.num_seqs for request in requests)
-    return [one for one in works if one.work.decode_seqs == num_seqs and not one.work.prefill][SETTLING:]
+    return [one for one in works if one.work.decode_seqs == num_seqs and not one.work.prefill][
+        SETTLING:
+    ]
 
 
 def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
@@ -96,11 +109,13 @@ def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
     return served_decodes(bench.engine(kind, requests, batch), requests)
 
 
-def prompts_with_decodes(bench: Bench, lengths: Iterable[int], cost: CostModel) -> dict[int, list[Iteration]]:
+def prompts_with_decodes(
+    bench: Bench, lengths: Iterable[int], cost: CostModel
+) -> dict[int, list[Iteration]]:
     """Iterations with one prompt and DECODES decodes, by the prompt's length.
 
-    Prompts arrive so that iterations with a prompt take half of the time, which gives the load and the clock of a busy
-    server.
+    Prompts arrive so that iterations with a prompt take half of the time, which gives the load and
+    the clock of a busy server.
     """
     visitors, end_s = visits(list(lengths), cost)
     steps = int(end_s * PS / cost.iteration(Work(DECODES, DECODES * CONTEXT, CONTEXT))) + 1
@@ -110,25 +125,36 @@ def prompts_with_decodes(bench: Bench, lengths: Iterable[int], cost: CostModel) 
     found: dict[int, list[Iteration]] = {length: [] for length in lengths}
     for one in engine.records.iterations:
         prefill = one.work.prefill
-        if one.work.decode_seqs == DECODES and len(prefill) == 1 and prefill[0][1] == 0 and prefill[0][0] in found:
+        if (
+            one.work.decode_seqs == DECODES
+            and len(prefill) == 1
+            and prefill[0][1] == 0
+            and prefill[0][0] in found
+        ):
             found[prefill[0][0]].append(one)
     return found
 
 
 def visits(lengths: list[int], cost: CostModel) -> tuple[list[Request], float]:
-    """VISITS rounds of prompts with one output token each, and the time in s when the last has ended."""
+    """VISITS rounds of prompts with one output token each, and the time in s when the last has
+    ended.
+    """
     at_ps = 4 * cost.iteration(Work(prefill=((CONTEXT * DECODES, 0),)))  # the decodes run steadily
     requests: list[Request] = []
     for length in lengths * VISITS:
         requests.append(Request(DECODES + len(requests), at_ps, length, 1))
-        at_ps += 2 * cost.iteration(Work(DECODES, DECODES * CONTEXT, CONTEXT, prefill=((length, 0),)))
+        at_ps += 2 * cost.iteration(
+            Work(DECODES, DECODES * CONTEXT, CONTEXT, prefill=((length, 0),))
+        )
     return requests, at_ps / PS
 
 
 def beyond(iterations: list[Iteration], cost: CostModel) -> Timing:
     """Microseconds of GPU time beyond the cost model: median, and the 10th and 90th percentile."""
     if not iterations:
-        raise InputError("measured iterations: there are none (the pool or the model's max_len is too small)")
+        raise InputError(
+            "measured iterations: there are none (the pool or the model's max_len is too small)"
+        )
     return Timing.of([one.gpu_s * 1e6 - cost.iteration(one.work) / 1e6 for one in iterations])
 
 
@@ -148,11 +174,16 @@ def with_engine_sections(name: str) -> dict[str, Any]:
     warm_up()
     clocks: list[int] = []  # after each point
     points = {
-        "linear": layer_points(network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))),
+        "linear": layer_points(
+            network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))
+        ),
         "output_head": head_points(network, ROWS, sampled=True),
         "once_per_iteration": embedding_points(network, EMBEDDED),
     }
-    note = f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} MHz, largest first"
+    note = (
+        f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} "
+        f"MHz, largest first"
+    )
     profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
     profile.pop("fit", None)  # of the replaced sections
     profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
@@ -161,7 +192,9 @@ def with_engine_sections(name: str) -> dict[str, Any]:
 
 
 def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list[Point]]:
-    """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes alone."""
+    """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes
+    alone.
+    """
     bench = Bench(network.arch, network.weights, OPTIONS)
 
     def kernels(kernel: str, spread: str) -> CostModel:
@@ -170,10 +203,14 @@ def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list
 
     cost = kernels("paged", "equal")
     served = prompts_with_decodes(bench, PROMPTS, cost)
-    eager = [point(length + DECODES, timing=beyond(found, cost)) for length, found in served.items()]
+    eager = [
+        point(length + DECODES, timing=beyond(found, cost)) for length, found in served.items()
+    ]
     graph = []
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
         cost = kernels(kernel, "ragged")
         for batch in BATCHES:
-            graph.append(point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost)))
+            graph.append(
+                point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost))
+            )
     return {"launched_eager": eager, "launched_graph": graph}

@@ -1,4 +1,6 @@
-"""Attention by kernels, on blocks or extents: a write of new K and V, a launch for prompts and one for decodes."""
+"""Attention by kernels, on blocks or extents: a write of new K and V, a launch for prompts and one
+for decodes.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,26 +23,34 @@ from testbed.kernels.launch.prefill_attention import bind_prefill
 SKIP = -1  # a slot that write_cache leaves alone
 Step = Callable[[int, int], None]  # of a layer, on a stream
 Shapes = dict[str, tuple[tuple[int, ...], DTypeLike]]
-WORKSPACE_SEQS, WORKSPACE_CHUNKS = 512, 32  # enough partial results for any decode plan: 32 x 128 are fewer
+WORKSPACE_SEQS, WORKSPACE_CHUNKS = (
+    512,
+    32,
+)  # enough partial results for any decode plan: 32 x 128 are fewer
 
 
 class CudaAttention(PlainAttention):
     """One ragged launch for prompts, one for decodes, after all new K and V are written.
 
-    windows: of each layer, None for full attention. The launches are bound to the caches of the first layer; those of
-    column c read arrays slots<c>, prompt_tables<c> and decode_tables<c>.
+    windows: of each layer, None for full attention. The launches are bound to the caches of the
+    first layer; those of column c read arrays slots<c>, prompt_tables<c> and decode_tables<c>.
     """
 
     def __init__(self, pools: Pools, layout: Blocks, windows: tuple[int | None, ...]) -> None:
         if pools.scales is not None and (size := pools.spec.head_size) not in FP8_SIZES:
-            raise InputError(f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not {size}")
+            raise InputError(
+                f"model.kv_dtype_bytes=1: the kernels of e4m3 have head sizes {FP8_SIZES}, not "
+                f"{size}"
+            )
         super().__init__(pools, layout, windows)
         blocks = pools.blocks(layout.block_size)
         keys, values = (blocks.squeeze(3) if isinstance(layout, Extents) else blocks)[:2]
         self.caches = keys, values
         self.scales = None if pools.scales is None else pools.scales[0]
         self.kinds = [(layout.column_of(layer), window) for layer, window in enumerate(windows)]
-        self.pointers = [[rows.data_ptr() for rows in layout.rows_of(pools, i)] for i in range(len(windows))]
+        self.pointers = [
+            [rows.data_ptr() for rows in layout.rows_of(pools, i)] for i in range(len(windows))
+        ]
         self.now: dict[str, Tensor] = {}
         self.num_prompt_tokens = 0
         self.longest_prompt = 0
@@ -60,8 +70,13 @@ class CudaAttention(PlainAttention):
         }
         for column in range(self.layout.num_columns):
             ids = [place.ids[column] for place in batch.places]
-            arrays[f"prompt_tables{column}"], arrays[f"decode_tables{column}"] = padded(ids[:n]), padded(ids[n:])
-            slots = arrays[f"slots{column}"] = self.layout.targets(padded(ids), owners, batch.positions)
+            arrays[f"prompt_tables{column}"], arrays[f"decode_tables{column}"] = (
+                padded(ids[:n]),
+                padded(ids[n:]),
+            )
+            slots = arrays[f"slots{column}"] = self.layout.targets(
+                padded(ids), owners, batch.positions
+            )
             slots[stored] = SKIP
         self.now = upload(arrays, self.pools.device.device)
         self.num_prompt_tokens = sum(new[:n])
@@ -76,9 +91,15 @@ class CudaAttention(PlainAttention):
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
         """The arrays that layers of decodes read, for batches up to this size and context."""
         shapes: Shapes = {"decode_contexts": ((num_seqs,), np.int32)}
-        tables, owners = np.zeros((num_seqs, self.layout.table_width(longest)), np.int32), np.arange(num_seqs)
+        tables, owners = (
+            np.zeros((num_seqs, self.layout.table_width(longest)), np.int32),
+            np.arange(num_seqs),
+        )
         for column in range(self.layout.num_columns):
-            shapes[f"slots{column}"] = self.layout.targets(tables, owners, owners * 0).shape, np.int64
+            shapes[f"slots{column}"] = (
+                self.layout.targets(tables, owners, owners * 0).shape,
+                np.int64,
+            )
             shapes[f"decode_tables{column}"] = tables.shape, np.int32
         return shapes
 
@@ -89,7 +110,8 @@ class CudaAttention(PlainAttention):
             host[f"slots{column}"][:] = SKIP
 
     def fill(self, host: dict[str, Any], batch: Ragged, before: list[Place]) -> None:
-        """Set the arrays of `decode_shapes` for a batch; entries past the batch keep the values of `clear`.
+        """Set the arrays of `decode_shapes` for a batch; entries past the batch keep the values of
+        `clear`.
 
         `before` are the places of the previous batch.
         """
@@ -101,7 +123,9 @@ class CudaAttention(PlainAttention):
                 if i >= len(before) or before[i] is not place:
                     ids = place.ids[column][: tables.shape[1]]
                     tables[i, : len(ids)] = ids
-            host[f"slots{column}"][:num] = self.layout.targets(tables, np.arange(num), batch.positions)
+            host[f"slots{column}"][:num] = self.layout.targets(
+                tables, np.arange(num), batch.positions
+            )
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         end, stream = self.num_prompt_tokens, stream_pointer(q)
@@ -118,29 +142,42 @@ class CudaAttention(PlainAttention):
         return attend
 
     def _write(self, k: Tensor, v: Tensor, column: int, window: int | None) -> Launch:
-        return cache_ops.bind_write_cache(*self.caches, k, v, self.now[f"slots{column}"], kv_scales=self.scales)
+        return cache_ops.bind_write_cache(
+            *self.caches, k, v, self.now[f"slots{column}"], kv_scales=self.scales
+        )
 
     def _prefill(self, out: Tensor, q: Tensor, column: int, window: int | None) -> Launch:
         places = self.now[f"prompt_tables{column}"], self.now["starts"], self.now["prompt_contexts"]
         options: dict[str, Any] = {"kv_scales": self.scales, "window": window}
-        return bind_prefill(out, q, *self.caches, *places, max_query_len=self.longest_prompt, **options)
+        return bind_prefill(
+            out, q, *self.caches, *places, max_query_len=self.longest_prompt, **options
+        )
 
     def _decode(self, out: Tensor, q: Tensor, column: int, window: int | None) -> Launch:
         if self._workspace is None:  # for the partial results of any launch
             shape = (max(WORKSPACE_SEQS, len(q)), *q.shape[1:])
             self._workspace = decode_workspace(q.new_empty(shape), WORKSPACE_CHUNKS)
         places = self.now[f"decode_tables{column}"], self.now["decode_contexts"]
-        options: dict[str, Any] = {"kv_scales": self.scales, "window": window, "workspace": self._workspace}
-        return bind_decode(out, q, *self.caches, *places, max_context_len=self.longest_context, **options)
+        options: dict[str, Any] = {
+            "kv_scales": self.scales,
+            "window": window,
+            "workspace": self._workspace,
+        }
+        return bind_decode(
+            out, q, *self.caches, *places, max_context_len=self.longest_context, **options
+        )
 
     def _by_layer(self, bind: Callable[[int, int | None], Launch], places: ModuleType) -> Step:
-        """A launch on the caches of a given layer, bound once for every column and window that layers have.
+        """A launch on the caches of a given layer, bound once for every column and window that
+        layers have.
 
         places: the module with the indexes of the caches and of their scales among its arguments.
         """
         launches = {kind: bind(*kind) for kind in set(self.kinds)}
         of_layer, pointers = [launches[kind] for kind in self.kinds], self.pointers
-        scales = None if self.pools.scales is None else [scale.data_ptr() for scale in self.pools.scales]
+        scales = (
+            None if self.pools.scales is None else [scale.data_ptr() for scale in self.pools.scales]
+        )
         k_cache, v_cache, kv_scales = places.K_CACHE, places.V_CACHE, places.KV_SCALES
 
         def step(layer: int, stream: int) -> None:

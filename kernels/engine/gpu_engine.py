@@ -19,21 +19,29 @@ from testbed.sim.span_meter import SpanMeter
 class Engine:
     """Serves requests by the plans of a scheduler, which is independent of the engine.
 
-    window_s are two times: batch and memory are averaged between them, and no plan begins after the second.
+    window_s are two times: batch and memory are averaged between them, and no plan begins after the
+    second.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Runner, clock: Clock, max_len: int,
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        clock: Clock,
+        max_len: int,
         window_s: tuple[float, float] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
-        self.outputs = Outputs(state=scheduler.state, beams=SyntheticBeams())  # not for parents: those are the model's
-        # The simulator's meter: by footprints where the policy has them, else by the tables of all sequences.
+        self.outputs = Outputs(
+            state=scheduler.state, beams=SyntheticBeams()
+        )  # not for parents: those are the model's
+        # The simulator's meter: by footprints where the policy has them, else by the tables of all
+        # sequences.
         says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
         self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)
         self._marks_s = sorted(window_s or (), reverse=True)
@@ -86,7 +94,9 @@ class Engine:
         (queues, work), duration_ps = noted[0], round(now_s * PS) - start_ps
         seen = self.meter.close(plan, Affine(duration_ps, 0, 1), 1, duration_ps, outcome)
         self._answer(outcome, now_s)
-        self.records.iterations.append(Iteration(start_s, now_s - start_s, *self.runner.timer.stop(), work))
+        self.records.iterations.append(
+            Iteration(start_s, now_s - start_s, *self.runner.timer.stop(), work)
+        )
         self.records.recorder.span(start_ps, duration_ps, 1, plan, *queues, seen)
 
     def _answer(self, outcome: Outcome, now_s: float) -> None:
@@ -94,12 +104,16 @@ class Engine:
         self.records.recorder.first_tokens(outcome.first_tokens, now_ps)
         for group in outcome.finished:
             request = self.outputs.removed(group.request.request_id)
-            outputs = [token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences]
+            outputs = [
+                token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences
+            ]
             self.records.recorder.served(request, group, now_ps)
             self.records.outputs[request.request_id] = outputs
             self.runner.sampler.end(group)
 
-    def _submit_arrived(self, arrivals: Iterator[Request], upcoming: Request | None) -> Request | None:
+    def _submit_arrived(
+        self, arrivals: Iterator[Request], upcoming: Request | None
+    ) -> Request | None:
         """Queue every request that has arrived; returns the first that has not."""
         now_ps = self.clock.now() * PS
         while upcoming is not None and upcoming.arrival_ps <= now_ps:
@@ -109,9 +123,13 @@ class Engine:
 
     def _submit(self, request: Request) -> None:
         self.records.recorder.totals.arrived += 1
-        longest = min(self.max_len, self.scheduler.policy.max_seq_len(request.prompt_len, request.num_seqs))
+        longest = min(
+            self.max_len, self.scheduler.policy.max_seq_len(request.prompt_len, request.num_seqs)
+        )
         if request.final_len > longest:
-            reason = f"{request.num_seqs} x {request.final_len} tokens; at most {longest} are possible"
+            reason = (
+                f"{request.num_seqs} x {request.final_len} tokens; at most {longest} are possible"
+            )
             self.records.recorder.rejected(request, reason)
             return
         self.outputs.arrived(request)
@@ -128,7 +146,9 @@ class Engine:
         if stuck and not pending and plan.wake_ps == UNBOUNDED:
             group = (state.swapped or state.waiting)[0]
             name = type(self.scheduler.policy).__name__
-            raise PlugInError(f"{name}: refuses request {group.request.request_id} although nothing runs")
+            raise PlugInError(
+                f"{name}: refuses request {group.request.request_id} although nothing runs"
+            )
         if upcoming is None and not stuck:
             return False
         next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)

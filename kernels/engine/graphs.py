@@ -1,6 +1,8 @@
-"""Decode iterations as CUDA graphs: one per bucket of batch sizes and of contexts, replayed with new arrays.
+"""Decode iterations as CUDA graphs: one per bucket of batch sizes and of contexts, replayed with
+new arrays.
 
-A captured launch has a fixed grid, so a batch is padded with sequences without context, which read and write nothing.
+A captured launch has a fixed grid, so a batch is padded with sequences without context, which read
+and write nothing.
 """
 
 from bisect import bisect_left
@@ -25,10 +27,14 @@ SHORTEST_CONTEXT = 256
 class Captured:
     """One graph: up to num_seqs sequences of up to longest tokens."""
 
-    def __init__(self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: Any) -> None:
+    def __init__(
+        self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: Any
+    ) -> None:
         self.attention = attention
         shapes: Shapes = {"tokens": ((num_seqs,), np.int64), "positions": ((num_seqs,), np.int64)}
-        self.arrays = Arrays(shapes | attention.decode_shapes(num_seqs, longest), torch.device("cuda"))
+        self.arrays = Arrays(
+            shapes | attention.decode_shapes(num_seqs, longest), torch.device("cuda")
+        )
         attention.clear(self.arrays.host)
         self.arrays.send()
         there, self._places = self.arrays.device, list[Place]()
@@ -57,7 +63,8 @@ class Captured:
 
 @dataclass(slots=True)
 class DecodeGraphs:
-    """Runs decode batches as graphs, captured at first use or before the start, and other batches by `otherwise`.
+    """Runs decode batches as graphs, captured at first use or before the start, and other batches
+    by `otherwise`.
 
     `launched` is called when an iteration's work on the GPU begins.
     """
@@ -88,9 +95,13 @@ class DecodeGraphs:
         return self._captured[key]
 
     def capture(self, max_num_seqs: int, longest: int) -> None:
-        """Capture all graphs that batches up to this size may need, largest first, so that memory is shared."""
+        """Capture all graphs that batches up to this size may need, largest first, so that memory
+        is shared.
+        """
         sizes = [size for size in BUCKETS if size <= bucket(min(max_num_seqs, BUCKETS[-1]))]
-        contexts = {context_bucket(n, self.max_len) for n in range(1, longest + 1, SHORTEST_CONTEXT)}
+        contexts = {
+            context_bucket(n, self.max_len) for n in range(1, longest + 1, SHORTEST_CONTEXT)
+        }
         for context in sorted(contexts | {context_bucket(longest, self.max_len)}, reverse=True):
             for size in reversed(sizes):
                 self.captured(size, context)
@@ -102,5 +113,7 @@ def bucket(num_seqs: int) -> int:
 
 
 def context_bucket(longest: int, max_len: int) -> int:
-    """The longest context that a graph is captured for: a power of two, at most the longest sequence."""
+    """The longest context that a graph is captured for: a power of two, at most the longest
+    sequence.
+    """
     return min(max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()), max(max_len, longest))

@@ -1,7 +1,9 @@
-"""The K and V pools, and the addresses of a policy's slots in them: in blocks, or in one extent per sequence.
+"""The K and V pools, and the addresses of a policy's slots in them: in blocks, or in one extent per
+sequence.
 
-A row is one head's values of one slot. A block has the layout [num_kv_heads, block_size, head_size], an extent
-[num_kv_heads, length, head_size], as the paged and the contiguous kernels read them.
+A row is one head's values of one slot. A block has the layout [num_kv_heads, block_size,
+head_size], an extent [num_kv_heads, length, head_size], as the paged and the contiguous kernels
+read them.
 """
 
 from collections.abc import Mapping
@@ -28,9 +30,9 @@ Ints = NDArray[np.int64]
 class Pools:
     """device: [2 * num_layers, num_slots * num_kv_heads * head_size], K and V of a layer in turn.
 
-    below: by tier, in the host's memory, pinned where there is a GPU: [num_blocks, 2 * num_layers, block_size *
-    num_kv_heads * head_size].
-    scales: of a cache of e4m3, whose bytes the pools then contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
+    below: by tier, in the host's memory, pinned where there is a GPU: [num_blocks, 2 * num_layers,
+    block_size * num_kv_heads * head_size]. scales: of a cache of e4m3, whose bytes the pools then
+    contain, float32 [num_layers, 2, num_kv_heads] of K and of V.
     """
 
     device: Tensor
@@ -49,41 +51,63 @@ class Pools:
 
     def blocks(self, block_size: int) -> Tensor:
         """All planes as blocks, [num_planes, num_blocks, num_kv_heads, block_size, head_size]."""
-        return self.device.view(self.device.shape[0], -1, self.spec.num_kv_heads, block_size, self.spec.head_size)
+        return self.device.view(
+            self.device.shape[0], -1, self.spec.num_kv_heads, block_size, self.spec.head_size
+        )
 
     def blocks_below(self, tier: str, block_size: int) -> Tensor:
-        """A tier's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size, head_size]."""
+        """A tier's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size,
+        head_size].
+        """
         s, pool = self.spec, self.below[tier]
         return pool.view(len(pool), -1, s.num_kv_heads, block_size, s.head_size)
 
 
-def make_pools(spec: ModelSpec, pool: PoolSpec, block_size: int, like: Tensor, pooled_layers: int) -> Pools:
-    """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its device, or e4m3.
+def make_pools(
+    spec: ModelSpec, pool: PoolSpec, block_size: int, like: Tensor, pooled_layers: int
+) -> Pools:
+    """Empty pools of the slots of `pool`, cut to whole blocks; of the type of `like` and on its
+    device, or e4m3.
 
-    pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a model gives none.
+    pooled_layers: layers with a pool each; 1 where all share one. Scales are 1, as in vLLM where a
+    model gives none.
     """
-    planes, width, dtype, scales = 2 * pooled_layers, spec.num_kv_heads * spec.head_size, like.dtype, None
+    planes, width, dtype, scales = (
+        2 * pooled_layers,
+        spec.num_kv_heads * spec.head_size,
+        like.dtype,
+        None,
+    )
     if spec.kv_dtype_bytes == 1:
-        dtype, scales = torch.uint8, torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device)
+        dtype, scales = (
+            torch.uint8,
+            torch.ones((spec.num_layers, 2, spec.num_kv_heads), device=like.device),
+        )
     below = {
-        tier.name: torch.empty((tier.num_slots // block_size, planes, block_size * width), dtype=dtype,
-                               pin_memory=like.is_cuda and tier.num_slots > 0)
+        tier.name: torch.empty(
+            (tier.num_slots // block_size, planes, block_size * width),
+            dtype=dtype,
+            pin_memory=like.is_cuda and tier.num_slots > 0,
+        )
         for tier in pool.tiers
-    }  # fmt: skip
+    }
     size = planes, pool.num_slots // block_size * block_size * width
     return Pools(torch.zeros(size, dtype=dtype, device=like.device), below, spec, scales)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A sequence's tables for a kernel: block ids, a row for each column; or the first slot and length of an extent."""
+    """A sequence's tables for a kernel: block ids, a row for each column; or the first slot and
+    length of an extent.
+    """
 
     ids: Ints
     num_slots: int
 
 
 class Blocks:
-    """Blocks of block_size slots: converts tables to places, and positions of a place to slots and rows.
+    """Blocks of block_size slots: converts tables to places, and positions of a place to slots and
+    rows.
 
     An extent of a table may consist of several adjacent blocks.
     """
@@ -111,11 +135,14 @@ class Blocks:
         return self.place(policy.table(seq), seq)
 
     def place(self, table: list[Extent], owner: object) -> Place:
-        """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot read the table."""
+        """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot
+        read the table.
+        """
         size = self.block_size
         if any(start % size or length % size for start, length in table):
             raise PlugInError(
-                f"the table of {owner}: has extents of partial blocks of {size} slots: {table} (set block_size=1)"
+                f"the table of {owner}: has extents of partial blocks of {size} slots: {table} "
+                f"(set block_size=1)"
             )
         runs = [range(start // size, (start + length) // size) for start, length in table]
         ids = np.array([block for run in runs for block in run], np.int64)
@@ -130,13 +157,16 @@ class Blocks:
         return self.rows_of_slots(self.slots(place, positions, column), [])
 
     def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints:
-        """The rows of adjacent slots, [num_slots, num_kv_heads]; of extents none that are in no table of `live`."""
+        """The rows of adjacent slots, [num_slots, num_kv_heads]; of extents none that are in no
+        table of `live`.
+        """
         blocks, offsets = np.divmod(slots, self.block_size)
         heads = np.arange(self.num_kv_heads)
         return (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
-        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens, num_kv_heads].
+        """Where write_cache puts tokens of sequences: slots, [num_tokens], or rows, [num_tokens,
+        num_kv_heads].
 
         owners: rows of `tables`.
         """
@@ -155,7 +185,10 @@ class Extents(Blocks):
 
     def place(self, table: list[Extent], owner: object) -> Place:
         if len(table) != 1:
-            raise PlugInError(f"the table of {owner}: is {table} (the contiguous kernels read one extent per sequence)")
+            raise PlugInError(
+                f"the table of {owner}: is {table} (the contiguous kernels read one extent per "
+                f"sequence)"
+            )
         return Place(np.array(table, np.int64), table[0].length)
 
     def slots(self, place: Place, positions: Ints, column: int = 0) -> Ints:
@@ -177,14 +210,18 @@ class Extents(Blocks):
 
 
 class Pages(Blocks):
-    """Blocks of one layer, of which a page of a column has one for each of its layers (policy=grouped).
+    """Blocks of one layer, of which a page of a column has one for each of its layers
+    (policy=grouped).
 
     All layers share one pool. Layer i of a column reads the blocks i behind those of the table.
     """
 
     def __init__(self, num_kv_heads: int, policy: Grouped, windows: tuple[int | None, ...]) -> None:
         super().__init__(num_kv_heads, policy.pages.block_size)
-        left = [[i for i, window in enumerate(windows) if (window is None) == full] for full in (True, False)]
+        left = [
+            [i for i, window in enumerate(windows) if (window is None) == full]
+            for full in (True, False)
+        ]
         groups, self._places = [layers for layers in left if layers], dict[int, tuple[int, int]]()
         self.num_columns = len(policy.pages.columns)
         for column, one in enumerate(policy.pages.columns):
@@ -208,7 +245,8 @@ class Pages(Blocks):
 
 
 class Tables(dict[int, Place]):
-    """Cached places by sequence id: a table only grows between copies, moves and forks; past its end it is reread.
+    """Cached places by sequence id: a table only grows between copies, moves and forks; past its
+    end it is reread.
 
     A registered prefix, which is no sequence of the policy, has a place here too.
     """
@@ -225,5 +263,7 @@ class Tables(dict[int, Place]):
             place = self[seq.seq_id] = self.layout.place_of(self.policy, seq)
             if place.num_slots < num_tokens:
                 name = type(self.policy).__name__
-                raise PlugInError(f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}")
+                raise PlugInError(
+                    f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}"
+                )
         return place

@@ -1,7 +1,8 @@
-"""The small operations between the matrix products: a plain version in torch, and kernels of one pass each.
+"""The small operations between the matrix products: a plain version in torch, and kernels of one
+pass each.
 
-Each operation is bound to its buffers once per forward pass and then run for every layer: a launch with checked and
-packed arguments takes a tenth of the host time.
+Each operation is bound to its buffers once per forward pass and then run for every layer: a launch
+with checked and packed arguments takes a tenth of the host time.
 """
 
 import math
@@ -20,12 +21,15 @@ from testbed.kernels.launch.compile import load
 from testbed.kernels.launch.launch import HALF, Launch, check, check_range, pointers, stream_pointer
 
 MAX_ROWS = 65_535  # of silu_mul's second grid dimension
-# Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else RMSNorm.
+# Adds the bias `carried` to x, and normalizes x into y: LayerNorm where the norm has a shift, else
+# RMSNorm.
 Norm = Callable[[Affine, Tensor | None], None]
 CARRIED, GAIN, SHIFT = 2, 3, 4  # indexes of add_norm's vectors among its arguments
 
 
-def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float) -> Launch:
+def bind_add_norm(
+    y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = None, *, eps: float
+) -> Launch:
     """x += carried in place; y = LayerNorm of x where there is a shift, else RMSNorm.
 
     x, y: [num_tokens, hidden]; gain, shift, carried: [hidden], whose pointers may be replaced.
@@ -41,13 +45,16 @@ def bind_add_norm(y: Any, x: Any, gain: Any, shift: Any = None, carried: Any = N
             check(name, vector, (hidden,), (view.dtype,), align=16)
     threads = 1024 if hidden > 8192 else min(256, -(-hidden // 8 // 32) * 32)
     constants = {"HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": int(shift is not None)}
-    kernel = load("network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=view.bf16)
+    kernel = load(
+        "network.cu", "add_norm", **constants, CARRY=int(carried is not None), BF16=view.bf16
+    )
     arguments = (*pointers(y, x, carried, gain, shift), np.float32(eps))
     return Launch(kernel, (num_tokens,), threads, arguments)
 
 
 def bind_rotate(q: Any, k: Any, positions: Any, turns: Any) -> Launch:
-    """RoPE in place: q, k: [num_tokens, heads, head_size], rows may be strided; positions: int64 [num_tokens].
+    """RoPE in place: q, k: [num_tokens, heads, head_size], rows may be strided; positions: int64
+    [num_tokens].
 
     turns: float32 [max_len, 2, head_size / 2], the cosines and sines of each position.
     """
@@ -72,11 +79,15 @@ def bind_silu_mul(y: Any, x: Any) -> Launch:
         raise ValueError(f"x: {width} values a token are no multiple of 16")
     check_range("x: number of tokens", num_tokens, 0, MAX_ROWS)
     kernel, vectors = load("network.cu", "silu_mul", BF16=view.bf16), width // 16
-    return Launch(kernel, (-(-vectors // 256), num_tokens), 256, (*pointers(y, x), np.int32(vectors)))
+    return Launch(
+        kernel, (-(-vectors // 256), num_tokens), 256, (*pointers(y, x), np.int32(vectors))
+    )
 
 
 class PlainMaths:
-    """The operations in torch. x: the residual stream [num_tokens, hidden], changed in place, never empty."""
+    """The operations in torch. x: the residual stream [num_tokens, hidden], changed in place, never
+    empty.
+    """
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """Norms of x into y."""
@@ -113,10 +124,14 @@ class PlainMaths:
 
 
 class FusedMaths(PlainMaths):
-    """The operations as kernels, on the stream current at the call; the product's kernel includes ReLU."""
+    """The operations as kernels, on the stream current at the call; the product's kernel includes
+    ReLU.
+    """
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
-        """See PlainMaths; the vectors of the first norm with a carried bias and of the first without are checked."""
+        """See PlainMaths; the vectors of the first norm with a carried bias and of the first
+        without are checked.
+        """
         launches, stream = dict[bool, Launch](), stream_pointer(x)
 
         def normalize(norm: Affine, carried: Tensor | None) -> None:
@@ -161,7 +176,9 @@ def rotate(x: Tensor, turns: Tensor) -> None:
 
 
 def _stretched(rates: Tensor, scaling: Mapping[str, float]) -> Tensor:
-    """LLaMA 3.1: low frequencies are divided by `factor`, high ones stay, those between are interpolated."""
+    """LLaMA 3.1: low frequencies are divided by `factor`, high ones stay, those between are
+    interpolated.
+    """
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * rates / (2 * math.pi)
     share = ((turns - low) / (high - low)).clamp(0, 1)

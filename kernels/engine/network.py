@@ -1,4 +1,6 @@
-"""The forward pass: embedding, layers, output projection; and attention in torch. Only attention uses slots."""
+"""The forward pass: embedding, layers, output projection; and attention in torch. Only attention
+uses slots.
+"""
 
 from collections.abc import Callable
 
@@ -18,9 +20,11 @@ Bind = Callable[[Tensor, Tensor, Tensor, Tensor], Callable[[int], None]]  # as P
 
 
 class PlainAttention:
-    """Writes the new K and V of an iteration to their slots and attends to all stored tokens, layer by layer.
+    """Writes the new K and V of an iteration to their slots and attends to all stored tokens, layer
+    by layer.
 
-    By the kernels' references; for any device, layout and type. windows: of each layer, None for full.
+    By the kernels' references; for any device, layout and type. windows: of each layer, None for
+    full.
     """
 
     def __init__(self, pools: Pools, layout: Blocks, windows: tuple[int | None, ...]) -> None:
@@ -32,12 +36,18 @@ class PlainAttention:
         self._new: Tensor = torch.empty(0, dtype=torch.int64)
 
     def open(self, batch: Ragged) -> None:
-        """Compute the rows that every part reads, and the rows of every token that is not stored yet."""
+        """Compute the rows that every part reads, and the rows of every token that is not stored
+        yet.
+        """
         device, layout = self.pools.device.device, self.layout
         self._starts = batch.query_starts.tolist()
-        new = [np.arange(max(part.num_stored, part.written), part.context_len) for part in batch.parts]
+        new = [
+            np.arange(max(part.num_stored, part.written), part.context_len) for part in batch.parts
+        ]
         rows = zip(batch.parts, self._starts[:-1], new, strict=True)
-        self._new = torch.from_numpy(np.concatenate([at - p.num_stored + first for p, first, at in rows])).to(device)
+        self._new = torch.from_numpy(
+            np.concatenate([at - p.num_stored + first for p, first, at in rows])
+        ).to(device)
         self._read, self._written = [], []
         for column in range(layout.num_columns):
             contexts = [
@@ -49,7 +59,8 @@ class PlainAttention:
             self._read.append([torch.from_numpy(found).to(device) for found in contexts])
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
-        """A function of the layer number that fills `out`, to be called when q, k and v contain the layer's values.
+        """A function of the layer number that fills `out`, to be called when q, k and v contain the
+        layer's values.
 
         q, out: [num_tokens, num_heads, head_size]; k, v: [num_tokens, kv heads, head_size].
         """
@@ -62,13 +73,19 @@ class PlainAttention:
             stored = new[self._new]
             cache[self._written[column]] = stored if scale is None else quantized(stored, scale)
         window = self.windows[layer]
-        for rows, first, end in zip(self._read[column], self._starts, self._starts[1:], strict=False):
-            read = rows if window is None else rows[max(0, len(rows) - (end - first) + 1 - window) :]
+        for rows, first, end in zip(
+            self._read[column], self._starts, self._starts[1:], strict=False
+        ):
+            read = (
+                rows if window is None else rows[max(0, len(rows) - (end - first) + 1 - window) :]
+            )
             k_read, v_read = (
                 cache[read].float() if scale is None else dequantized(cache[read], scale)
                 for cache, scale in zip(caches, scales, strict=True)
             )
-            out[first:end] = full_attention(q[first:end].float(), k_read, v_read, window=window).to(q.dtype)
+            out[first:end] = full_attention(q[first:end].float(), k_read, v_read, window=window).to(
+                q.dtype
+            )
 
 
 class Network:
@@ -81,7 +98,9 @@ class Network:
         self.layers = [_turned(layer) for layer in weights.layers]
         self.turns = None if arch.is_opt else rotary_table(arch, str(weights.embedding.device))
 
-    def logits(self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: PlainAttention) -> Tensor:
+    def logits(
+        self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: PlainAttention
+    ) -> Tensor:
         """Logits of the `wanted` rows, or of all: [num_wanted, vocab_size], in the weights' type.
 
         tokens, positions: int64 [num_tokens]; wanted: int64 [num_wanted].
@@ -161,5 +180,7 @@ def multiply(y: Tensor, x: Tensor, product: Affine) -> None:
 
 
 def _turned(layer: Layer) -> Layer:
-    qkv, out, up, down = (Affine(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down))
+    qkv, out, up, down = (
+        Affine(p.weight.t(), p.bias) for p in (layer.qkv, layer.out, layer.up, layer.down)
+    )
     return Layer(layer.norm_1, qkv, out, layer.norm_2, up, down)

@@ -1,4 +1,6 @@
-"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels and copy engines."""
+"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by kernels
+and copy engines.
+"""
 
 from collections.abc import Iterable
 
@@ -15,24 +17,31 @@ from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies
 from testbed.sched.state import SchedulerState
 
 Pairs = list[tuple[int, int]]
-Ends = tuple[torch.cuda.Event, torch.cuda.Event]  # of work on the device's blocks, and of the whole move
+Ends = tuple[
+    torch.cuda.Event, torch.cuda.Event
+]  # of work on the device's blocks, and of the whole move
 
 
 class Moves:
     """The operations at once; a transfer in the background has landed when the next call asks.
 
-    `state` has the tables of all sequences on the device; only extents need them, to find a slot's owner.
+    `state` has the tables of all sequences on the device; only extents need them, to find a slot's
+    owner.
     """
 
     def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
         self.pools = pools
         self.layout = layout
         self.state = state
-        self.pending: dict[int, torch.cuda.Event | None] = {}  # ends of transfers; None where it is over
+        self.pending: dict[
+            int, torch.cuda.Event | None
+        ] = {}  # ends of transfers; None where it is over
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
     def perform(self, ops: Ops) -> None:
-        """Perform copies, then moves, in the policy's order; operations counted in `extra` move no bytes."""
+        """Perform copies, then moves, in the policy's order; operations counted in `extra` move no
+        bytes.
+        """
         if ops.copies:
             self.copy(ops.copies)
         for move in ops.moves:
@@ -70,26 +79,48 @@ class Moves:
         """Every swap and transfer so far, after it has ended; none where they are not timed."""
         if self._timed:
             torch.cuda.synchronize()
-        return [one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed]
+        return [
+            one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed
+        ]
 
     def settle(self) -> None:
         """Return when all operations so far have finished."""
 
     def block_pairs(self, move: Move) -> tuple[str, Pairs]:
-        """The tier below that a move reads or writes, and its copies as pairs of block ids (on the device, there)."""
-        tier, size, pairs = move.source if move.target == DEVICE else move.target, self.layout.block_size, []
+        """The tier below that a move reads or writes, and its copies as pairs of block ids (on the
+        device, there).
+        """
+        tier, size, pairs = (
+            move.source if move.target == DEVICE else move.target,
+            self.layout.block_size,
+            [],
+        )
         if DEVICE not in (move.source, move.target) or tier not in self.pools.below:
             known = ", ".join(self.pools.below)
-            raise PlugInError(f"a move from {move.source} to {move.target}: one must be {DEVICE}, the other in {known}")
+            raise PlugInError(
+                f"a move from {move.source} to {move.target}: one must be {DEVICE}, the other in "
+                f"{known}"
+            )
         for src, dst, length in move.copies:
             if isinstance(self.layout, Extents) or src % size or dst % size or length % size:
-                raise PlugInError(f"a move of {length} slots from {src} to {dst}: only whole blocks of {size} move")
+                raise PlugInError(
+                    f"a move of {length} slots from {src} to {dst}: only whole blocks of {size} "
+                    f"move"
+                )
             pairs += [((src + at) // size, (dst + at) // size) for at in range(0, length, size)]
-        return tier, pairs if move.source == DEVICE else [(device, there) for there, device in pairs]
+        return tier, pairs if move.source == DEVICE else [
+            (device, there) for there, device in pairs
+        ]
 
     def copied_rows(self, copies: Iterable[Copy]) -> list[Ints]:
-        """The rows that the copies read, and those that they write; extents without an owner are left out."""
-        groups, policy, rows = self.state.running.values(), self.state.policy, (list[Ints](), list[Ints]())
+        """The rows that the copies read, and those that they write; extents without an owner are
+        left out.
+        """
+        groups, policy, rows = (
+            self.state.running.values(),
+            self.state.policy,
+            (list[Ints](), list[Ints]()),
+        )
         extents = isinstance(self.layout, Extents)
         live = [policy.table(seq) for group in groups for seq in group.resident] if extents else []
         for src, dst, length in copies:
@@ -98,16 +129,23 @@ class Moves:
             if len(read) == len(written):
                 rows[0].append(read)
                 rows[1].append(written)
-        return [np.concatenate([np.empty(0, np.int64), *(r.ravel() for r in side)]) for side in rows]
+        return [
+            np.concatenate([np.empty(0, np.int64), *(r.ravel() for r in side)]) for side in rows
+        ]
 
 
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
-    """The copies in order, in groups in which no slot is written twice, or both read and written."""
+    """The copies in order, in groups in which no slot is written twice, or both read and
+    written.
+    """
     groups: list[list[Copy]] = []
     read: set[int] = set()
     written: set[int] = set()
     for copy in copies:
-        source, target = range(copy.src, copy.src + copy.length), range(copy.dst, copy.dst + copy.length)
+        source, target = (
+            range(copy.src, copy.src + copy.length),
+            range(copy.dst, copy.dst + copy.length),
+        )
         if not groups or not written.isdisjoint(source) or not (read | written).isdisjoint(target):
             groups.append([])
             read, written = set(), set()
@@ -118,10 +156,12 @@ def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
 
 
 class CudaMoves(Moves):
-    """Copies by the fused kernel; blocks that change tiers are gathered on the GPU, one transfer per run below.
+    """Copies by the fused kernel; blocks that change tiers are gathered on the GPU, one transfer
+    per run below.
 
-    After a swap the compute stream waits only until blocks have been gathered, not until they have reached the host; it
-    never waits for a transfer in the background. Loads and stores have a stream each, for a link carries both ways.
+    After a swap the compute stream waits only until blocks have been gathered, not until they have
+    reached the host; it never waits for a transfer in the background. Loads and stores have a
+    stream each, for a link carries both ways.
     """
 
     def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
@@ -143,7 +183,11 @@ class CudaMoves(Moves):
             return
         pool = self.pools.blocks(size)
         for group in independent(copies):
-            pairs = [(c.src // size + i, c.dst // size + i) for c in group for i in range(ceil_div(c.length, size))]
+            pairs = [
+                (c.src // size + i, c.dst // size + i)
+                for c in group
+                for i in range(ceil_div(c.length, size))
+            ]
             for first in range(0, len(pairs), MAX_GRID):
                 cache_ops.copy_blocks(pool, _ids(pairs[first : first + MAX_GRID], pool))
 
@@ -175,12 +219,19 @@ class CudaMoves(Moves):
             return stream.record_event(), stream.record_event()
         with torch.cuda.stream(stream):
             parts = [pairs[first : first + MAX_GRID] for first in range(0, len(pairs), MAX_GRID)]
-            return [self._cross_part(way, pool, below, part, move.source == DEVICE) for part in parts][-1]
+            return [
+                self._cross_part(way, pool, below, part, move.source == DEVICE) for part in parts
+            ][-1]
 
-    def _cross_part(self, way: str, pool: Tensor, below: Tensor, pairs: Pairs, leaves: bool) -> Ends:
+    def _cross_part(
+        self, way: str, pool: Tensor, below: Tensor, pairs: Pairs, leaves: bool
+    ) -> Ends:
         """Move at most MAX_GRID blocks, on the current stream, and time what the device does."""
         staging = torch.empty((len(pairs), *below.shape[1:]), dtype=below.dtype, device=pool.device)
-        ids, there = _ids([on_device for on_device, _ in pairs], pool), [block for _, block in pairs]
+        ids, there = (
+            _ids([on_device for on_device, _ in pairs], pool),
+            [block for _, block in pairs],
+        )
         copies = copies_of_runs(staging, below, there, leaves)
         move = bind_stage_blocks(pool, staging, ids, leaves)
         stream = torch.cuda.current_stream()

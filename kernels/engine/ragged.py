@@ -1,4 +1,6 @@
-"""Token ids of every sequence; and an iteration's work as flat arrays: prompts first, then one token of each decode."""
+"""Token ids of every sequence; and an iteration's work as flat arrays: prompts first, then one
+token of each decode.
+"""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +23,8 @@ Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
 
 
 class Part(NamedTuple):
-    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits are needed.
+    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits
+    are needed.
 
     Slots of tokens before position `written` contain their K and V already and are not written.
     """
@@ -39,9 +42,11 @@ class Part(NamedTuple):
 
 
 class TokenBuffers:
-    """Token ids by sequence id. A prompt without content ids gets random tokens that depend on seed and request.
+    """Token ids by sequence id. A prompt without content ids gets random tokens that depend on seed
+    and request.
 
-    A content id covers one or more tokens (Mooncake: 512); equal content ids give equal tokens in every request.
+    A content id covers one or more tokens (Mooncake: 512); equal content ids give equal tokens in
+    every request.
     """
 
     def __init__(self, vocab_size: int, seed: int = 0) -> None:
@@ -98,7 +103,8 @@ class TokenBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one per part.
+    """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one
+    per part.
 
     The first num_prompts parts are prompts; every other part is one token.
     """
@@ -116,7 +122,9 @@ class Ragged:
         return np.concatenate([[0], np.cumsum([part.new for part in self.parts])])
 
 
-def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers, tables: Tables) -> Ragged:
+def ragged(
+    prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers, tables: Tables
+) -> Ragged:
     """The arrays of these parts."""
     parts = prompts + decodes
     new = np.array([part.new for part in parts], np.int64)
@@ -133,22 +141,34 @@ def ragged(prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers
 
 
 class Ahead:
-    """The decodes of the sequences of a batch one step later, prepared while the device works on that batch.
+    """The decodes of the sequences of a batch one step later, prepared while the device works on
+    that batch.
 
-    It serves requests with one sequence, whose tables grow but are not copied, moved or forked in between.
+    It serves requests with one sequence, whose tables grow but are not copied, moved or forked in
+    between.
     """
 
     def __init__(self, batch: Ragged, owners: list[Owner]) -> None:
         self._alone = all(len(group.sequences) == 1 for group, _ in owners)
         self._rows = {group.request.request_id: row for row, (group, _) in enumerate(owners)}
         self._positions = batch.positions[batch.wanted] + 1
-        wanted = [(part, place) for part, place in zip(batch.parts, batch.places, strict=True) if part.wanted]
-        self._parts = [Part(part.seq, 1, part.context_len, part.context_len, True) for part, _ in wanted]
+        wanted = [
+            (part, place)
+            for part, place in zip(batch.parts, batch.places, strict=True)
+            if part.wanted
+        ]
+        self._parts = [
+            Part(part.seq, 1, part.context_len, part.context_len, True) for part, _ in wanted
+        ]
         self._places = [place for _, place in wanted]
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
 
-    def batch(self, groups: list[SequenceGroup], token_buffers: TokenBuffers, tables: Tables) -> Ragged | None:
-        """The batch in which these groups take a step, as `ragged` makes it; None if they were not all in the last."""
+    def batch(
+        self, groups: list[SequenceGroup], token_buffers: TokenBuffers, tables: Tables
+    ) -> Ragged | None:
+        """The batch in which these groups take a step, as `ragged` makes it; None if they were not
+        all in the last.
+        """
         rows = [self._rows.get(group.request.request_id, -1) for group in groups]
         if not rows or not self._alone or -1 in rows:
             return None
@@ -157,7 +177,9 @@ class Ahead:
         for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
         tokens = [token_buffers.read(part)[0] for part in parts]
-        return Ragged(parts, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places)
+        return Ragged(
+            parts, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places
+        )
 
 
 def parts_of(
@@ -165,8 +187,8 @@ def parts_of(
 ) -> tuple[list[Part], list[Part], list[Owner]]:
     """Prompts, decodes, and the sequence that each row of the wanted logits belongs to.
 
-    Padding recomputes stored tokens of the same sequences and discards the result, so that a static batch takes its
-    real time, except for attention to positions that no sequence has.
+    Padding recomputes stored tokens of the same sequences and discards the result, so that a static
+    batch takes its real time, except for attention to positions that no sequence has.
     """
     prompts, owners = [], []
     for chunk in plan.chunks:
@@ -197,18 +219,29 @@ def ended(stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
     """The last stored token of each finished sequence that waits for the rest of its batch."""
     decoding = {group.request.request_id for group in stepping}
     waiting = [group for request_id, group in state.running.items() if request_id not in decoding]
-    return [Part(seq, 1, seq.num_stored - 1, seq.num_stored, False) for group in waiting for seq in group.sequences]
+    return [
+        Part(seq, 1, seq.num_stored - 1, seq.num_stored, False)
+        for group in waiting
+        for seq in group.sequences
+    ]
 
 
 class Arrays:
-    """Arrays of given shapes and types, on the host as NumPy and on the device as tensors of the same names.
+    """Arrays of given shapes and types, on the host as NumPy and on the device as tensors of the
+    same names.
 
     Host and device have one buffer each, so that one transfer copies all arrays.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device) -> None:
-        packed = np.dtype([(name, kind, shape) for name, (shape, kind) in shapes.items()], align=True)
-        self._packed = torch.zeros(packed.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    def __init__(
+        self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device
+    ) -> None:
+        packed = np.dtype(
+            [(name, kind, shape) for name, (shape, kind) in shapes.items()], align=True
+        )
+        self._packed = torch.zeros(
+            packed.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda"
+        )
         self._there = torch.empty(packed.itemsize, dtype=torch.uint8, device=device)
         (row,) = self._packed.numpy().view(packed)
         self.host: dict[str, NDArray[Any]] = {name: row[name] for name in shapes}

@@ -1,4 +1,5 @@
-"""The clocks and the records of a run: the simulator's recorder, each iteration's measured times and work, its folder.
+"""The clocks and the records of a run: the simulator's recorder, each iteration's measured times
+and work, its folder.
 
 This module needs neither Hydra nor pandas, so that it runs on the GPU's machine.
 """
@@ -20,7 +21,11 @@ from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
 from testbed.sim.recorder import NOT_YET, Recorder, request_columns, span_columns
 
-MEASURED = ("gpu_s", "host_s", "wait_s")  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
+MEASURED = (
+    "gpu_s",
+    "host_s",
+    "wait_s",
+)  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
 
 class Clock:
@@ -38,7 +43,9 @@ class Clock:
         return time.perf_counter() - self._start
 
     def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
-        """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half millisecond."""
+        """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half
+        millisecond.
+        """
         while (left := when - self.now()) > 0 and not (sooner and sooner()):
             if left > 1e-3:
                 time.sleep(1e-4 if sooner else left - 5e-4)
@@ -71,7 +78,9 @@ class StepClock(Clock):
 
 
 class Timer:
-    """Divides an iteration's time: the host's, its wait for the device and, on a GPU, the device's by its own clock."""
+    """Divides an iteration's time: the host's, its wait for the device and, on a GPU, the device's
+    by its own clock.
+    """
 
     def __init__(self, on_gpu: bool = False) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
@@ -106,7 +115,8 @@ class Timer:
 
 
 class Iteration(NamedTuple):
-    """One iteration. Seconds: host_s of planning, launching, committing; waited_s for the GPU; gpu_s of GPU work.
+    """One iteration. Seconds: host_s of planning, launching, committing; waited_s for the GPU;
+    gpu_s of GPU work.
 
     Host and GPU work in parallel, so the duration is host_s + waited_s, without gpu_s.
     """
@@ -150,8 +160,12 @@ def write_run(
 ) -> dict[str, Any]:
     """Write the tables; returns the numbers of the summary."""
     write_columns(folder / "requests.csv", request_columns(records.recorder))
-    times = [[f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations]
-    rows = [(*row, *work_cells(one.work)) for row, one in zip(times, records.iterations, strict=True)]
+    times = [
+        [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations
+    ]
+    rows = [
+        (*row, *work_cells(one.work)) for row, one in zip(times, records.iterations, strict=True)
+    ]
     measured = {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
     write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured)
     if records.beams:
@@ -164,21 +178,33 @@ def write_run(
 
 
 def beam_table(records: Records) -> list[tuple[Any, ...]]:
-    """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with a row for it."""
+    """Rows of beams.csv, search by search; a search whose last step replaces no candidate ends with
+    a row for it.
+    """
     columns = records.recorder.requests.columns()
-    searched = (columns["num_seqs"] > 1) & (columns["output_len"] > 1) & (columns["finish_ps"] != NOT_YET)
-    ends = zip(*(columns[name][searched].tolist() for name in ("request_id", "output_len")), strict=True)
+    searched = (
+        (columns["num_seqs"] > 1) & (columns["output_len"] > 1) & (columns["finish_ps"] != NOT_YET)
+    )
+    ends = zip(
+        *(columns[name][searched].tolist() for name in ("request_id", "output_len")), strict=True
+    )
     last = set(ends) - {(line[0], line[1]) for line in records.beams}
     return sorted([*records.beams, *((*end, "", "") for end in last)], key=lambda line: line[:2])
 
 
 def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
     """Write columns, arrays or lists; NaN, of an event that did not occur, is an empty cell."""
-    cells = [column.tolist() if hasattr(column, "tolist") else column for column in columns.values()]
-    write_csv(path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True)))
+    cells = [
+        column.tolist() if hasattr(column, "tolist") else column for column in columns.values()
+    ]
+    write_csv(
+        path, [*columns], (["" if x != x else x for x in row] for row in zip(*cells, strict=True))
+    )
 
 
-def write_csv(path: Path, names: Iterable[str], rows: Iterable[Iterable[Any]], about: str = "") -> None:
+def write_csv(
+    path: Path, names: Iterable[str], rows: Iterable[Iterable[Any]], about: str = ""
+) -> None:
     """Write a table; a first line has the device and date of a measurement, if any."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:

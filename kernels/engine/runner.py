@@ -11,7 +11,16 @@ from testbed.core.slots import Extent, ceil_div
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import Moves
-from testbed.kernels.engine.ragged import Ahead, Owner, Part, Ragged, TokenBuffers, parts_of, ragged, upload
+from testbed.kernels.engine.ragged import (
+    Ahead,
+    Owner,
+    Part,
+    Ragged,
+    TokenBuffers,
+    parts_of,
+    ragged,
+    upload,
+)
 from testbed.kernels.engine.records import Timer
 from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
@@ -23,14 +32,20 @@ from testbed.sched.state import SchedulerState
 class Runner:
     """Everything between a plan and its results.
 
-    `slot_checker` checks the owners of slots, or nothing. `forward` computes the logits of an iteration's wanted rows.
-    longest is the longest prompt of the warm-up, in tokens.
+    `slot_checker` checks the owners of slots, or nothing. `forward` computes the logits of an
+    iteration's wanted rows. longest is the longest prompt of the warm-up, in tokens.
     """
 
     def __init__(
-        self, state: SchedulerState, network: Network, attention: PlainAttention, moves: Moves,
-        sampler: Sampler, timer: Timer, longest: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        state: SchedulerState,
+        network: Network,
+        attention: PlainAttention,
+        moves: Moves,
+        sampler: Sampler,
+        timer: Timer,
+        longest: int = 1,
+    ) -> None:
         self.state = state
         self.network = network
         self.attention = attention
@@ -61,18 +76,28 @@ class Runner:
         self._ahead = Ahead(batch, owners)
         wanted = Wanted(owners, self.sampler.parallel)
         done = [chunk.group for chunk in plan.chunks if chunk.last]
-        ended = [g.request.request_id for g in (*groups, *done) if g.num_generated + 1 == lengths[g.request.request_id]]
+        ended = [
+            g.request.request_id
+            for g in (*groups, *done)
+            if g.num_generated + 1 == lengths[g.request.request_id]
+        ]
         with self.timer.waiting():
             self.moves.settle()
         parents: dict[int, tuple[Replacement, ...]] = {}
         if batch.parts:
             self.slot_checker.after(batch, logits)
             parents = self.sampler.sample(logits, wanted, best)
-        self._late = {g.request.request_id: g for g in done if g.num_generated and g.request.request_id in parents}
+        self._late = {
+            g.request.request_id: g
+            for g in done
+            if g.num_generated and g.request.request_id in parents
+        }
         return Results(tuple(ended), parents)
 
     def batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Owner]]:
-        """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are prepared already."""
+        """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are
+        prepared already.
+        """
         if self._ahead and len(groups) == plan.decode_seqs and not (plan.chunks or plan.ops):
             ready = self._ahead.batch(groups, self.token_buffers, self.tables)
             if ready is not None:
@@ -83,7 +108,8 @@ class Runner:
     def follow(self, outcome: Outcome, results: Results) -> None:
         """Called after the plan was committed: forks have changed the tables of some sequences."""
         for request_id, group in self._late.items():
-            # The scheduler requests no parents at the end of prefill; after recompute a beam has some.
+            # The scheduler requests no parents at the end of prefill; after recompute a beam has
+            # some.
             if request_id not in results.ended:
                 self.state.choose_parents(group, results.parents[request_id])
         for request_id, pairs in results.parents.items():
@@ -118,7 +144,9 @@ class Runner:
             self.state.memory_released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
-        """The groups that take a decode step: the batch, and swapped-in groups with slots for a step."""
+        """The groups that take a decode step: the batch, and swapped-in groups with slots for a
+        step.
+        """
         batch = self.state.batch
         running = self.state.running.values() if plan.decode_seqs else ()
         groups = [group for group in running if group.sequences[0].batch is batch]
@@ -126,7 +154,10 @@ class Runner:
 
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""
-        table, tokens = self.state.policy.non_sequence_slots().pinned, self.token_buffers.registered_prefix(num_tokens)
+        table, tokens = (
+            self.state.policy.non_sequence_slots().pinned,
+            self.token_buffers.registered_prefix(num_tokens),
+        )
         part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
         batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
@@ -134,9 +165,13 @@ class Runner:
         del self.token_buffers.tokens[-1]
 
     def warm(self, num_tokens: int) -> None:
-        """Run a batch of prompts of num_tokens tokens that writes nothing, to load kernels and matrix products."""
+        """Run a batch of prompts of num_tokens tokens that writes nothing, to load kernels and
+        matrix products.
+        """
         longest, size = min(num_tokens, self.longest), self.tables.layout.block_size
-        lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(num_tokens % longest)
+        lengths = [longest] * (num_tokens // longest) + [num_tokens % longest] * bool(
+            num_tokens % longest
+        )
         parts = [
             self._prompt(-2 - i, [0] * n, [Extent(0, ceil_div(n, size) * size)], n, "an idle batch")
             for i, n in enumerate(lengths)
@@ -145,10 +180,15 @@ class Runner:
         for part in parts:
             del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
 
-    def _prompt(self, seq_id: int, tokens: list[int], table: list[Extent], written: int, name: str) -> Part:
+    def _prompt(
+        self, seq_id: int, tokens: list[int], table: list[Extent], written: int, name: str
+    ) -> Part:
         """A prompt of no request, whose first `written` tokens are stored already."""
         seq = Sequence(seq_id, Incoming(seq_id, 0, len(tokens)))
-        self.token_buffers.tokens[seq_id], self.tables[seq_id] = tokens, self.tables.layout.place(table, name)
+        self.token_buffers.tokens[seq_id], self.tables[seq_id] = (
+            tokens,
+            self.tables.layout.place(table, name),
+        )
         return Part(seq, len(tokens), 0, written, True)
 
     def _forward(self, batch: Ragged) -> Tensor:

@@ -1,4 +1,6 @@
-"""Samples tokens from logits, appends them to the sequences, and selects the surviving beams by the model's scores."""
+"""Samples tokens from logits, appends them to the sequences, and selects the surviving beams by the
+model's scores.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,7 +13,9 @@ from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.ragged import Owner, TokenBuffers
 from testbed.sched.beams import Replacement, pairs
 
-Best = list[tuple[int, float]]  # the best next tokens of one candidate, in order, and their log-probabilities
+Best = list[
+    tuple[int, float]
+]  # the best next tokens of one candidate, in order, and their log-probabilities
 
 
 class Survivors(NamedTuple):
@@ -36,10 +40,15 @@ def best_of(logits: Tensor, k: int) -> list[Best]:
 def survive(totals: list[float], best: list[Best]) -> Survivors:
     """One step: the best k of all continuations; ties by lower parent, then lower token.
 
-    A parent's first continuation keeps its index; the others take the indexes of candidates that did not survive.
+    A parent's first continuation keeps its index; the others take the indexes of candidates that
+    did not survive.
     """
     k = len(totals)
-    ahead = [(-(totals[parent] + score), parent, token) for parent, one in enumerate(best) for token, score in one]
+    ahead = [
+        (-(totals[parent] + score), parent, token)
+        for parent, one in enumerate(best)
+        for token, score in one
+    ]
     chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
     replaced = pairs(tuple(parent for parent, _, _ in chosen))
     free, reached = iter([child for _, child in replaced]), dict[int, tuple[int, float]]()
@@ -52,18 +61,24 @@ def survive(totals: list[float], best: list[Best]) -> Survivors:
 class TopP:
     """Draws from the most likely tokens whose probabilities sum to top_p, at a temperature.
 
-    The random number depends on seed, request, sequence and step only: batching and preemption change no draw.
+    The random number depends on seed, request, sequence and step only: batching and preemption
+    change no draw.
     """
 
     def __init__(self, temperature: float = 1.0, top_p: float = 1.0, seed: int = 0) -> None:
         if not (temperature > 0 and 0 < top_p <= 1):
-            raise ValueError(f"temperature={temperature}, top_p={top_p}: must be above 0, and above 0 and at most 1")
+            raise ValueError(
+                f"temperature={temperature}, top_p={top_p}: must be above 0, and above 0 and at "
+                f"most 1"
+            )
         self.temperature = temperature
         self.top_p = top_p
         self.seed = seed
 
     def choose(self, logits: Tensor, numbers: Iterable[float]) -> list[int]:
-        """One token for each row of logits [num_rows, vocab_size], by a random number from 0 to 1 for each."""
+        """One token for each row of logits [num_rows, vocab_size], by a random number from 0 to 1
+        for each.
+        """
         shares, tokens = torch.sort(
             torch.softmax(logits.float() / self.temperature, dim=1), descending=True, stable=True
         )
@@ -94,8 +109,11 @@ class Sampler:
         # Of each search: its candidates' log-probabilities, and the results of recompute so far.
         self._beams: dict[int, tuple[list[float], dict[int, Best]]] = {}
 
-    def sample(self, logits: Tensor, wanted: "Wanted", best: Tensor) -> dict[int, tuple[Replacement, ...]]:
-        """Append a token to every sequence that has one; returns the parents of each beam request that took a step.
+    def sample(
+        self, logits: Tensor, wanted: "Wanted", best: Tensor
+    ) -> dict[int, tuple[Replacement, ...]]:
+        """Append a token to every sequence that has one; returns the parents of each beam request
+        that took a step.
 
         logits: [num_rows, vocab_size]; best: [num_rows], the most likely tokens.
         """
@@ -137,16 +155,20 @@ class Sampler:
                 return None
             survivors = survive(totals, [held[i] for i in range(k)])
         else:
-            survivors = Survivors((), [token for token, _ in best[0]], [score for _, score in best[0]])
+            survivors = Survivors(
+                (), [token for token, _ in best[0]], [score for _, score in best[0]]
+            )
         self._beams[request_id] = survivors.totals, {}
         return survivors
 
 
 class Wanted:
-    """The rows of the logits by what happens to them: `alone` take the most likely token, others are drawn or searched.
+    """The rows of the logits by what happens to them: `alone` take the most likely token, others
+    are drawn or searched.
 
-    A row of a request that has not forked yet is drawn from once for each of its sequences; `drawn` has the sequence,
-    the row and the random number of each draw. `beams` has each search's group, members and rows by request id.
+    A row of a request that has not forked yet is drawn from once for each of its sequences; `drawn`
+    has the sequence, the row and the random number of each draw. `beams` has each search's group,
+    members and rows by request id.
     """
 
     def __init__(self, owners: list[Owner], parallel: TopP) -> None:
@@ -164,4 +186,6 @@ class Wanted:
                 self.alone.append((group.sequences[0], row))
             else:
                 for i in [member] if step else range(len(group.sequences)):
-                    self.drawn.append((group.sequences[i], row, parallel.uniform(request_id, i, step)))
+                    self.drawn.append(
+                        (group.sequences[i], row, parallel.uniform(request_id, i, step))
+                    )

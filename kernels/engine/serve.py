@@ -1,4 +1,6 @@
-"""A built run on this machine: its engine, assembled for its policy and device; its requests served in real time."""
+"""A built run on this machine: its engine, assembled for its policy and device; its requests served
+in real time.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,8 +42,9 @@ from testbed.sim.arrivals import SessionWorkload
 class Options:
     """Options of an engine, as in EngineConfig.
 
-    debug checks every slot at every step; seed determines prompts without content and random draws; parallel samples
-    the sequences of a request with several; registered is the length of the registered prefix.
+    debug checks every slot at every step; seed determines prompts without content and random draws;
+    parallel samples the sequences of a request with several; registered is the length of the
+    registered prefix.
     """
 
     debug: bool = False
@@ -54,19 +57,33 @@ class Options:
     registered: int = 0
 
 
-def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options) -> Engine:
-    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are on a GPU."""
+def assemble(
+    scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options
+) -> Engine:
+    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
+    on a GPU.
+    """
     policy, spec = scheduler.policy, arch.spec
     if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
-        raise InputError(f"{type(policy).__name__}: drops tokens, which the engine's attention does not support")
+        raise InputError(
+            f"{type(policy).__name__}: drops tokens, which the engine's attention does not support"
+        )
     layout = layout_of(policy, spec.num_kv_heads, arch.windows)
-    pooled = isinstance(layout, Pages)  # all layers share a pool, whose slots are those of one layer
+    pooled = isinstance(
+        layout, Pages
+    )  # all layers share a pool, whose slots are those of one layer
     if pooled and options.debug:
-        raise InputError("engine.debug=true: checks no tables of several groups (set engine.debug=false)")
-    pools = make_pools(spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers)
+        raise InputError(
+            "engine.debug=true: checks no tables of several groups (set engine.debug=false)"
+        )
+    pools = make_pools(
+        spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers
+    )
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
-    sampler = Sampler(TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed))
+    sampler = Sampler(
+        TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed)
+    )
     state, on_gpu = scheduler.state, weights.embedding.is_cuda
     network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
     attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
@@ -87,8 +104,11 @@ def assemble(scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: 
     return Engine(scheduler, runner, options.clock or Clock(), max_len, options.window_s)
 
 
-def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)) -> Blocks:
-    """Extents for policies with one reservation per sequence, pages for those by group; else blocks.
+def layout_of(
+    policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)
+) -> Blocks:
+    """Extents for policies with one reservation per sequence, pages for those by group; else
+    blocks.
 
     Blocks have one slot where the policy has no size. windows: of each layer.
     """
@@ -97,9 +117,15 @@ def layout_of(policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None
     size = getattr(policy.pages if isinstance(policy, Grouped) else policy, "block_size", 1)
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
         if isinstance(policy, Grouped) or size % 2:
-            raise InputError(f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256")
+            raise InputError(
+                f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256"
+            )
         size //= 2
-    return Pages(num_kv_heads, policy, windows) if isinstance(policy, Grouped) else Blocks(num_kv_heads, size)
+    return (
+        Pages(num_kv_heads, policy, windows)
+        if isinstance(policy, Grouped)
+        else Blocks(num_kv_heads, size)
+    )
 
 
 def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:
@@ -113,7 +139,12 @@ def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict
     about = {"kind": "gpu" if found else "cpu", "fingerprint": found}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
-    extra = {"stopped_at_latency": None, "cost_profile": None, "counters": counters, "engine": about}
+    extra = {
+        "stopped_at_latency": None,
+        "cost_profile": None,
+        "counters": counters,
+        "engine": about,
+    }
     return {RUN: dict(setup.description), **summary, **extra}
 
 
@@ -129,7 +160,16 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> Engine:
     weights = weights or load_weights(arch, Path(options.weights), *where)
     prefix = setup.workload.rows.registered_prefix if setup.scheduler.policy.shares else 0
     parallel = TopP(options.temperature, options.top_p, config.seed)
-    chosen = Options(options.debug, config.seed, parallel, None, config.window_s, options.graphs, options.warm, prefix)
+    chosen = Options(
+        options.debug,
+        config.seed,
+        parallel,
+        None,
+        config.window_s,
+        options.graphs,
+        options.warm,
+        prefix,
+    )
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 
 
@@ -150,14 +190,17 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
 
 
 def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
-    """The model's architecture; raises InputError where a folder's shape differs from the config's."""
+    """The model's architecture; raises InputError where a folder's shape differs from the
+    config's.
+    """
     if options.weights == "random":
         return of_spec(spec)
     arch = of_folder(Path(options.weights))
     for name in ("num_layers", "num_kv_heads", "head_size", "window"):
         if getattr(arch.spec, name) != getattr(spec, name):
             raise InputError(
-                f"{options.weights}: {name}={getattr(arch.spec, name)}: model.{name} is {getattr(spec, name)} "
+                f"{options.weights}: {name}={getattr(arch.spec, name)}: model.{name} is "
+                f"{getattr(spec, name)} "
                 "(take the config's model from the folder)"
             )
     check_served(spec)
@@ -172,12 +215,19 @@ def _check(setup: Setup) -> None:
     tiers = setup.config.server.tiers or {}
     for name, tier in tiers.items():
         if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:
-            raise InputError(f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the GPU's "
-                             "link (give one, without bandwidths, or simulate)")  # fmt: skip
+            raise InputError(
+                f"server.tiers.{name}: the engine has one tier, in the host's memory, behind the "
+                f"GPU's "
+                "link (give one, without bandwidths, or simulate)"
+            )
     if isinstance(setup.workload, SessionWorkload):
-        raise InputError("arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)")
+        raise InputError(
+            "arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)"
+        )
     if not isinstance(setup.beams, SyntheticBeams):
-        raise InputError("beams: the engine's searches follow the model's scores (leave beams out, or simulate)")
+        raise InputError(
+            "beams: the engine's searches follow the model's scores (leave beams out, or simulate)"
+        )
     if setup.config.stop_at_latency is not None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
 

@@ -1,7 +1,9 @@
-"""The debug mode: follows each slot's token, as the contract's checks do, and fills slots without an owner with NaN.
+"""The debug mode: follows each slot's token, as the contract's checks do, and fills slots without
+an owner with NaN.
 
-It checks the contract's clause 5 on real memory: after the writes of an iteration each sequence finds its own tokens in
-the slots of its table. So no two sequences have a slot for different tokens, and no copy or move is forgotten.
+It checks the contract's clause 5 on real memory: after the writes of an iteration each sequence
+finds its own tokens in the slots of its table. So no two sequences have a slot for different
+tokens, and no copy or move is forgotten.
 """
 
 from itertools import accumulate
@@ -20,7 +22,9 @@ from testbed.sched.state import SchedulerState
 
 
 class SlotError(RuntimeError):
-    """A sequence read or wrote a slot that it does not own; the message names sequence, slot and step."""
+    """A sequence read or wrote a slot that it does not own; the message names sequence, slot and
+    step.
+    """
 
 
 class NoSlotChecker:
@@ -43,10 +47,17 @@ class NoSlotChecker:
 
 
 class SlotChecker(NoSlotChecker):
-    """Every slot has an id of its token together with all tokens before; `_written` has the writer and the position."""
+    """Every slot has an id of its token together with all tokens before; `_written` has the writer
+    and the position.
+    """
 
     def __init__(
-        self, state: SchedulerState, pools: Pools, tables: Tables, token_buffers: TokenBuffers, pool: PoolSpec
+        self,
+        state: SchedulerState,
+        pools: Pools,
+        tables: Tables,
+        token_buffers: TokenBuffers,
+        pool: PoolSpec,
     ) -> None:
         self.state = state
         self.pools = pools
@@ -68,31 +79,42 @@ class SlotChecker(NoSlotChecker):
         self.memory.land(move_id)
 
     def before(self, batch: Ragged) -> None:
-        """Write the batch's tokens; raise SlotError for a sequence that does not find its tokens."""
+        """Write the batch's tokens; raise SlotError for a sequence that does not find its
+        tokens.
+        """
         self.released()
         layout, ids, reads = self.tables.layout, dict[int, list[int]](), dict[int, Ints]()
         for group in self.state.with_slots():
             for seq in group.resident:
                 ids[seq.seq_id] = self._ids(seq.seq_id)
-                reads[seq.seq_id] = self._slots(seq.seq_id, self.state.policy.table(seq))[: seq.num_stored]
+                reads[seq.seq_id] = self._slots(seq.seq_id, self.state.policy.table(seq))[
+                    : seq.num_stored
+                ]
         for part, place in zip(batch.parts, batch.places, strict=True):
             seq_id, positions = part.seq.seq_id, np.arange(part.context_len)
             ids.setdefault(seq_id, self._ids(seq_id))
             slots = layout.slots(place, positions)
-            reads[seq_id] = max(slots, reads.get(seq_id, slots), key=len)  # padding reads less than its sequence
+            reads[seq_id] = max(
+                slots, reads.get(seq_id, slots), key=len
+            )  # padding reads less than its sequence
             new = slice(max(part.num_stored, part.written), part.context_len)
             self.memory.write(slots[new].tolist(), ids[seq_id][new])
-            self._written.update(zip(ids[seq_id][new], ((seq_id, at) for at in positions[new].tolist()), strict=True))
+            self._written.update(
+                zip(ids[seq_id][new], ((seq_id, at) for at in positions[new].tolist()), strict=True)
+            )
         for seq_id, slots in reads.items():
             self._check_read(seq_id, slots.tolist(), ids[seq_id])
 
     def after(self, batch: Ragged, logits: Tensor) -> None:
-        """Raise SlotError for NaN in the logits, which means that a kernel read a slot without an owner."""
+        """Raise SlotError for NaN in the logits, which means that a kernel read a slot without an
+        owner.
+        """
         bad = torch.nonzero(~torch.isfinite(logits).all(dim=1)).flatten().tolist()
         if bad:
             part = [part for part in batch.parts if part.wanted][bad[0]]
             raise SlotError(
-                f"{self._who(part.seq.seq_id)} has logits that are not finite: it read a slot of no sequence"
+                f"{self._who(part.seq.seq_id)} has logits that are not finite: it read a slot of "
+                f"no sequence"
             )
 
     def released(self) -> None:
@@ -105,31 +127,48 @@ class SlotChecker(NoSlotChecker):
         gone = np.flatnonzero(self._owned & ~owned)
         if len(gone):
             heads = self.pools.spec.num_kv_heads
-            rows = (gone[:, None] * heads + np.arange(heads)).ravel()  # whole blocks or extents: any order
-            self.pools.rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = self.pools.nan
+            rows = (
+                gone[:, None] * heads + np.arange(heads)
+            ).ravel()  # whole blocks or extents: any order
+            self.pools.rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = (
+                self.pools.nan
+            )
             for slot in gone.tolist():
                 self.memory.tiers[DEVICE].pop(slot, None)
         self._owned = owned
 
     def _ids(self, seq_id: int) -> list[int]:
-        return [*accumulate(self.token_buffers.tokens[seq_id], lambda *chain: hash(chain), initial=0)][1:]
+        return [
+            *accumulate(self.token_buffers.tokens[seq_id], lambda *chain: hash(chain), initial=0)
+        ][1:]
 
     def _slots(self, seq_id: int, table: list[Extent]) -> Ints:
-        slots = np.concatenate([np.empty(0, np.int64), *(np.arange(first, first + n) for first, n in table)])
+        slots = np.concatenate(
+            [np.empty(0, np.int64), *(np.arange(first, first + n) for first, n in table)]
+        )
         if len(slots) and not 0 <= slots.min() <= slots.max() < len(self._owned):
-            raise SlotError(f"{self._who(seq_id)} has slots {slots.min()} to {slots.max()} of {len(self._owned)}")
+            raise SlotError(
+                f"{self._who(seq_id)} has slots {slots.min()} to {slots.max()} of "
+                f"{len(self._owned)}"
+            )
         return slots
 
     def _check_read(self, seq_id: int, slots: list[int], ids: list[int]) -> None:
         found = self.memory.read(slots)
         if found == ids[: len(slots)]:
             return
-        at = next(i for i, (is_there, expected) in enumerate(zip(found, ids, strict=False)) if is_there != expected)
+        at = next(
+            i
+            for i, (is_there, expected) in enumerate(zip(found, ids, strict=False))
+            if is_there != expected
+        )
         what, wrong = "nothing", found[at]
         if isinstance(wrong, int):
             writer, position = self._written[wrong]
             what = f"token {position} that {self._name(writer)} wrote"
-        raise SlotError(f"{self._who(seq_id)} reads slot {slots[at]} as its token {at}; it holds {what}")
+        raise SlotError(
+            f"{self._who(seq_id)} reads slot {slots[at]} as its token {at}; it holds {what}"
+        )
 
     def _who(self, seq_id: int) -> str:
         return f"step {self.step}: {self._name(seq_id)}"

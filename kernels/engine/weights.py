@@ -1,4 +1,6 @@
-"""The weights of a model under the same names for every family: from a folder, or random and seeded."""
+"""The weights of a model under the same names for every family: from a folder, or random and
+seeded.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,10 +18,24 @@ from testbed.kernels.engine.architecture import Architecture
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of a folder
 OPT_OFFSET = 2  # rows of OPT's position table before that of position 0
 # Hugging Face's names: a prefix of all, the parts of a layer in order, and the last norm.
-OPT = ("model.decoder.", "self_attn_layer_norm", "self_attn.out_proj", "final_layer_norm", ("fc1",), "fc2",
-       "final_layer_norm")  # fmt: skip
-GATED = ("model.", "input_layernorm", "self_attn.o_proj", "post_attention_layernorm", ("mlp.gate_proj", "mlp.up_proj"),
-         "mlp.down_proj", "norm")  # fmt: skip
+OPT = (
+    "model.decoder.",
+    "self_attn_layer_norm",
+    "self_attn.out_proj",
+    "final_layer_norm",
+    ("fc1",),
+    "fc2",
+    "final_layer_norm",
+)
+GATED = (
+    "model.",
+    "input_layernorm",
+    "self_attn.o_proj",
+    "post_attention_layernorm",
+    ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.down_proj",
+    "norm",
+)
 Get = Callable[[str, tuple[int, ...]], Tensor]
 
 
@@ -33,7 +49,9 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer; qkv and, in gated models, up (gate first) are the concatenated matrices of one product."""
+    """One layer; qkv and, in gated models, up (gate first) are the concatenated matrices of one
+    product.
+    """
 
     norm_1: Affine
     qkv: Affine
@@ -45,9 +63,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A whole model; positions is OPT's learned table without its first rows; head may be the embedding.
+    """A whole model; positions is OPT's learned table without its first rows; head may be the
+    embedding.
 
-    kv_scales: of a cache of e4m3, [num_layers, 2, num_kv_heads] of K and of V; None where a folder has none.
+    kv_scales: of a cache of e4m3, [num_layers, 2, num_kv_heads] of K and of V; None where a folder
+    has none.
     """
 
     embedding: Tensor
@@ -63,7 +83,9 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
     try:
         from safetensors import safe_open
     except ModuleNotFoundError:
-        raise InputError(f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])") from None
+        raise InputError(
+            f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])"
+        ) from None
     files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
     found = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
     if not found:
@@ -87,13 +109,20 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
     def get(name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = read(name.removeprefix("model.") if bare else name)
         if tuple(tensor.shape) != shape:
-            raise InputError(f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires {list(shape)}")
+            raise InputError(
+                f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires "
+                f"{list(shape)}"
+            )
         return tensor.to(device=device, dtype=dtype)
 
-    names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"]
+    names = [
+        f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"
+    ]
     scales, shape = None, (arch.spec.num_layers, 2, arch.spec.num_kv_heads)
     if any(name in files for name in names):
-        scales = torch.stack([read(name).float().flatten().expand(shape[2:]) for name in names]).view(shape)
+        scales = torch.stack(
+            [read(name).float().flatten().expand(shape[2:]) for name in names]
+        ).view(shape)
     return replace(_built(arch, get), kv_scales=scales)
 
 
@@ -115,16 +144,22 @@ def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtyp
 def _built(arch: Architecture, get: Get) -> Weights:
     s, hidden, ffn = arch.spec, arch.spec.hidden_size, arch.spec.ffn_size
     prefix, norm_1, out, norm_2, ups, down, norm = OPT if arch.is_opt else GATED
-    affine, widths = partial(_affine, get, arch.is_opt), {"q": arch.q_width, "k": arch.kv_width, "v": arch.kv_width}
+    affine, widths = (
+        partial(_affine, get, arch.is_opt),
+        {"q": arch.q_width, "k": arch.kv_width, "v": arch.kv_width},
+    )
 
     def layer(i: int) -> Layer:
         at, bias = f"{prefix}layers.{i}.", arch.is_opt or arch.qkv_bias
         qkv = [_affine(get, bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
         return Layer(
-            affine(at + norm_1, hidden), _stacked(qkv), affine(at + out, hidden, arch.q_width),
-            affine(at + norm_2, hidden), _stacked([affine(at + x, ffn, hidden) for x in ups]),
+            affine(at + norm_1, hidden),
+            _stacked(qkv),
+            affine(at + out, hidden, arch.q_width),
+            affine(at + norm_2, hidden),
+            _stacked([affine(at + x, ffn, hidden) for x in ups]),
             affine(at + down, hidden, ffn),
-        )  # fmt: skip
+        )
 
     embedding, positions = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden)), None
     if arch.is_opt:

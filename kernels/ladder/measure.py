@@ -1,6 +1,8 @@
-"""The steps of the ladder, each compared with the float64 reference, then timed on the same batches.
+"""The steps of the ladder, each compared with the float64 reference, then timed on the same
+batches.
 
-A row has microseconds of one layer's attention: as a captured graph, which is the GPU's part, and launched from Python.
+A row has microseconds of one layer's attention: as a captured graph, which is the GPU's part, and
+launched from Python.
 """
 
 from argparse import Namespace
@@ -22,7 +24,8 @@ from testbed.kernels.verify.reference import Shape, random_batch
 from testbed.kernels.verify.verify_attention import TOLERANCE, errors
 
 SHAPE = Shape(32, 8, 128)  # of LLaMA-3-8B, blocks of 16
-MAX_LAYERS = 16  # caches that calls rotate over; a graph of the first steps has a node for each token and layer
+# Caches that calls rotate over; a graph of the first steps has a node for each token and layer
+MAX_LAYERS = 16
 
 
 class Case(NamedTuple):
@@ -56,7 +59,12 @@ LOADS = (
     Load("8 x 256", [1] * 8, [256] * 8),
     Load("32 x 1,024", [1] * 32, [1024] * 32),
     Load("32 of mean 400", [1] * 32, ragged_lens(32, 400, 2048)),
-    Load("28 of mean 400 and 4 prompts of 128", [128] * 4 + [1] * 28, [128] * 4 + ragged_lens(28, 400, 2048), 4),
+    Load(
+        "28 of mean 400 and 4 prompts of 128",
+        [128] * 4 + [1] * 28,
+        [128] * 4 + ragged_lens(28, 400, 2048),
+        4,
+    ),
 )
 
 
@@ -64,19 +72,25 @@ def check(case: Case) -> dict[str, float]:
     """The error of every step on a random batch, with NaN in slots without an owner."""
     rng = np.random.default_rng(0)
     contexts = rng.integers(1, case.longest + 1, case.num_prompts + case.num_decodes).tolist()
-    news = [int(rng.integers(1, end + 1)) for end in contexts[: case.num_prompts]] + [1] * case.num_decodes
+    news = [int(rng.integers(1, end + 1)) for end in contexts[: case.num_prompts]] + [
+        1
+    ] * case.num_decodes
     inputs = random_batch(rng, case.shape, contexts, sum(news))
     batch = LadderBatch(news, contexts, case.num_prompts, inputs.block_tables)
     return step_errors(batch, inputs.q, inputs.k_cache, inputs.v_cache)
 
 
-def step_errors(batch: LadderBatch, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> dict[str, float]:
+def step_errors(
+    batch: LadderBatch, q: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> dict[str, float]:
     """The largest error of every step, relative to the largest value of its row."""
 
     def run(step: Attend, out: Tensor) -> None:
         step(out, q, k_cache, v_cache, batch)
 
-    want = reference.paged_prefill(q, k_cache, v_cache, batch.block_tables, [*batch.news], [*batch.contexts])
+    want = reference.paged_prefill(
+        q, k_cache, v_cache, batch.block_tables, [*batch.news], [*batch.contexts]
+    )
     return errors(q, want, {name: partial(run, step) for name, step in STEPS.items()})
 
 
@@ -109,4 +123,6 @@ def _require(found: dict[str, float], shape: Shape, where: str) -> None:
             raise InputError(f"{step} is wrong on {where} by {error:.1e}: nothing was timed")
 
 
-MEASUREMENT = Measurement(__doc__, "load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows)
+MEASUREMENT = Measurement(
+    __doc__, "load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows
+)

@@ -1,17 +1,19 @@
 """Launch wrappers of decode attention, and the checks that all attention kernels share.
 
-The wrappers check every argument, choose a variant and launch it on the caller's stream. Once a variant is compiled no
-call waits, and none allocates if a workspace is passed, so after one warm-up call a launch can be captured in a CUDA
-graph. Block ids are on the device, where reading them would wait: the caller checks them. torch and CuPy arrays are
-used in place; float16 and bfloat16, accumulation in fp32.
+The wrappers check every argument, choose a variant and launch it on the caller's stream. Once a
+variant is compiled no call waits, and none allocates if a workspace is passed, so after one warm-up
+call a launch can be captured in a CUDA graph. Block ids are on the device, where reading them would
+wait: the caller checks them. torch and CuPy arrays are used in place; float16 and bfloat16,
+accumulation in fp32.
 
-k_cache, v_cache and places, which say where a sequence's tokens lie:
-blocks: [num_blocks, num_kv_heads, block_size, head_size]; block tables, int32 [num_seqs, max_blocks].
-extents: [num_slots, num_kv_heads, head_size], a pool of slots; int32 [num_seqs, 2] = first slot and capacity of a
-sequence's extent, which is laid out [num_kv_heads, capacity, head_size], as in FasterTransformer.
-The caches have the type of the queries; or they are e4m3 with kv_scales, float32 [2, num_kv_heads], by which a cached
-value of K and of V is multiplied. window: a token reads the last so many tokens only, itself included; table entries of
-blocks before them may have any valid id.
+k_cache, v_cache and places, which say where a sequence's tokens lie: blocks: [num_blocks,
+num_kv_heads, block_size, head_size]; block tables, int32 [num_seqs, max_blocks]. extents:
+[num_slots, num_kv_heads, head_size], a pool of slots; int32 [num_seqs, 2] = first slot and capacity
+of a sequence's extent, which is laid out [num_kv_heads, capacity, head_size], as in
+FasterTransformer. The caches have the type of the queries; or they are e4m3 with kv_scales, float32
+[2, num_kv_heads], by which a cached value of K and of V is multiplied. window: a token reads the
+last so many tokens only, itself included; table entries of blocks before them may have any valid
+id.
 """
 
 import math
@@ -24,7 +26,17 @@ import numpy as np
 from testbed.kernels.launch import launch
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.decode_plan import MAX_CHUNKS, MAX_WAVE, DecodePlan, plan_decode
-from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers, view
+from testbed.kernels.launch.launch import (
+    FP8,
+    HALF,
+    Launch,
+    View,
+    at_once,
+    check,
+    check_range,
+    pointers,
+    view,
+)
 
 HEAD_SIZES = (64, 80, 96, 128, 256)
 FP8_SIZES = (64, 128, 256)  # head sizes with caches of e4m3
@@ -44,7 +56,9 @@ class Workspace(NamedTuple):
 
 
 def decode_workspace(q: Any, num_chunks: int) -> Workspace:
-    """A workspace for decode launches with queries like `q` over up to `num_chunks` chunks per sequence."""
+    """A workspace for decode launches with queries like `q` over up to `num_chunks` chunks per
+    sequence.
+    """
     num_seqs, num_heads, head_size = q.shape
     rows = num_seqs * num_heads * num_chunks if num_chunks > 1 else 1
 
@@ -53,41 +67,78 @@ def decode_workspace(q: Any, num_chunks: int) -> Workspace:
             return q.new_zeros(shape, dtype=getattr(sys.modules["torch"], kind))
         return require_gpu().zeros(shape, kind)
 
-    return Workspace(zeros("float32", rows, head_size), zeros("float32", rows, 2), zeros("int32", num_seqs * num_heads))
+    return Workspace(
+        zeros("float32", rows, head_size),
+        zeros("float32", rows, 2),
+        zeros("int32", num_seqs * num_heads),
+    )
 
 
 def bind_decode(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, context_lens: Any, *, max_context_len: int,
-    scale: float | None = None, plan: DecodePlan | None = None, workspace: Workspace | None = None,
-    kv_scales: Any = None, window: int | None = None,
-) -> Launch:  # fmt: skip
-    """One query token per sequence against its cached tokens (PagedAttention; split contexts as in Flash-Decoding).
+    out: Any,
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    places: Any,
+    context_lens: Any,
+    *,
+    max_context_len: int,
+    scale: float | None = None,
+    plan: DecodePlan | None = None,
+    workspace: Workspace | None = None,
+    kv_scales: Any = None,
+    window: int | None = None,
+) -> Launch:
+    """One query token per sequence against its cached tokens (PagedAttention; split contexts as in
+    Flash-Decoding).
 
-    out, q: [num_seqs, num_heads, head_size]; context_lens: int32 [num_seqs], none above max_context_len. Blocks and
-    extents differ only by layout. The caches' pointers may be replaced.
+    out, q: [num_seqs, num_heads, head_size]; context_lens: int32 [num_seqs], none above
+    max_context_len. Blocks and extents differ only by layout. The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     width = check_places(places, context_lens, s.num_rows, s.paged)
     if width * s.block_size < max_context_len:
-        raise ValueError(f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens")
+        raise ValueError(
+            f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens"
+        )
     groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms, fp8 = multiprocessors(), bool(s.kv_scales)
-    plan = plan or plan_decode(s.num_rows, groups, s.head_size, max_context_len, num_sms, fp8, s.window)
+    plan = plan or plan_decode(
+        s.num_rows, groups, s.head_size, max_context_len, num_sms, fp8, s.window
+    )
     chunks = plan.num_chunks(max_context_len, s.window)
     workspace = workspace or decode_workspace(q, chunks)
     needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
     if chunks > MAX_CHUNKS:
-        raise ValueError(f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}")
+        raise ValueError(
+            f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}"
+        )
     if chunks > 1 and capacity < needed:
         raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {needed}")
     combined = num_sms * plan.ctas_per_sm
     if plan.wave and s.num_rows > min(MAX_WAVE, combined // groups):
-        raise ValueError(f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, combined // groups)}")
+        raise ValueError(
+            f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, combined // groups)}"
+        )
     kernel = load("decode.cu", "decode", **s.defines, **plan.constants)
-    numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, combined // groups)
+    numbers = (
+        s.q_stride,
+        s.num_kv_heads,
+        width,
+        plan.chunk_tokens,
+        s.num_rows,
+        chunks,
+        combined // groups,
+    )
     grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
-    arguments = (*addresses, log2_scale(scale, s.head_size), *map(np.int32, numbers), s.kv_scales, np.int32(s.window))
+    arguments = (
+        *addresses,
+        log2_scale(scale, s.head_size),
+        *map(np.int32, numbers),
+        s.kv_scales,
+        np.int32(s.window),
+    )
     return Launch(kernel, grid, plan.num_warps * 32, arguments)
 
 
@@ -117,7 +168,11 @@ class Shapes:
     @property
     def defines(self) -> dict[str, int]:
         """Compile-time constants that every attention source takes."""
-        shape = {"HEAD_SIZE": self.head_size, "GROUP": self.num_heads // self.num_kv_heads, "BF16": self.bf16}
+        shape = {
+            "HEAD_SIZE": self.head_size,
+            "GROUP": self.num_heads // self.num_kv_heads,
+            "BF16": self.bf16,
+        }
         where = {"PAGED": int(self.paged), "BLOCK_SIZE": self.block_size}
         return shape | where | {"FP8": int(self.kv_scales > 0), "WINDOWED": int(self.window > 0)}
 
@@ -130,11 +185,15 @@ def check_attention(
     num_rows, num_heads, head_size = queries.shape
     blocks = len(view("k_cache", k_cache).shape) != 3
     shape = (None, None, None, head_size) if blocks else (None, None, head_size)
-    keys = check("k_cache", k_cache, shape, (queries.dtype,) if kv_scales is None else FP8, align=16)
+    keys = check(
+        "k_cache", k_cache, shape, (queries.dtype,) if kv_scales is None else FP8, align=16
+    )
     check("v_cache", v_cache, keys.shape, (keys.dtype,), align=16)
     num_kv_heads, cache_rows = keys.shape[1], math.prod(keys.shape[:-1])
     if num_heads % num_kv_heads:
-        raise ValueError(f"q: {num_heads} heads are no multiple of k_cache's {num_kv_heads} kv heads")
+        raise ValueError(
+            f"q: {num_heads} heads are no multiple of k_cache's {num_kv_heads} kv heads"
+        )
     if cache_rows >= 1 << 31:
         raise ValueError(f"k_cache: {cache_rows} rows of a head, at most {2**31 - 1}")
     if blocks:
@@ -142,9 +201,17 @@ def check_attention(
     if window is not None:
         check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
-        num_rows, num_heads, num_kv_heads, head_size, cache_rows, keys.shape[2] if blocks else ENDLESS,
-        queries.strides[0], queries.bf16, check_scales(kv_scales, num_kv_heads, head_size), window or 0,
-    )  # fmt: skip
+        num_rows,
+        num_heads,
+        num_kv_heads,
+        head_size,
+        cache_rows,
+        keys.shape[2] if blocks else ENDLESS,
+        queries.strides[0],
+        queries.bf16,
+        check_scales(kv_scales, num_kv_heads, head_size),
+        window or 0,
+    )
 
 
 def _check_queries(out: Any, q: Any) -> View:
@@ -160,10 +227,15 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
     if kv_scales is None:
         return 0
     if head_size not in FP8_SIZES:
-        raise ValueError(f"kv_scales: no kernel of e4m3 for head size {head_size}, only for {FP8_SIZES}")
+        raise ValueError(
+            f"kv_scales: no kernel of e4m3 for head size {head_size}, only for {FP8_SIZES}"
+        )
     address = check("kv_scales", kv_scales, (2, num_kv_heads), ("float32",)).pointer
     if (found := compute_capability()) < 89:
-        raise ValueError(f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has {found / 10}")
+        raise ValueError(
+            f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has "
+            f"{found / 10}"
+        )
     return address
 
 
@@ -179,14 +251,23 @@ def log2_scale(scale: float | None, head_size: int) -> np.float32:
 
 
 def paper_decode(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, context_lens: Any, *, max_context_len: int,
+    out: Any,
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    places: Any,
+    context_lens: Any,
+    *,
+    max_context_len: int,
     scale: float | None = None,
-) -> None:  # fmt: skip
-    """The paper's design (section 5.1), to measure its cost: a warp per block, scores of a context in shared memory.
+) -> None:
+    """The paper's design (section 5.1), to measure its cost: a warp per block, scores of a context
+    in shared memory.
 
-    out, q: [num_seqs, num_heads, head_size]; k_cache: [num_blocks, num_kv_heads, head_size / 8, block_size, 8] as
-    `write_cache(paper_layout=True)` fills it; v_cache: [num_blocks, num_kv_heads, head_size, block_size];
-    places: block tables; context_lens: int32 [num_seqs], none above max_context_len.
+    out, q: [num_seqs, num_heads, head_size]; k_cache: [num_blocks, num_kv_heads, head_size / 8,
+    block_size, 8] as `write_cache(paper_layout=True)` fills it; v_cache: [num_blocks, num_kv_heads,
+    head_size, block_size]; places: block tables; context_lens: int32 [num_seqs], none above
+    max_context_len.
     """
     queries = _check_queries(out, q)
     num_seqs, num_heads, head_size = queries.shape
@@ -195,16 +276,31 @@ def paper_decode(
     keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
     check("k_cache", k_cache, keys_shape, (queries.dtype,), align=16)
     if num_heads % num_kv_heads:
-        raise ValueError(f"q: {num_heads} heads are no multiple of v_cache's {num_kv_heads} kv heads")
+        raise ValueError(
+            f"q: {num_heads} heads are no multiple of v_cache's {num_kv_heads} kv heads"
+        )
     check_range("v_cache: block size", block_size, 1, MAX_BLOCK_SIZE)
     if block_size & (block_size - 1):
-        raise ValueError(f"v_cache: this design needs a power of two as block size, got {block_size}")
+        raise ValueError(
+            f"v_cache: this design needs a power of two as block size, got {block_size}"
+        )
     check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
     width = check_places(places, context_lens, num_seqs)
-    constants = {"HEAD_SIZE": head_size, "GROUP": num_heads // num_kv_heads, "BLOCK_SIZE": block_size}
+    constants = {
+        "HEAD_SIZE": head_size,
+        "GROUP": num_heads // num_kv_heads,
+        "BLOCK_SIZE": block_size,
+    }
     kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=queries.bf16)
     kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
     addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
-    numbers = (log2_scale(scale, head_size), *map(np.int32, (queries.strides[0], num_kv_heads, width)))
-    capacity = -(-max_context_len // block_size) * block_size * 4  # bytes of the scores of whole blocks
-    Launch(kernel, (num_heads, num_seqs), 128, (*addresses, *numbers), capacity)(launch.stream_pointer(q))
+    numbers = (
+        log2_scale(scale, head_size),
+        *map(np.int32, (queries.strides[0], num_kv_heads, width)),
+    )
+    capacity = (
+        -(-max_context_len // block_size) * block_size * 4
+    )  # bytes of the scores of whole blocks
+    Launch(kernel, (num_heads, num_seqs), 128, (*addresses, *numbers), capacity)(
+        launch.stream_pointer(q)
+    )

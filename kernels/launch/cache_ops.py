@@ -1,9 +1,11 @@
-"""What only moves K and V: launch wrappers, which can be captured, and swaps between a GPU pool and pinned host memory.
+"""What only moves K and V: launch wrappers, which can be captured, and swaps between a GPU pool and
+pinned host memory.
 
-A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each layer's K and
-for each layer's V, so that one launch serves all layers. Attention takes its planes as caches. A host pool is
-[num_host_blocks, num_planes, num_kv_heads, block_size, head_size], pinned: all layers of a block are adjacent, so a
-gathered block is one transfer. Calls return before the copies end; wait for the stream.
+A pool is one array [num_planes, num_blocks, num_kv_heads, block_size, head_size]: a plane for each
+layer's K and for each layer's V, so that one launch serves all layers. Attention takes its planes
+as caches. A host pool is [num_host_blocks, num_planes, num_kv_heads, block_size, head_size],
+pinned: all layers of a block are adjacent, so a gathered block is one transfer. Calls return before
+the copies end; wait for the stream.
 """
 
 import math
@@ -16,34 +18,59 @@ import numpy as np
 from testbed.kernels.launch import launch
 from testbed.kernels.launch.attention import check_scales
 from testbed.kernels.launch.compile import load, require_gpu
-from testbed.kernels.launch.launch import FP8, HALF, Launch, View, at_once, check, check_range, pointers, view
+from testbed.kernels.launch.launch import (
+    FP8,
+    HALF,
+    Launch,
+    View,
+    at_once,
+    check,
+    check_range,
+    pointers,
+    view,
+)
 
 MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
 Copies = list[tuple[int, int, int]]  # target and source address, bytes
-End = tuple[int, int, int, int]  # of block copies: address, that of ids or 0, vectors of a block, of a plane
+End = tuple[
+    int, int, int, int
+]  # of block copies: address, that of ids or 0, vectors of a block, of a plane
 
 
 def bind_write_cache(
-    k_cache: Any, v_cache: Any, k: Any, v: Any, slot_mapping: Any, *, paper_layout: bool = False,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any,
+    v: Any,
+    slot_mapping: Any,
+    *,
+    paper_layout: bool = False,
     kv_scales: Any = None,
-) -> Launch:  # fmt: skip
-    """Write new keys and values of a mixed batch to their slots (the paper's fused reshape and block write).
+) -> Launch:
+    """Write new keys and values of a mixed batch to their slots (the paper's fused reshape and
+    block write).
 
-    k, v: [num_tokens, num_kv_heads, head_size], rows may be strided. k_cache, v_cache: blocks, [num_blocks,
-    num_kv_heads, block_size, head_size], or the layout of `paper_decode` if `paper_layout`, with slot_mapping int64
-    [num_tokens], block id * block_size + offset; or a pool of slots, [num_slots, num_kv_heads, head_size], with int64
-    [num_tokens, num_kv_heads], the row of head_size values of each head; negative to skip a token. With kv_scales,
-    float32 [2, num_kv_heads] of K and of V, the caches are e4m3: values are divided by their head's scale and rounded,
-    those beyond 448 to 448. K_CACHE, V_CACHE and KV_SCALES are the indexes of these arguments.
+    k, v: [num_tokens, num_kv_heads, head_size], rows may be strided. k_cache, v_cache: blocks,
+    [num_blocks, num_kv_heads, block_size, head_size], or the layout of `paper_decode` if
+    `paper_layout`, with slot_mapping int64 [num_tokens], block id * block_size + offset; or a pool
+    of slots, [num_slots, num_kv_heads, head_size], with int64 [num_tokens, num_kv_heads], the row
+    of head_size values of each head; negative to skip a token. With kv_scales, float32 [2,
+    num_kv_heads] of K and of V, the caches are e4m3: values are divided by their head's scale and
+    rounded, those beyond 448 to 448. K_CACHE, V_CACHE and KV_SCALES are the indexes of these
+    arguments.
     """
     types = HALF if kv_scales is None or paper_layout else FP8
     paged = len(view("v_cache", v_cache).shape) != 3
     values = check("v_cache", v_cache, (None,) * (4 if paged else 3), types, align=16)
     keys_shape = values.shape
-    num_kv_heads, head_size, block_size = values.shape[1], values.shape[-1], values.shape[2] if paged else 1
+    num_kv_heads, head_size, block_size = (
+        values.shape[1],
+        values.shape[-1],
+        values.shape[2] if paged else 1,
+    )
     if paper_layout:
         block_size, head_size = head_size, block_size
         keys_shape = (values.shape[0], num_kv_heads, head_size // 8, block_size, 8)
@@ -54,10 +81,22 @@ def bind_write_cache(
     new_k = check("k", k, (None, num_kv_heads, head_size), kinds, strided_dims=1, align=16)
     new_v = check("v", v, new_k.shape, (new_k.dtype,), strided_dims=1, align=16)
     num_tokens = new_k.shape[0]
-    check("slot_mapping", slot_mapping, (num_tokens,) if paged else (num_tokens, num_kv_heads), ("int64",))
+    check(
+        "slot_mapping",
+        slot_mapping,
+        (num_tokens,) if paged else (num_tokens, num_kv_heads),
+        ("int64",),
+    )
     scales = check_scales(kv_scales, num_kv_heads, head_size)
     where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    kernel = load("cache_ops.cu", "write_cache", HEAD_SIZE=head_size, BF16=new_k.bf16, FP8=int(bool(scales)), **where)
+    kernel = load(
+        "cache_ops.cu",
+        "write_cache",
+        HEAD_SIZE=head_size,
+        BF16=new_k.bf16,
+        FP8=int(bool(scales)),
+        **where,
+    )
     numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
     arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
     threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
@@ -68,7 +107,8 @@ write_cache = at_once(bind_write_cache)
 
 
 def bind_copy_blocks(pool: Any, pairs: Any) -> Launch:
-    """Copy-on-write: pairs int32 [num_pairs, 2] of source and target block id, all planes, in one launch.
+    """Copy-on-write: pairs int32 [num_pairs, 2] of source and target block id, all planes, in one
+    launch.
 
     No target may appear twice or also be a source.
     """
@@ -84,7 +124,8 @@ copy_blocks = at_once(bind_copy_blocks)
 
 
 def bind_stage_blocks(pool: Any, staging: Any, ids: Any, to_host: bool) -> Launch:
-    """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids, num_planes, ...block].
+    """Copy blocks `ids` (int32) of all planes to the start of `staging`, [at least num_ids,
+    num_planes, ...block].
 
     Not to_host: the inverse; all ids must differ.
     """
@@ -92,7 +133,9 @@ def bind_stage_blocks(pool: Any, staging: Any, ids: Any, to_host: bool) -> Launc
     listed = check("ids", ids, (None,), ("int32",))
     (num_planes, num_blocks), num_ids = blocks.shape[:2], listed.shape[0]
     check_range("ids: number of blocks", num_ids, 0, MAX_GRID)
-    staged = check("staging", staging, (None, num_planes, *blocks.shape[2:]), (blocks.dtype,), align=16)
+    staged = check(
+        "staging", staging, (None, num_planes, *blocks.shape[2:]), (blocks.dtype,), align=16
+    )
     if staged.shape[0] < num_ids:
         raise ValueError(f"staging: has {staged.shape[0]} blocks, ids has {num_ids}")
     here = blocks.pointer, listed.pointer, vectors, num_blocks * vectors
@@ -103,7 +146,9 @@ def bind_stage_blocks(pool: Any, staging: Any, ids: Any, to_host: bool) -> Launc
 stage_blocks = at_once(bind_stage_blocks)
 
 
-def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool) -> None:
+def swap_per_block(
+    pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], to_host: bool
+) -> None:
     """One cudaMemcpyAsync per block, layer, and K or V, as in the 2023 system.
 
     pairs: (device block id, host block id).
@@ -111,24 +156,38 @@ def swap_per_block(pool: Any, host_pool: Any, pairs: Sequence[tuple[int, int]], 
     device, host, size = _check_pools(pool, host_pool)
     num_planes, num_blocks = device.shape[:2]
     ends = [
-        (device.pointer + (plane * num_blocks + here) * size, host.pointer + (there * num_planes + plane) * size, size)
+        (
+            device.pointer + (plane * num_blocks + here) * size,
+            host.pointer + (there * num_planes + plane) * size,
+            size,
+        )
         for here, there in pairs
         for plane in range(num_planes)
     ]
     issue(_copies(ends, to_host), launch.stream_pointer(pool))
 
 
-def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple[int, int]], staging: Any,
-               to_host: bool) -> None:  # fmt: skip
-    """Gather (or scatter) through `staging` on the GPU, and one copy per run of adjacent host blocks.
+def swap_fused(
+    pool: Any,
+    host_pool: Any,
+    device_ids: Any,
+    pairs: Sequence[tuple[int, int]],
+    staging: Any,
+    to_host: bool,
+) -> None:
+    """Gather (or scatter) through `staging` on the GPU, and one copy per run of adjacent host
+    blocks.
 
-    device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once, num_planes, ...block].
+    device_ids: int32 on the device, the first ids of `pairs` in order; staging: [blocks at once,
+    num_planes, ...block].
     """
     _check_pools(pool, host_pool)
     capacity = view("staging", staging).shape[0]
     for first in range(0, len(pairs), capacity):
         ids = device_ids[first : first + capacity]
-        copies = copies_of_runs(staging, host_pool, [host for _, host in pairs[first : first + capacity]], to_host)
+        copies = copies_of_runs(
+            staging, host_pool, [host for _, host in pairs[first : first + capacity]], to_host
+        )
         if to_host:
             stage_blocks(pool, staging, ids, to_host)
         issue(copies, launch.stream_pointer(pool))
@@ -137,10 +196,15 @@ def swap_fused(pool: Any, host_pool: Any, device_ids: Any, pairs: Sequence[tuple
 
 
 def copies_of_runs(staging: Any, host_pool: Any, host_ids: Sequence[int], to_host: bool) -> Copies:
-    """One copy for each run of adjacent host blocks, from or to staged blocks in the order of host_ids."""
+    """One copy for each run of adjacent host blocks, from or to staged blocks in the order of
+    host_ids.
+    """
     staged, host = view("staging", staging).pointer, view("host_pool", host_pool)
     piece = host.itemsize * math.prod(host.shape[1:])
-    ends = [(staged + at * piece, host.pointer + host_id * piece, n * piece) for at, host_id, n in runs(host_ids)]
+    ends = [
+        (staged + at * piece, host.pointer + host_id * piece, n * piece)
+        for at, host_id, n in runs(host_ids)
+    ]
     return _copies(ends, to_host)
 
 
@@ -176,17 +240,33 @@ def _check_pool(pool: Any) -> tuple[View, int]:
 
 
 def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
-    device, host = check("pool", pool, (None,) * 5, HALF + FP8, align=16), view("host_pool", host_pool)
-    if host.on_gpu or host.shape[1:] != (device.shape[0], *device.shape[2:]) or host.dtype != device.dtype:
+    device, host = (
+        check("pool", pool, (None,) * 5, HALF + FP8, align=16),
+        view("host_pool", host_pool),
+    )
+    if (
+        host.on_gpu
+        or host.shape[1:] != (device.shape[0], *device.shape[2:])
+        or host.dtype != device.dtype
+    ):
         raise ValueError(
-            f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] of {device.dtype}, "
+            f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] "
+            f"of {device.dtype}, "
             f"got {host.shape} of {host.dtype}"
         )
     return device, host, math.prod(device.shape[2:]) * device.itemsize
 
 
-def _bound(num_planes: int, count: int, vectors: int, target: End, source: End, step: int = 1) -> Launch:
-    kernel = load("cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0)
-    ends = (part for address, ids, *strides in (target, source) for part in (address, ids, *map(np.int64, strides)))
+def _bound(
+    num_planes: int, count: int, vectors: int, target: End, source: End, step: int = 1
+) -> Launch:
+    kernel = load(
+        "cache_ops.cu", "copy_blocks", HEAD_SIZE=8, BF16=0, PAGED=1, BLOCK_SIZE=1, PAPER_LAYOUT=0
+    )
+    ends = (
+        part
+        for address, ids, *strides in (target, source)
+        for part in (address, ids, *map(np.int64, strides))
+    )
     grid = max(1, min(8, vectors // 1024)), count, num_planes
     return Launch(kernel, grid, 256, (*ends, np.int32(step), np.int32(vectors)))

@@ -1,7 +1,8 @@
-"""Source file + compile-time constants + architecture -> machine code, cached on disk -> CuPy kernel.
+"""Source file + compile-time constants + architecture -> machine code, cached on disk -> CuPy
+kernel.
 
-NVRTC is called with an explicit architecture, which needs neither a driver nor a CUDA header, so that a machine
-without a GPU compiles in the same way (tests compile every variant).
+NVRTC is called with an explicit architecture, which needs neither a driver nor a CUDA header, so
+that a machine without a GPU compiles in the same way (tests compile every variant).
 """
 
 import hashlib
@@ -28,7 +29,9 @@ def require_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise KernelsUnavailable(f"CuPy is missing ({error}): install cupy-cuda13x (or cupy-cuda12x)") from None
+        raise KernelsUnavailable(
+            f"CuPy is missing ({error}): install cupy-cuda13x (or cupy-cuda12x)"
+        ) from None
     return cupy
 
 
@@ -60,7 +63,9 @@ def compute_capability() -> int:
 def source_text(source: str) -> str:
     """A .cu file with its headers inlined, so that one hash covers all of it."""
     text = (SOURCES / source).read_text()
-    return INCLUDE.sub(lambda match: (SOURCES / match[1]).read_text().replace("#pragma once", ""), text)
+    return INCLUDE.sub(
+        lambda match: (SOURCES / match[1]).read_text().replace("#pragma once", ""), text
+    )
 
 
 def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
@@ -68,25 +73,37 @@ def compile_cubin(source: str, defines: Mapping[str, int], arch: str) -> bytes:
     require_cupy()
     from cupy.cuda import nvrtc
 
-    options = (f"-arch={arch}", "-std=c++17", *(f"-D{key}={value}" for key, value in sorted(defines.items())))
+    options = (
+        f"-arch={arch}",
+        "-std=c++17",
+        *(f"-D{key}={value}" for key, value in sorted(defines.items())),
+    )
     program = nvrtc.createProgram(source_text(source), source, (), ())
     try:
         nvrtc.compileProgram(program, options)
         return bytes(nvrtc.getCUBIN(program))
     except nvrtc.NVRTCError:
         log = nvrtc.getProgramLog(program)
-        raise RuntimeError(f"{source} with {dict(defines)} does not compile for {arch}:\n{log}") from None
+        raise RuntimeError(
+            f"{source} with {dict(defines)} does not compile for {arch}:\n{log}"
+        ) from None
     finally:
         nvrtc.destroyProgram(program)
 
 
 def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
-    """The machine code of one variant, compiled at first use and cached; TESTBED_KERNEL_CACHE overrides the folder."""
+    """The machine code of one variant, compiled at first use and cached; TESTBED_KERNEL_CACHE
+    overrides the folder.
+    """
     from cupy.cuda import nvrtc
 
     identity = repr((source_text(source), sorted(defines.items()), arch, nvrtc.getVersion()))
-    folder = Path(os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed"))
-    path = folder / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
+    folder = Path(
+        os.environ.get("TESTBED_KERNEL_CACHE", Path.home() / ".cache" / "kvcache-testbed")
+    )
+    path = (
+        folder / f"{Path(source).stem}-{hashlib.sha256(identity.encode()).hexdigest()[:24]}.cubin"
+    )
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
@@ -96,27 +113,40 @@ def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
 
 
 def architecture(capability: int) -> str:
-    """NVRTC's name of a compute capability such as 90; Hopper-only instructions need its "a" target."""
+    """NVRTC's name of a compute capability such as 90; Hopper-only instructions need its "a"
+    target.
+    """
     return f"sm_{capability}" + ("a" if capability == 90 else "")
 
 
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
     arch = architecture(compute_capability())
-    kernel = require_gpu().RawModule(path=str(cubin_path(source, dict(defines), arch))).get_function(name)
+    kernel = (
+        require_gpu()
+        .RawModule(path=str(cubin_path(source, dict(defines), arch)))
+        .get_function(name)
+    )
     kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
     return kernel
 
 
 def load(source: str, name: str, **defines: int) -> Any:
     """The kernel `name` of a variant on the current device, compiled and loaded at first use."""
-    return _load(source, name, tuple(sorted(defines.items())), require_gpu().cuda.runtime.getDevice())
+    return _load(
+        source, name, tuple(sorted(defines.items())), require_gpu().cuda.runtime.getDevice()
+    )
 
 
 def precompile(variants: Sequence[tuple[str, Mapping[str, int]]]) -> None:
-    """Compile many variants for the current device in parallel, each once, in processes that never use a GPU."""
+    """Compile many variants for the current device in parallel, each once, in processes that never
+    use a GPU.
+    """
     arch = architecture(compute_capability())
     distinct = {(source, tuple(sorted(defines.items()))) for source, defines in variants}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for task in [pool.submit(cubin_path, source, dict(defines), arch) for source, defines in sorted(distinct)]:
+        for task in [
+            pool.submit(cubin_path, source, dict(defines), arch)
+            for source, defines in sorted(distinct)
+        ]:
             task.result()

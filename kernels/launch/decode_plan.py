@@ -1,23 +1,34 @@
-"""The division of a decode launch into thread blocks: a pure function of counts, testable without a GPU.
+"""The division of a decode launch into thread blocks: a pure function of counts, testable without a
+GPU.
 
-The rules come from sweeps on an H200 over warps, residency and chunk length; kernels/results/ has the results.
+The rules come from sweeps on an H200 over warps, residency and chunk length; kernels/results/ has
+the results.
 """
 
 from dataclasses import dataclass, replace
 
 TILE = 16  # tokens that a warp processes at once
-MAX_WAVE = 32  # most sequences of a launch whose chunk length is computed on the device, one per lane
+MAX_WAVE = (
+    32  # most sequences of a launch whose chunk length is computed on the device, one per lane
+)
 MAX_CHUNKS = 128  # of the second-stage reduction in decode.cu
 SMALL_CHUNKS = 64  # of few heads of 64
-CTAS_PER_SM = {64: 5, 80: 4, 96: 4, 128: 3, 256: 2}  # thread blocks of 4 warps whose registers fit without spilling
+CTAS_PER_SM = {
+    64: 5,
+    80: 4,
+    96: 4,
+    128: 3,
+    256: 2,
+}  # thread blocks of 4 warps whose registers fit without spilling
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """Warps per thread block, resident thread blocks per multiprocessor, tokens per chunk of a context.
+    """Warps per thread block, resident thread blocks per multiprocessor, tokens per chunk of a
+    context.
 
-    wave: chunks are so long that all of them run at once, at least chunk_tokens (decode_work.cuh); only for batches of
-    up to MAX_WAVE sequences that would all run at once without chunks.
+    wave: chunks are so long that all of them run at once, at least chunk_tokens (decode_work.cuh);
+    only for batches of up to MAX_WAVE sequences that would all run at once without chunks.
     """
 
     num_warps: int
@@ -28,20 +39,33 @@ class DecodePlan:
     @property
     def constants(self) -> dict[str, int]:
         """The compile-time constants of decode.cu, without the shape."""
-        return {"NUM_WARPS": self.num_warps, "CTAS_PER_SM": self.ctas_per_sm, "WAVE": int(self.wave)}
+        return {
+            "NUM_WARPS": self.num_warps,
+            "CTAS_PER_SM": self.ctas_per_sm,
+            "WAVE": int(self.wave),
+        }
 
     def num_chunks(self, max_context_len: int, window: int) -> int:
-        """The most chunks of what is read of a context of this length; a window (0: none) may begin inside a tile."""
+        """The most chunks of what is read of a context of this length; a window (0: none) may begin
+        inside a tile.
+        """
         most_read = min(max_context_len, window + TILE - 1) if window else max_context_len
         return max(1, -(-most_read // self.chunk_tokens))
 
 
 def plan_decode(
-    num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool = False, window: int = 0
+    num_seqs: int,
+    groups: int,
+    head_size: int,
+    max_context_len: int,
+    num_sms: int,
+    fp8: bool = False,
+    window: int = 0,
 ) -> DecodePlan:
     """The plan for caches of a type and a window (0: none).
 
-    A window may begin inside a tile, so every chunk has a tile more, and the number of chunks stays.
+    A window may begin inside a tile, so every chunk has a tile more, and the number of chunks
+    stays.
     """
     longest = min(max_context_len, window or max_context_len)
     plan = _plan(num_seqs, groups, head_size, longest, num_sms, fp8)
@@ -50,24 +74,37 @@ def plan_decode(
     return plan
 
 
-def _plan(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool) -> DecodePlan:
-    """Split contexts only where sequences and heads alone do not fill the GPU, or one long context would end last.
+def _plan(
+    num_seqs: int, groups: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool
+) -> DecodePlan:
+    """Split contexts only where sequences and heads alone do not fill the GPU, or one long context
+    would end last.
 
-    groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged lengths matter, and
-    enough to fill whole waves of resident thread blocks; one wave where two chunks each nearly fill it. Tokens of e4m3
-    are read in half the time, so chunks of a full batch are longer. Thread blocks of 2 warps, where they nearly fill
-    two waves, end more evenly than twice as large ones.
+    groups: kv heads x head tiles of a sequence. Split contexts have at least 8 chunks where ragged
+    lengths matter, and enough to fill whole waves of resident thread blocks; one wave where two
+    chunks each nearly fill it. Tokens of e4m3 are read in half the time, so chunks of a full batch
+    are longer. Thread blocks of 2 warps, where they nearly fill two waves, end more evenly than
+    twice as large ones.
     """
     rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:
         return _plan_small(rows, max_context_len, num_sms)
     ctas = CTAS_PER_SM[head_size]
-    few = head_size <= 128 and (rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512))
+    few = head_size <= 128 and (
+        rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512)
+    )
     share = rows / (2 * ctas * num_sms)  # of a wave of thread blocks of 2 warps
-    many = share >= 1 and (max_context_len <= 256 or (max_context_len <= 1024 and 1.5 <= share <= 2 and not fp8))
+    many = share >= 1 and (
+        max_context_len <= 256 or (max_context_len <= 1024 and 1.5 <= share <= 2 and not fp8)
+    )
     num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
     slots = num_sms * ctas
-    wave = num_seqs <= MAX_WAVE and head_size == 128 and max_context_len > 1024 and num_sms * 0.9 <= rows * 2 <= num_sms
+    wave = (
+        num_seqs <= MAX_WAVE
+        and head_size == 128
+        and max_context_len > 1024
+        and num_sms * 0.9 <= rows * 2 <= num_sms
+    )
     if wave:
         num_warps, ctas, chunk = 8, 1, max(256, -(-max_context_len // 16))
     elif max_context_len <= 1024 and rows >= num_sms:
@@ -84,11 +121,14 @@ def _plan(num_seqs: int, groups: int, head_size: int, max_context_len: int, num_
 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:
-    """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several with a reduction.
+    """Few heads of 64: one thread block of 8 warps reads up to 1,024 tokens faster than several
+    with a reduction.
 
     More than SMALL_CHUNKS chunks take longer to join than to read.
     """
     alone = max_context_len <= 1024 and rows * 3 >= num_sms
-    chunk = max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
+    chunk = (
+        max_context_len if alone else min(1024, -(-max_context_len // max(1, 2 * num_sms // rows)))
+    )
     chunk = max(chunk, -(-max_context_len // SMALL_CHUNKS), 8 * TILE)
     return DecodePlan(8, 2, -(-chunk // (8 * TILE)) * 8 * TILE)

@@ -1,7 +1,8 @@
-"""What all launch wrappers share: views and checks of torch and CuPy arrays, and launches with packed arguments.
+"""What all launch wrappers share: views and checks of torch and CuPy arrays, and launches with
+packed arguments.
 
-CuPy's call takes 5 to 10 us of host time for a dozen arguments, a packed launch about 1 us: the host must launch the
-hundreds of kernels of a forward pass faster than they run.
+CuPy's call takes 5 to 10 us of host time for a dozen arguments, a packed launch about 1 us: the
+host must launch the hundreds of kernels of a forward pass faster than they run.
 """
 
 import math
@@ -53,7 +54,9 @@ def view(name: str, array: Any) -> View:
     """The view of a torch tensor or a CuPy array, without a copy."""
     if is_torch(array):
         dtype = str(array.dtype).removeprefix("torch.")
-        return View(array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, array.is_cuda)
+        return View(
+            array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, array.is_cuda
+        )
     if not hasattr(array, "__cuda_array_interface__"):
         raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
     strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
@@ -66,14 +69,23 @@ def pointers(*arrays: Any) -> list[int]:
 
 
 def check(
-    name: str, array: Any, shape: Sequence[int | None], dtypes: Sequence[str], strided_dims: int = 0, align: int = 0
+    name: str,
+    array: Any,
+    shape: Sequence[int | None],
+    dtypes: Sequence[str],
+    strided_dims: int = 0,
+    align: int = 0,
 ) -> View:
-    """The view of an array; raises where a kernel would misread it. None in `shape` allows any size.
+    """The view of an array; raises where a kernel would misread it. None in `shape` allows any
+    size.
 
-    The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must be dense.
+    The first `strided_dims` dimensions may have any stride that keeps rows aligned; the others must
+    be dense.
     """
     v = view(name, array)
-    if len(v.shape) != len(shape) or any(want not in (None, got) for want, got in zip(shape, v.shape, strict=True)):
+    if len(v.shape) != len(shape) or any(
+        want not in (None, got) for want, got in zip(shape, v.shape, strict=True)
+    ):
         raise ValueError(f"{name}: expected shape {_shape_text(shape)}, got {_shape_text(v.shape)}")
     if v.dtype not in dtypes:
         raise TypeError(f"{name}: expected {' or '.join(dtypes)}, got {v.dtype}")
@@ -82,9 +94,14 @@ def check(
     dense = 1
     for dim in reversed(range(strided_dims, len(v.shape))):
         if v.shape[dim] != 1 and v.strides[dim] != dense:
-            raise ValueError(f"{name}: dimension {dim} has stride {v.strides[dim]}, expected {dense} (contiguous)")
+            raise ValueError(
+                f"{name}: dimension {dim} has stride {v.strides[dim]}, expected {dense} "
+                f"(contiguous)"
+            )
         dense *= v.shape[dim]
-    if align and (v.pointer % align or any(s * v.itemsize % align for s in v.strides[:strided_dims])):
+    if align and (
+        v.pointer % align or any(s * v.itemsize % align for s in v.strides[:strided_dims])
+    ):
         raise ValueError(f"{name}: rows must start at multiples of {align} bytes")
     return v
 
@@ -111,7 +128,12 @@ class Launch:
     __slots__ = ("_addresses", "_arguments", "_cells", "_launch", "_shape")
 
     def __init__(
-        self, kernel: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], shared_bytes: int = 0
+        self,
+        kernel: Any,
+        grid: Sequence[int],
+        threads: int,
+        arguments: Sequence[Any],
+        shared_bytes: int = 0,
     ) -> None:
         self._launch = require_gpu().cuda.driver.launchKernel
         self._shape = (kernel.kernel.ptr, *(*map(int, grid), 1, 1)[:3], threads, 1, 1, shared_bytes)
@@ -130,12 +152,16 @@ class Launch:
         self._cells[place] = pointer
 
     def __call__(self, stream: int) -> None:
-        """Launch on a stream, given by its address; the driver copies the arguments during the call."""
+        """Launch on a stream, given by its address; the driver copies the arguments during the
+        call.
+        """
         self._launch(*self._shape, stream, self._arguments, 0)
 
 
 def at_once(bind: Callable[..., Launch]) -> Callable[..., None]:
-    """`bind`, followed by a launch on the caller's current stream; an empty grid is not launched."""
+    """`bind`, followed by a launch on the caller's current stream; an empty grid is not
+    launched.
+    """
     first = next(iter(signature(bind).parameters))
 
     @wraps(bind)

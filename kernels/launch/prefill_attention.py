@@ -1,7 +1,7 @@
 """Launch wrapper of ragged prefill, which chooses the fastest kernel that can run.
 
-tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of a power of two and extents; mma: prefill.cu, anywhere,
-and the only one for caches of e4m3.
+tma: prefill_tma.cu, on Hopper, head sizes 64 and 128, blocks of a power of two and extents; mma:
+prefill.cu, anywhere, and the only one for caches of e4m3.
 """
 
 import ctypes
@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from testbed.kernels.launch.attention import ENDLESS, Shapes, check_attention, check_places, log2_scale
+from testbed.kernels.launch.attention import (
+    ENDLESS,
+    Shapes,
+    check_attention,
+    check_places,
+    log2_scale,
+)
 from testbed.kernels.launch.compile import compute_capability, load, multiprocessors, require_gpu
 from testbed.kernels.launch.launch import Launch, at_once, check, check_range, pointers, view
 
@@ -20,27 +26,49 @@ from testbed.kernels.launch.launch import Launch, at_once, check, check_range, p
 Q_ROWS = K_ROWS = 128
 NUM_THREADS = 384
 NUM_COUNTERS = 4096
-ITEMS = 256  # least number per group: about two per multiprocessor, long ones first, so that all end together
+# Least number per group: about two per multiprocessor, long ones first, so that all end together
+ITEMS = 256
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BOX_OF_EXTENT = 32  # rows of an extent that are copied at once
-UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = 1, 0, 3, 3, 0  # of the driver's CUtensorMap enumerations
+UINT16, NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS = (
+    1,
+    0,
+    3,
+    3,
+    0,
+)  # of the driver's CUtensorMap enumerations
 MAP_BYTES, MAP_ALIGN = 128, 64
-L2_SHARE = 24 << 20  # bytes of K and V that thread blocks running together should share through the L2 cache
-SHORT_PROMPT = 256  # new tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
+L2_SHARE = (
+    24 << 20
+)  # bytes of K and V that thread blocks running together should share through the L2 cache
+# New tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
+SHORT_PROMPT = 256
 
 
 def bind_prefill(
-    out: Any, q: Any, k_cache: Any, v_cache: Any, places: Any, query_starts: Any, context_lens: Any, *,
-    max_query_len: int, scale: float | None = None, kind: str | None = None, pack: bool | None = None,
-    kv_scales: Any = None, window: int | None = None,
-) -> Launch:  # fmt: skip
-    """All new tokens of a batch, causal, against a cache that already contains them (FlashAttention-2 and 3).
+    out: Any,
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    places: Any,
+    query_starts: Any,
+    context_lens: Any,
+    *,
+    max_query_len: int,
+    scale: float | None = None,
+    kind: str | None = None,
+    pack: bool | None = None,
+    kv_scales: Any = None,
+    window: int | None = None,
+) -> Launch:
+    """All new tokens of a batch, causal, against a cache that already contains them
+    (FlashAttention-2 and 3).
 
-    out, q: [num_tokens, num_heads, head_size], sequence by sequence; query_starts: int32 [num_seqs + 1];
-    context_lens: int32 [num_seqs], the new tokens included; caches and places as in `decode`.
-    kind: the kernel, None for the fastest that can run here; pack: whether heads share thread blocks in kind tma, None
-    to choose by the length of the prompts.
-    The caches' pointers may be replaced.
+    out, q: [num_tokens, num_heads, head_size], sequence by sequence; query_starts: int32 [num_seqs
+    + 1]; context_lens: int32 [num_seqs], the new tokens included; caches and places as in `decode`.
+    kind: the kernel, None for the fastest that can run here; pack: whether heads share thread
+    blocks in kind tma, None to choose by the length of the prompts. The caches' pointers may be
+    replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     num_seqs = view("context_lens", context_lens).shape[0]
@@ -66,16 +94,29 @@ def fastest(s: Shapes, caches: list[int]) -> str:
 
 
 def bind_mma(
-    s: Shapes, pointers: list[int], width: int, num_seqs: int, max_query_len: int, scale: float | None
+    s: Shapes,
+    pointers: list[int],
+    width: int,
+    num_seqs: int,
+    max_query_len: int,
+    scale: float | None,
 ) -> Launch:
     """A launch of prefill.cu whose arguments were checked; `pointers` as in `bind_tma`."""
     kernel, fp8 = load("prefill.cu", "prefill", **s.defines), bool(s.kv_scales)
     q_rows = 64 if s.head_size > 128 else 128
     rows = q_rows + (2 if fp8 else 4) * 64  # of Q, 64 of K and of V in two stages; e4m3: in one,
-    shared_bytes = rows * (s.head_size + 8) * 2 + (2 * 64 * s.head_size if fp8 else 0)  # and as bytes
+    shared_bytes = rows * (s.head_size + 8) * 2 + (
+        2 * 64 * s.head_size if fp8 else 0
+    )  # and as bytes
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width))
-    arguments = (*pointers, log2_scale(scale, s.head_size), *numbers, s.kv_scales, np.int32(s.window))
+    arguments = (
+        *pointers,
+        log2_scale(scale, s.head_size),
+        *numbers,
+        s.kv_scales,
+        np.int32(s.window),
+    )
     grid = -(-max_query_len // q_rows), s.num_heads, num_seqs
     return Launch(kernel, grid, 128, arguments, shared_bytes)
 
@@ -86,7 +127,9 @@ def has_wgmma(head_size: int) -> bool:
 
 
 def takes(s: Shapes, caches: Sequence[int]) -> bool:
-    """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one map of memory."""
+    """Whether prefill_tma.cu has these sizes, and whether caches at these addresses are rows of one
+    map of memory.
+    """
     row = s.head_size * 2
     last = origin_of(caches[0]) + ((1 << 31) - 1 - s.cache_rows) * row
     here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
@@ -94,18 +137,28 @@ def takes(s: Shapes, caches: Sequence[int]) -> bool:
 
 
 def packed(group: int, pack: bool) -> int:
-    """Heads of an item: with `pack` all `group` heads of a kv head if that is a power of two up to 8, else 1."""
+    """Heads of an item: with `pack` all `group` heads of a kv head if that is a power of two up to
+    8, else 1.
+    """
     return group if pack and group in (2, 4, 8) else 1
 
 
 def constants(group: int, block_size: int, pack: bool) -> dict[str, int]:
-    """The kernel's compile-time constants, without the shape; a box is copied from memory at once."""
+    """The kernel's compile-time constants, without the shape; a box is copied from memory at
+    once.
+    """
     box_rows = BOX_OF_EXTENT if block_size == ENDLESS else min(block_size, K_ROWS)
     return {"BOX_ROWS": box_rows, "PACK": int(packed(group, pack) > 1)}
 
 
 def bind_tma(
-    s: Shapes, pointers: Sequence[int], width: int, num_seqs: int, max_query_len: int, scale: float | None, pack: bool
+    s: Shapes,
+    pointers: Sequence[int],
+    width: int,
+    num_seqs: int,
+    max_query_len: int,
+    scale: float | None,
+    pack: bool,
 ) -> Launch:
     """A launch of prefill_tma.cu whose arguments were checked.
 
@@ -114,48 +167,72 @@ def bind_tma(
     share = s.num_heads // s.num_kv_heads
     chosen = constants(share, s.block_size, pack)
     kernel = load("prefill_tma.cu", "prefill", **s.defines, **chosen)
-    shared_bytes = 6 * 128 * s.head_size * 2 + 128  # Q, two stages of K and of V, the output; and barriers
+    shared_bytes = (
+        6 * 128 * s.head_size * 2 + 128
+    )  # Q, two stages of K and of V, the output; and barriers
     kernel.max_dynamic_shared_size_bytes = shared_bytes
-    device, origin, heads = require_gpu().cuda.runtime.getDevice(), origin_of(pointers[2]), packed(share, pack)
+    device, origin, heads = (
+        require_gpu().cuda.runtime.getDevice(),
+        origin_of(pointers[2]),
+        packed(share, pack),
+    )
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
     longest = width * s.block_size if s.paged else max_query_len
     capacity = longest * s.head_size * 4 * s.num_kv_heads * heads // s.num_heads
     group = evenly(pairs, max(-(-ITEMS // tiles), L2_SHARE // capacity))
     numbers = map(np.int32, (s.q_stride, s.num_kv_heads, width, num_seqs, tiles, group, s.window))
     rows = int(rows_of_memory(device, origin, s.head_size, chosen["BOX_ROWS"]).data.ptr)
-    counter = next(counters(device)[1])  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
+    counter = next(
+        counters(device)[1]
+    )  # which none of the last NUM_COUNTERS - 1 launches uses; it ends as zero
     arguments = (*pointers, rows, origin, counter, log2_scale(scale, s.head_size), *numbers)
     grid = min(tiles * pairs, multiprocessors())
     return Launch(kernel, (grid,), NUM_THREADS, arguments, shared_bytes)
 
 
 def evenly(pairs: int, most: int) -> int:
-    """A group size from most / 2 to `most` pairs whose last group is not much smaller than the others."""
+    """A group size from most / 2 to `most` pairs whose last group is not much smaller than the
+    others.
+    """
     most = min(pairs, most)
     sizes = range(-(-pairs // -(-pairs // most)), most // 2, -1)
     return next((size for size in sizes if (pairs % size or size) >= 0.9 * size), sizes[0])
 
 
 def origin_of(pointer: int) -> int:
-    """The first address of the map of memory: at least 64 GiB below `pointer`, so that it covers other caches too."""
+    """The first address of the map of memory: at least 64 GiB below `pointer`, so that it covers
+    other caches too.
+    """
     return max(0, (pointer >> 36) - 1) << 36
 
 
 @cache
 def rows_of_memory(device: int, origin: int, head_size: int, box_rows: int) -> Any:
-    """A map of memory from `origin` on as rows of a head, in boxes of box_rows by 64 values, 128-byte swizzled."""
+    """A map of memory from `origin` on as rows of a head, in boxes of box_rows by 64 values,
+    128-byte swizzled.
+    """
     bytes_of_map = np.zeros(MAP_BYTES + MAP_ALIGN, np.uint8)
     at = -bytes_of_map.ctypes.data % MAP_ALIGN
     encoded = bytes_of_map[at : at + MAP_BYTES]
     sizes, strides, box = (head_size, (1 << 31) - 1), (head_size * 2,), (64, box_rows)
     code = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
-        ctypes.c_void_p(encoded.ctypes.data), UINT16, 2, ctypes.c_void_p(origin), (ctypes.c_uint64 * 2)(*sizes),
-        (ctypes.c_uint64 * 1)(*strides), (ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1),
-        NO_INTERLEAVE, SWIZZLE_128, L2_256, ZEROS,
-    )  # fmt: skip
+        ctypes.c_void_p(encoded.ctypes.data),
+        UINT16,
+        2,
+        ctypes.c_void_p(origin),
+        (ctypes.c_uint64 * 2)(*sizes),
+        (ctypes.c_uint64 * 1)(*strides),
+        (ctypes.c_uint32 * 2)(*box),
+        (ctypes.c_uint32 * 2)(1, 1),
+        NO_INTERLEAVE,
+        SWIZZLE_128,
+        L2_256,
+        ZEROS,
+    )
     if code:
         raise ValueError(
-            f"the driver refuses a tensor map of {sizes} by {strides} bytes in boxes of {box}: error {code}"
+            f"the driver refuses a tensor map of {sizes} by {strides} bytes in boxes of {box}: "
+            f"error {code}"
         )
     there = require_gpu().asarray(encoded)
     require_gpu().cuda.get_current_stream().synchronize()

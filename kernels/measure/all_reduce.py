@@ -1,10 +1,11 @@
 """All-reduce times by bytes over the GPUs of one host: one process per GPU, NCCL through torch.
 
-`testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way: launched one by one
-(eager) or in a CUDA graph, and in a graph between the matrix products of OPT-175B's layer (the time that the all-
-reduces add to these products). It prints the median and the 10th and 90th percentile in microseconds. For each number
-of GPUs it then compares NCCL's time in graphs with the time that the cost model predicts from fewer GPUs; --known adds
-a profile's all-reduces over numbers of GPUs that are not measured now.
+`testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way:
+launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
+OPT-175B's layer (the time that the all- reduces add to these products). It prints the median and
+the 10th and 90th percentile in microseconds. For each number of GPUs it then compares NCCL's time
+in graphs with the time that the cost model predicts from fewer GPUs; --known adds a profile's
+all-reduces over numbers of GPUs that are not measured now.
 """
 
 import os
@@ -33,7 +34,9 @@ TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 CALLS, REPLAYS = 20, 9  # fixed numbers: all ranks must enter the same collectives
 TOKENS = (1, 8, 32, 128, 512, 2048)
 LIMIT_S = 180
-NO_DATA_SHEET = GpuSpec("measured", 1, 1.0, 1.0, 1.0, 1.0)  # the cost model reads it only where nothing is measured
+NO_DATA_SHEET = GpuSpec(
+    "measured", 1, 1.0, 1.0, 1.0, 1.0
+)  # the cost model reads it only where nothing is measured
 
 
 class Case(NamedTuple):
@@ -46,17 +49,26 @@ class Case(NamedTuple):
 
 
 def all_reduce(num_gpus: int) -> list[Point]:
-    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty where there is only one."""
+    """Points (GPUs, bytes) of fp16 in graphs for a profile, on at most num_gpus GPUs; empty where
+    there is only one.
+    """
     num_gpus = min(num_gpus, torch.cuda.device_count())
     if num_gpus < 2:
         return []
     cases = [Case(num_gpus, "fp16", size, "graph") for size in BYTES]
-    return [point(num_gpus, case.num_bytes, timing=timing) for case, timing in measure(num_gpus, cases)]
+    return [
+        point(num_gpus, case.num_bytes, timing=timing) for case, timing in measure(num_gpus, cases)
+    ]
 
 
 def all_cases(num_gpus: int) -> list[Case]:
     """Every case of so many GPUs; a layer's all-reduce has one hidden vector per token."""
-    alone = [Case(num_gpus, dtype, size, way) for dtype in TYPES for way in ("eager", "graph") for size in BYTES[2:]]
+    alone = [
+        Case(num_gpus, dtype, size, way)
+        for dtype in TYPES
+        for way in ("eager", "graph")
+        for size in BYTES[2:]
+    ]
     width = 2 * read_model("opt-175b").hidden_size
     return [*alone, *(Case(num_gpus, "fp16", tokens * width, "layer") for tokens in TOKENS)]
 
@@ -68,13 +80,19 @@ def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = int(server.getsockname()[1])
-    ranks = [context.Process(target=_rank, args=(rank, num_gpus, port, cases, results)) for rank in range(num_gpus)]
+    ranks = [
+        context.Process(target=_rank, args=(rank, num_gpus, port, cases, results))
+        for rank in range(num_gpus)
+    ]
     for process in ranks:
         process.start()
     try:
         timings: list[Timing] = results.get(timeout=LIMIT_S)
     except Empty:
-        message = f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors are above)"
+        message = (
+            f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors "
+            f"are above)"
+        )
         raise InputError(message) from None
     finally:
         for process in ranks:
@@ -87,7 +105,9 @@ def _rank(rank: int, num_gpus: int, port: int, cases: Sequence[Case], results: A
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast off
     torch.cuda.set_device(rank)
     address = f"tcp://127.0.0.1:{port}"
-    torch.distributed.init_process_group("nccl", init_method=address, rank=rank, world_size=num_gpus)
+    torch.distributed.init_process_group(
+        "nccl", init_method=address, rank=rank, world_size=num_gpus
+    )
     warm_up()
     timings = [layer_timing(case) if case.way == "layer" else alone_timing(case) for case in cases]
     torch.distributed.barrier()
@@ -110,17 +130,23 @@ def alone_timing(case: Case) -> Timing:
 
 
 def layer_timing(case: Case) -> Timing:
-    """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs (Megatron-LM)."""
+    """What each of a layer's two all-reduces adds to its matrix products, sharded over the GPUs
+    (Megatron-LM).
+    """
     hidden = read_model("opt-175b").hidden_size
     x = _random(case.num_bytes // 2 // hidden, hidden)
     wide = [_random(n * hidden // case.num_gpus, hidden) for n in (3, 4)]
     back = [_random(hidden, n * hidden // case.num_gpus) for n in (1, 4)]
 
-    def half(up: torch.Tensor, down: torch.Tensor, finish: Callable[[torch.Tensor], object]) -> None:
+    def half(
+        up: torch.Tensor, down: torch.Tensor, finish: Callable[[torch.Tensor], object]
+    ) -> None:
         finish(F.linear(F.linear(x, up)[:, : down.shape[1]], down))
 
     def layers(finish: Callable[[torch.Tensor], object]) -> Sequence[Callable[[], None]]:
-        return [partial(half, up, down, finish) for up, down in zip(wide, back, strict=True)] * (CALLS // 2)
+        return [partial(half, up, down, finish) for up, down in zip(wide, back, strict=True)] * (
+            CALLS // 2
+        )
 
     products = time_graph(layers(lambda y: None), REPLAYS, min_us=0.0)
     both = time_graph(layers(torch.distributed.all_reduce), REPLAYS, min_us=0.0)
@@ -132,16 +158,25 @@ def _random(rows: int, columns: int) -> torch.Tensor:
 
 
 def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, float, float]]:
-    """GPUs, bytes, measured and predicted us: each number of GPUs from the largest smaller one that was measured.
+    """GPUs, bytes, measured and predicted us: each number of GPUs from the largest smaller one that
+    was measured.
 
-    The prediction is the cost model's: times scale by a ring's share (n - 1) / n (`testbed.cost.transfers`).
+    The prediction is the cost model's: times scale by a ring's share (n - 1) / n
+    (`testbed.cost.transfers`).
     """
     rows = []
     for below, num_gpus in zip(sorted(points), sorted(points)[1:], strict=False):
-        section = {"unit": "one all-reduce", "axes": ["num_gpus", "bytes"], "points": list(points[below])}
+        section = {
+            "unit": "one all-reduce",
+            "axes": ["num_gpus", "bytes"],
+            "points": list(points[below]),
+        }
         server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
         predict = predicted_ps({"sections": {"all_reduce": section}}, server)
-        rows += [(num_gpus, int(size), float(us), predict(int(size)) / 1e6) for _, size, us, *_ in points[num_gpus]]
+        rows += [
+            (num_gpus, int(size), float(us), predict(int(size)) / 1e6)
+            for _, size, us, *_ in points[num_gpus]
+        ]
     return rows
 
 
@@ -149,7 +184,9 @@ def require_gpus(num_gpus: Sequence[int], found: int) -> None:
     """Raises InputError if more GPUs are requested than there are, or fewer than two."""
     for number in num_gpus:
         if not 2 <= number <= found:
-            raise InputError(f"--gpus {number}: this machine has {found} GPUs (choose from 2 to {found})")
+            raise InputError(
+                f"--gpus {number}: this machine has {found} GPUs (choose from 2 to {found})"
+            )
 
 
 def rows(options: Namespace) -> Iterator[Point]:
@@ -168,13 +205,23 @@ def rows(options: Namespace) -> Iterator[Point]:
     print(f"# NCCL {torch.cuda.nccl.version()}, no multicast; predicted from fewer GPUs:")
     print("# num_gpus,bytes,measured_us,predicted_us,error_percent")
     for number, size, measured, predicted in predictions(graphs):
-        print(f"# {number},{size},{measured:.1f},{predicted:.1f},{100 * (predicted / measured - 1):+.1f}")
+        print(
+            f"# "
+            f"{number},{size},{measured:.1f},{predicted:.1f},"
+            f"{100 * (predicted / measured - 1):+.1f}"
+        )
 
 
 def add_arguments(parser: Parser) -> None:
     """--gpus and --known."""
-    parser.add_argument("--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)")
-    parser.add_argument("--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs")
+    parser.add_argument(
+        "--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)"
+    )
+    parser.add_argument(
+        "--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs"
+    )
 
 
-MEASUREMENT = Measurement(__doc__, "num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows, add_arguments)
+MEASUREMENT = Measurement(
+    __doc__, "num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows, add_arguments
+)

@@ -1,6 +1,8 @@
-"""Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and differ in caches.
+"""Inputs of timings: like the layers of one forward pass, calls share block tables and lengths and
+differ in caches.
 
-The total size of the caches is several times the L2 cache, so that every call reads K and V from device memory.
+The total size of the caches is several times the L2 cache, so that every call reads K and V from
+device memory.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +24,16 @@ LayerCaches = Iterable[tuple[torch.Tensor, torch.Tensor]]  # K and V of each
 
 
 class Pools:
-    """One large random K and one V buffer, cut into layers of caches for each timing; filled once."""
+    """One large random K and one V buffer, cut into layers of caches for each timing; filled
+    once.
+    """
 
     def __init__(self, num_bytes: int, dtype: torch.dtype = torch.float16) -> None:
         self.k, self.v = (torch.randn(num_bytes // 4, dtype=dtype, device="cuda") for _ in range(2))
 
-    def caches(self, layers: int, num_blocks: int, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    def caches(
+        self, layers: int, num_blocks: int, shape: Shape
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of `layers` layers, [layers, num_blocks, kv heads, block_size, head_size]."""
         size = (layers, num_blocks, shape.num_kv_heads, shape.block_size, shape.head_size)
         count = int(np.prod(size))
@@ -38,19 +44,28 @@ class Pools:
         return self.k.numel() // (shape.num_kv_heads * shape.block_size * shape.head_size)
 
 
-def formed(k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form) -> tuple[LayerCaches, dict[str, Any]]:
+def formed(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, form: Form
+) -> tuple[LayerCaches, dict[str, Any]]:
     """K and V of each layer in this form, and the arguments by which kernels read it."""
     if not form.fp8:
         return zip(k_cache, v_cache, strict=True), {"window": form.window}
-    k, v = (torch.stack([x.to(torch.float8_e4m3fn).view(torch.uint8) for x in cache]) for cache in (k_cache, v_cache))
+    k, v = (
+        torch.stack([x.to(torch.float8_e4m3fn).view(torch.uint8) for x in cache])
+        for cache in (k_cache, v_cache)
+    )
     scales = torch.full((2, k_cache.shape[2]), 0.5, device="cuda")
     return zip(k, v, strict=True), {"window": form.window, "kv_scales": scales}
 
 
 class Inputs:
-    """Sequences of given lengths over several layers, in pools of up to `spread` times their blocks."""
+    """Sequences of given lengths over several layers, in pools of up to `spread` times their
+    blocks.
+    """
 
-    def __init__(self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int, spread: int) -> None:
+    def __init__(
+        self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int, spread: int
+    ) -> None:
         self.shape, self.lens, self.longest = shape, list(lens), max(lens)
         self.blocks = -(-np.array(lens) // shape.block_size)
         self.kv_bytes = 4 * sum(lens) * shape.num_kv_heads * shape.head_size
@@ -58,16 +73,31 @@ class Inputs:
         self.layers = min(num_rotations(self.kv_bytes), pools.blocks(shape) // used)
         self.spread = max(1, min(spread, pools.blocks(shape) // (used * self.layers)))
         self.k_cache, self.v_cache = pools.caches(self.layers, used * self.spread, shape)
-        tables, _ = shuffled_tables(np.random.default_rng(seed), self.blocks, used * (self.spread - 1), shared=False)
+        tables, _ = shuffled_tables(
+            np.random.default_rng(seed), self.blocks, used * (self.spread - 1), shared=False
+        )
         self.tables = torch.from_numpy(tables).cuda()
         self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
 
     def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:
-        """torch's attention on contiguous memory, by the queries of each layer; equal lengths only."""
-        size = (self.layers, len(self.lens), self.shape.num_kv_heads, self.longest, self.shape.head_size)
-        k, v = (cache.reshape(-1)[: int(np.prod(size))].view(size) for cache in (self.k_cache, self.v_cache))
+        """torch's attention on contiguous memory, by the queries of each layer; equal lengths
+        only.
+        """
+        size = (
+            self.layers,
+            len(self.lens),
+            self.shape.num_kv_heads,
+            self.longest,
+            self.shape.head_size,
+        )
+        k, v = (
+            cache.reshape(-1)[: int(np.prod(size))].view(size)
+            for cache in (self.k_cache, self.v_cache)
+        )
         gqa = self.shape.num_heads > self.shape.num_kv_heads
-        attention = partial(torch.nn.functional.scaled_dot_product_attention, enable_gqa=gqa, **options)
+        attention = partial(
+            torch.nn.functional.scaled_dot_product_attention, enable_gqa=gqa, **options
+        )
         return [partial(attention, *layer) for layer in zip(queries, k, v, strict=True)]
 
 
@@ -98,7 +128,10 @@ class DecodeInputs(Inputs):
     def _decodes(self, layers: LayerCaches, places: torch.Tensor, **options: Any) -> Calls:
         options |= {"max_context_len": self.longest, "workspace": self.workspace}
         rows = zip(self.out, self.q, layers, strict=True)
-        return [partial(decode, out, q, *kv, places, self.context_lens, **options) for out, q, kv in rows]
+        return [
+            partial(decode, out, q, *kv, places, self.context_lens, **options)
+            for out, q, kv in rows
+        ]
 
     def paper(self) -> Calls:
         """Calls of the paper's kernel, which reads the same memory in its layout."""
@@ -106,7 +139,9 @@ class DecodeInputs(Inputs):
         keys = self.k_cache.view(layers, blocks, heads, size // 8, block_size, 8)
         values = self.v_cache.view(layers, blocks, heads, size, block_size)
         return [
-            partial(paper_decode, *layer, self.tables, self.context_lens, max_context_len=self.longest)
+            partial(
+                paper_decode, *layer, self.tables, self.context_lens, max_context_len=self.longest
+            )
             for layer in zip(self.out, self.q, keys, values, strict=True)
         ]
 
@@ -118,12 +153,18 @@ class DecodeInputs(Inputs):
 class PrefillInputs(Inputs):
     """One prefill batch of sequences of (new tokens, past tokens) over several layers."""
 
-    def __init__(self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, pools: Pools, shape: Shape, news: Sequence[int], pasts: Sequence[int] | None = None
+    ) -> None:
         lens = [new + past for new, past in zip(news, pasts or [0] * len(news), strict=True)]
         super().__init__(pools, shape, lens, seed=0, spread=1)
         self.max_new = max(news)
-        self.starts = torch.from_numpy(np.concatenate([[0], np.cumsum(news)]).astype(np.int32)).cuda()
-        self.q = torch.randn(sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda")
+        self.starts = torch.from_numpy(
+            np.concatenate([[0], np.cumsum(news)]).astype(np.int32)
+        ).cuda()
+        self.q = torch.randn(
+            sum(news), shape.num_heads, shape.head_size, dtype=shape.dtype, device="cuda"
+        )
         self.out = torch.empty_like(self.q)
 
     def paged(self, form: Form = PLAIN) -> Calls:
@@ -131,7 +172,8 @@ class PrefillInputs(Inputs):
         layers, options = formed(self.k_cache, self.v_cache, form)
         arrays = self.tables, self.starts, self.context_lens
         return [
-            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new, **options) for kv in layers
+            partial(prefill, self.out, self.q, *kv, *arrays, max_query_len=self.max_new, **options)
+            for kv in layers
         ]
 
     def sdpa(self) -> Calls:
@@ -142,9 +184,12 @@ class PrefillInputs(Inputs):
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
     """The heads on one of num_gpus GPUs under tensor parallelism."""
-    if model.num_heads % num_gpus or (model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads):
+    if model.num_heads % num_gpus or (
+        model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads
+    ):
         raise InputError(
-            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over {num_gpus} GPUs"
+            f"{model.name}: {model.num_heads}/{model.num_kv_heads} heads do not split over "
+            f"{num_gpus} GPUs"
         )
     kv_heads = max(1, model.num_kv_heads // num_gpus)
     return Shape(model.num_heads // num_gpus, kv_heads, model.head_size, block_size, torch.float16)

@@ -1,6 +1,8 @@
-"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same GPU model.
+"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same
+GPU model.
 
-`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and torch, in one run.
+`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and
+torch, in one run.
 """
 
 import csv
@@ -19,7 +21,14 @@ from testbed.core.shapes import read_model
 from testbed.kernels.engine.records import write_csv
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, PrefillInputs
-from testbed.kernels.measure.timing import Measurement, Timing, fingerprint, in_words, time_graph, warm_up
+from testbed.kernels.measure.timing import (
+    Measurement,
+    Timing,
+    fingerprint,
+    in_words,
+    time_graph,
+    warm_up,
+)
 from testbed.kernels.verify.reference import PLAIN, Form, Shape
 from testbed.kernels.verify.verify_attention import verify
 
@@ -31,10 +40,24 @@ READ_BANDWIDTH = 4.36e12  # bytes/s of an H200, as measured before
 SWAP_GOAL = 45.0  # GB/s
 GOAL_AXES = ("num_heads", "num_kv_heads", "head_size", "batch", "context")
 PROSE = ("what", "case", "measured", "goal", "verdict")
-# Of a time, in microseconds: median, 10th and 90th percentile. kernel: paged, contiguous, paper, torch; fused or
-# per block for swaps, direction out or in. context: tokens per sequence, their mean where spread is ragged.
-COLUMNS = ("kernel", "median_us", "low_us", "high_us", "num_heads", "num_kv_heads", "head_size", "block_size", "spread",
-           "batch", "context", "direction", "num_blocks")  # fmt: skip
+# Of a time, in microseconds: median, 10th and 90th percentile. kernel: paged, contiguous, paper,
+# torch; fused or per block for swaps, direction out or in. context: tokens per sequence, their mean
+# where spread is ragged.
+COLUMNS = (
+    "kernel",
+    "median_us",
+    "low_us",
+    "high_us",
+    "num_heads",
+    "num_kv_heads",
+    "head_size",
+    "block_size",
+    "spread",
+    "batch",
+    "context",
+    "direction",
+    "num_blocks",
+)
 WHERE = ("batch", "context", "spread", "direction", "num_blocks")
 
 
@@ -45,10 +68,19 @@ class Report:
         self.rows: list[dict[str, Any]] = []
 
     def add(
-        self, what: str, case: str, value: str, goal: str = "", met: bool | None = None, *,
-        batch: tuple[Any, ...] = (), **times: Timing,
-    ) -> None:  # fmt: skip
-        """Add and print one result with its times by kernel; met is None where there is no goal. batch: of `timed`."""
+        self,
+        what: str,
+        case: str,
+        value: str,
+        goal: str = "",
+        met: bool | None = None,
+        *,
+        batch: tuple[Any, ...] = (),
+        **times: Timing,
+    ) -> None:
+        """Add and print one result with its times by kernel; met is None where there is no goal.
+        batch: of `timed`.
+        """
         verdict = "" if met is None else "met" if met else "MISSED"
         prose = dict(zip(PROSE, (what, case, value, goal, verdict), strict=True))
         print(" | ".join(prose.values()), flush=True)
@@ -59,15 +91,29 @@ class Report:
         """Write CSV and Markdown, with device and date in the header."""
         about = in_words(device)
         names = (*PROSE, *COLUMNS)
-        write_csv(folder / "h200.csv", names, ([row.get(name, "") for name in names] for row in self.rows), about)
-        rows = [PROSE, ("---",) * 5, *([row[name] for name in PROSE] for row in self.rows if "verdict" in row)]
+        write_csv(
+            folder / "h200.csv",
+            names,
+            ([row.get(name, "") for name in names] for row in self.rows),
+            about,
+        )
+        rows = [
+            PROSE,
+            ("---",) * 5,
+            *([row[name] for name in PROSE] for row in self.rows if "verdict" in row),
+        ]
         lines = ["| " + " | ".join(row) + " |" for row in rows]
-        title = f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed bench-kernels`; {about}."
+        title = (
+            f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed "
+            f"bench-kernels`; {about}."
+        )
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
 
 def timed(kernel: str, timing: Timing, shape: Shape, *where: object) -> dict[str, Any]:
-    """A row of COLUMNS. where: values of its last columns, from `batch` on; the spread is equal unless it is given."""
+    """A row of COLUMNS. where: values of its last columns, from `batch` on; the spread is equal
+    unless it is given.
+    """
     times = {name: round(us, 3) for name, us in timing._asdict().items()}
     sizes = {name: getattr(shape, name) for name in ("num_heads", "num_kv_heads", "head_size")}
     block_size = "" if kernel in ("contiguous", "torch") else shape.block_size
@@ -83,23 +129,46 @@ def bench_correctness(report: Report, rounds: int) -> bool:
         report.add("right", name, value)
 
     passed = verify(rounds, right)
-    report.add("right", "all kernels", "within tolerance" if passed else "WRONG", "fp16 2e-3, bf16 1e-2", passed)
+    report.add(
+        "right",
+        "all kernels",
+        "within tolerance" if passed else "WRONG",
+        "fp16 2e-3, bf16 1e-2",
+        passed,
+    )
     return passed
 
 
 def bench_paging(report: Report, pools: Pools) -> None:
     """Claim 2: the extra time of paging, at the shapes of Fig. 18a and on ragged batches."""
     cases = [(f"{n}x{length}", "equal", n, length) for n, length in FIG_18A]
-    cases += [(f"ragged, {n} sequences of mean {m}", "ragged", n, m) for n in (8, 32, 128) for m in (128, 400)]
+    cases += [
+        (f"ragged, {n} sequences of mean {m}", "ragged", n, m)
+        for n in (8, 32, 128)
+        for m in (128, 400)
+    ]
     for name, spread, n, length in cases:
         lens = [length] * n if spread == "equal" else sweeps.ragged_lens(n, length, 2048)
         inputs = DecodeInputs(pools, MHA, lens)
-        pairs = [(time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us) for _ in range(5)]
+        pairs = [
+            (time_graph(inputs.paged()).median_us, time_graph(inputs.contiguous()).median_us)
+            for _ in range(5)
+        ]
         paged, contiguous = (Timing.of(column) for column in np.transpose(pairs))
         cost = float(np.median([p / c - 1 for p, c in pairs]))
-        text = f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
+        text = (
+            f"{paged.median_us:.1f} us paged, {contiguous.median_us:.1f} us contiguous: {cost:+.1%}"
+        )
         times = {"paged": paged, "contiguous": contiguous}
-        report.add("paging cost", name, text, "at most 5%", cost <= 0.05, batch=(MHA, n, length, spread), **times)
+        report.add(
+            "paging cost",
+            name,
+            text,
+            "at most 5%",
+            cost <= 0.05,
+            batch=(MHA, n, length, spread),
+            **times,
+        )
 
 
 def bench_paper(report: Report, pools: Pools) -> None:
@@ -108,19 +177,38 @@ def bench_paper(report: Report, pools: Pools) -> None:
         inputs = DecodeInputs(pools, MHA, [length] * n)
         paged, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
         text = f"{paper.median_us:.1f} us, ours {paged.median_us:.1f} us"
-        report.add("the paper's design", f"{n}x{length}", text, batch=(MHA, n, length), paper=paper, paged=paged)
+        report.add(
+            "the paper's design",
+            f"{n}x{length}",
+            text,
+            batch=(MHA, n, length),
+            paper=paper,
+            paged=paged,
+        )
     for size in sweeps.BLOCK_SIZES:
         shape = Shape(40, 40, 128, size)
         inputs = DecodeInputs(pools, shape, sweeps.ragged_lens(32, 400, 2048))
         paged, paper = time_graph(inputs.paged()), time_graph(inputs.paper())
-        case, text = f"{size}, ragged 32 of mean 400", f"ours {paged.median_us:.1f} us, the paper's design "
+        case, text = (
+            f"{size}, ragged 32 of mean 400",
+            f"ours {paged.median_us:.1f} us, the paper's design ",
+        )
         where = shape, 32, 400, "ragged"
-        report.add("by block size", case, f"{text}{paper.median_us:.1f} us", batch=where, paged=paged, paper=paper)
+        report.add(
+            "by block size",
+            case,
+            f"{text}{paper.median_us:.1f} us",
+            batch=where,
+            paged=paged,
+            paper=paper,
+        )
 
 
 def goals(kind: str) -> Iterator[tuple[Shape, int, int, str, str]]:
     """Shapes, sequences, context, our goal and torch's time."""
-    for row in csv.DictReader(line for line in GOALS.read_text().splitlines() if not line.startswith("#")):
+    for row in csv.DictReader(
+        line for line in GOALS.read_text().splitlines() if not line.startswith("#")
+    ):
         if row["kind"] == kind:
             heads, kv_heads, size, n, context = (int(row[name]) for name in GOAL_AXES)
             yield Shape(heads, kv_heads, size), n, context, row["goal_us"], row["torch_us"]
@@ -132,16 +220,24 @@ def heads_of(shape: Shape, batch: int, length: int) -> str:
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
-    """Claim 3: decode compared with the best known times, and with torch's attention in the same run."""
+    """Claim 3: decode compared with the best known times, and with torch's attention in the same
+    run.
+    """
     for shape, n, length, goal, torch_goal in goals("decode"):
         inputs = DecodeInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         rate = inputs.kv_bytes / ours.median_us * 1e6
-        share = f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth" if inputs.kv_bytes > 600e6 else ""
+        share = (
+            f", {rate / READ_BANDWIDTH:.0%} of the read bandwidth"
+            if inputs.kv_bytes > 600e6
+            else ""
+        )
         met = ours.median_us <= float(goal) and (not share or rate >= 0.92 * READ_BANDWIDTH)
         text = f"{ours}, {rate / 1e12:.2f} TB/s{share}; torch here {other.median_us:.1f} us"
         batch, words = (shape, n, length), f"{goal} (torch {torch_goal})"
-        report.add("decode", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other)
+        report.add(
+            "decode", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other
+        )
 
 
 def bench_prefill(report: Report, pools: Pools) -> None:
@@ -150,16 +246,26 @@ def bench_prefill(report: Report, pools: Pools) -> None:
         inputs = PrefillInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())
         flops = 2 * n * length * (length + 1) * shape.head_size * shape.num_heads
-        text = f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here {other.median_us:.1f} us"
+        text = (
+            f"{ours}, {flops / ours.median_us / 1e6:.0f} TFLOP/s; torch here "
+            f"{other.median_us:.1f} us"
+        )
         met = ours.median_us <= min(float(goal), CONTIGUOUS * other.median_us)
         batch, words = (shape, n, length), f"{goal}, and {CONTIGUOUS:.2f} of torch here"
-        report.add("prefill", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other)
+        report.add(
+            "prefill", heads_of(*batch), text, words, met, batch=batch, paged=ours, torch=other
+        )
 
 
 def bench_swap(report: Report) -> None:
     """Claim 5: swap of 1,024 blocks of opt-13b, and by block size for 256 tokens."""
     model = read_model("opt-13b")
-    planes, heads, size, tokens = 2 * model.num_layers, model.num_kv_heads, model.head_size, 1024 * 16
+    planes, heads, size, tokens = (
+        2 * model.num_layers,
+        model.num_kv_heads,
+        model.head_size,
+        1024 * 16,
+    )
     device = torch.randn(planes * tokens * heads * size, device="cuda", dtype=torch.float16)
     pinned = torch.empty_like(device, device="cpu", pin_memory=True)
     token_bytes = planes * heads * size * 2
@@ -173,7 +279,10 @@ def bench_swap(report: Report) -> None:
             goals = method == "fused" and count == 1024 and block_size == 16
             case = f"{method}, {direction}, {count} blocks of {block_size} tokens"
             goal, met = (f"{SWAP_GOAL} GB/s", rate >= SWAP_GOAL) if goals else ("", None)
-            text, where = f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s", (shape, "", "", "", direction, count)
+            text, where = (
+                f"{timing.median_us / 1e3:.2f} ms, {rate:.1f} GB/s",
+                (shape, "", "", "", direction, count),
+            )
             report.add("swap", case, text, goal, met, batch=where, **{str(method): timing})
 
 
@@ -198,25 +307,48 @@ FP8, WINDOW = Form(True), 1024
 Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
 # (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)
 CASES: list[Case] = [
-    *(("decode", GQA, n, length, FP8, (length, PLAIN), 0.60 if n == 32 and length > 1024 else None)
-      for n, length in ((32, 1024), (32, 4096), (32, 16384), (8, 8192), (1, 16384))),
+    *(
+        (
+            "decode",
+            GQA,
+            n,
+            length,
+            FP8,
+            (length, PLAIN),
+            0.60 if n == 32 and length > 1024 else None,
+        )
+        for n, length in ((32, 1024), (32, 4096), (32, 16384), (8, 8192), (1, 16384))
+    ),
     ("decode", MHA, 32, 1024, FP8, (1024, PLAIN), None),
     ("decode", SMALL, 32, 1024, FP8, (1024, PLAIN), None),
-    *(("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10) for length in (1024, 4096, 16384)),
+    *(
+        ("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10)
+        for length in (1024, 4096, 16384)
+    ),
     ("decode", GQA, 32, 4096, Form(True, WINDOW), (WINDOW, FP8), 1.10),
-    *(("prefill", GQA, n, length, FP8, (length, PLAIN), None) for n, length in ((1, 4096), (4, 1024))),
-    *(("prefill", GQA, 1, length, Form(fp8, WINDOW), (length, Form(fp8)), None)
-      for length in (4096, 16384) for fp8 in (False, True)),
-]  # fmt: skip
+    *(
+        ("prefill", GQA, n, length, FP8, (length, PLAIN), None)
+        for n, length in ((1, 4096), (4, 1024))
+    ),
+    *(
+        ("prefill", GQA, 1, length, Form(fp8, WINDOW), (length, Form(fp8)), None)
+        for length in (4096, 16384)
+        for fp8 in (False, True)
+    ),
+]
 
 
 def rows(options: Namespace) -> Iterator[Sequence[Any]]:
-    """Check all kernels, then time the cases; base and torch's attention on as many tokens right before each."""
+    """Check all kernels, then time the cases; base and torch's attention on as many tokens right
+    before each.
+    """
     if options.rounds and not verify(options.rounds, partial(print, file=sys.stderr)):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
     for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
-        make: Callable[..., DecodeInputs | PrefillInputs] = DecodeInputs if kind == "decode" else PrefillInputs
+        make: Callable[..., DecodeInputs | PrefillInputs] = (
+            DecodeInputs if kind == "decode" else PrefillInputs
+        )
         base_inputs = make(pools, shape, [base_tokens] * batch)
         theirs, base = time_graph(base_inputs.sdpa()), time_graph(base_inputs.paged(base_form))
         del base_inputs
@@ -225,19 +357,40 @@ def rows(options: Namespace) -> Iterator[Sequence[Any]]:
         ratio = own.median_us / base.median_us
         types = ["e4m3" if x.fp8 else "fp16" for x in (form, base_form)]
         heads = f"{shape.num_heads}/{shape.num_kv_heads}"
-        yield (kind, heads, shape.head_size, batch, tokens, types[0], form.window or "", own.median_us, own.low_us,
-               own.high_us, f"{types[1]} {batch}x{base_tokens}", base.median_us, theirs.median_us, ratio, goal or "",
-               "" if goal is None else ratio <= goal)  # fmt: skip
+        yield (
+            kind,
+            heads,
+            shape.head_size,
+            batch,
+            tokens,
+            types[0],
+            form.window or "",
+            own.median_us,
+            own.low_us,
+            own.high_us,
+            f"{types[1]} {batch}x{base_tokens}",
+            base.median_us,
+            theirs.median_us,
+            ratio,
+            goal or "",
+            "" if goal is None else ratio <= goal,
+        )
 
 
 def add_arguments(parser: Parser) -> None:
     """Rounds of checks."""
-    parser.add_argument("--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none"
+    )
 
 
-ABOUT = """Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch, in one run.
+ABOUT = """Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch,
+in one run.
 
 A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
 """
-FORMS = "kind,heads,head_size,batch,tokens,cache,window,median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
+FORMS = (
+    "kind,heads,head_size,batch,tokens,cache,window,"
+    "median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
+)
 MEASUREMENT = Measurement(ABOUT, FORMS, rows, add_arguments)

@@ -1,7 +1,8 @@
-"""Sections of a profile without attention: the layers of a network in sequence, its head and its embeddings.
+"""Sections of a profile without attention: the layers of a network in sequence, its head and its
+embeddings.
 
-The engine's network runs under load, the largest counts first and without a pause: at the clock that the power limit
-allows.
+The engine's network runs under load, the largest counts first and without a pause: at the clock
+that the power limit allows.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,17 +21,24 @@ from testbed.kernels.measure.bench_inputs import Calls, shard_shape
 from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
 from testbed.kernels.measure.timing import num_rotations, time_graph
 
-LEAST_LAYERS = 8  # so that copies of their input and of attention's output, one each, take no time of them
+LEAST_LAYERS = (
+    8  # so that copies of their input and of attention's output, one each, take no time of them
+)
 
 
 def shard_network(model: ModelSpec, num_gpus: int) -> Network:
-    """A few layers and the head of one GPU's shard, in torch, without RoPE; the layers are larger than the L2 cache."""
+    """A few layers and the head of one GPU's shard, in torch, without RoPE; the layers are larger
+    than the L2 cache.
+    """
     shape, bytes_of_layer = shard_shape(model, num_gpus), 2 * model.layer_params // num_gpus
     spec = replace(
-        model, num_layers=min(model.num_layers, max(LEAST_LAYERS, num_rotations(bytes_of_layer))),
-        num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, ffn_size=model.ffn_size // num_gpus,
+        model,
+        num_layers=min(model.num_layers, max(LEAST_LAYERS, num_rotations(bytes_of_layer))),
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        ffn_size=model.ffn_size // num_gpus,
         vocab_size=model.vocab_size // num_gpus,
-    )  # fmt: skip
+    )
     arch = Architecture(spec, "opt" if model.ffn_matrices == 2 else "llama")
     network = Network(arch, random_weights(arch, 0, "cuda", torch.float16), PlainMaths())
     network.turns = None
@@ -38,7 +46,9 @@ def shard_network(model: ModelSpec, num_gpus: int) -> Network:
 
 
 def without_attention(output: Tensor) -> Bind:
-    """The same output of attention in every layer; it is random, since constant bits would draw less power."""
+    """The same output of attention in every layer; it is random, since constant bits would draw
+    less power.
+    """
 
     def bind(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         out.copy_(output)
@@ -55,14 +65,22 @@ def all_layers(network: Network, x: Tensor, positions: Tensor, bind: Bind) -> Te
     return x
 
 
-def layer_points(network: Network, counts: Sequence[int], after: Callable[[], object] = int) -> list[Point]:
-    """Points of a layer without attention and cache write, by tokens; `after` is called after each."""
+def layer_points(
+    network: Network, counts: Sequence[int], after: Callable[[], object] = int
+) -> list[Point]:
+    """Points of a layer without attention and cache write, by tokens; `after` is called after
+    each.
+    """
     points, spec = [], network.arch.spec
     for count in sorted(counts, reverse=True):
         x = torch.randn(count, spec.hidden_size, dtype=torch.float16, device="cuda")
-        output = torch.randn(count, spec.num_heads, spec.head_size, dtype=torch.float16, device="cuda")
+        output = torch.randn(
+            count, spec.num_heads, spec.head_size, dtype=torch.float16, device="cuda"
+        )
         positions = torch.arange(count, device="cuda") % spec.max_len
-        whole = time_graph([partial(all_layers, network, x, positions, without_attention(output))], REPLAYS)
+        whole = time_graph(
+            [partial(all_layers, network, x, positions, without_attention(output))], REPLAYS
+        )
         after()
         points.append(point(count, timing=whole.per(spec.num_layers)))
     return sorted(points)

@@ -1,7 +1,8 @@
 """The sections of a cost profile, measured.
 
-A profile is measured on one GPU with the shapes of one shard. It contains every measured point; `testbed.cost.profile`
-computes costs from it. The fit is then tested on random ragged decode iterations outside the sweep.
+A profile is measured on one GPU with the shapes of one shard. It contains every measured point;
+`testbed.cost.profile` computes costs from it. The fit is then tested on random ragged decode
+iterations outside the sweep.
 """
 
 import tomllib
@@ -28,7 +29,12 @@ from testbed.kernels.launch.decode_plan import plan_decode
 from testbed.kernels.measure import sweeps
 from testbed.kernels.measure.all_reduce import all_reduce
 from testbed.kernels.measure.bench_inputs import DecodeInputs, Pools, shard_shape
-from testbed.kernels.measure.network_sections import all_layers, head_points, layer_points, shard_network
+from testbed.kernels.measure.network_sections import (
+    all_layers,
+    head_points,
+    layer_points,
+    shard_network,
+)
 from testbed.kernels.measure.sweeps import Point
 from testbed.kernels.measure.timing import file_name, fingerprint, time_graph, warm_up
 from testbed.kernels.verify.verify_attention import variants
@@ -62,11 +68,17 @@ def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     shapes = {size: shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES}
 
     def decodes(kernel: str, sizes: Iterable[int], spread: str = "ragged") -> list[Point]:
-        return [row for s in sizes for row in sweeps.decode_attention(pools, shapes[s], longest, spread, kernel)]
+        return [
+            row
+            for s in sizes
+            for row in sweeps.decode_attention(pools, shapes[s], longest, spread, kernel)
+        ]
 
     others = [size for size in sweeps.BLOCK_SIZES if size != 16]
     return {
-        "decode_attention": decodes("paged", [16]) + decodes("paged", [16], "equal") + decodes("paged", others),
+        "decode_attention": decodes("paged", [16])
+        + decodes("paged", [16], "equal")
+        + decodes("paged", others),
         "decode_attention_paper_kernel": decodes("paper", sweeps.BLOCK_SIZES),
         "contiguous_attention": decodes("contiguous", [16]),
         "prefill_attention": sweeps.prefill_attention(pools, shapes[16], longest),
@@ -90,7 +102,9 @@ def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     copies, swaps, shape = list[Point](), list[Point](), shard_shape(model, num_gpus)
     token_bytes = 2 * model.num_layers * shape.num_kv_heads * shape.head_size * 2
     tokens = min(1024, SWAP_BYTES // token_bytes // 256 * 256)
-    device = torch.randn(tokens * token_bytes, device="cuda", dtype=torch.float16)  # twice what is swapped
+    device = torch.randn(
+        tokens * token_bytes, device="cuda", dtype=torch.float16
+    )  # twice what is swapped
     pinned = torch.empty(tokens * token_bytes // 2, dtype=torch.float16, pin_memory=True)
     for size in sweeps.BLOCK_SIZES:
         block = (shape.num_kv_heads, size, shape.head_size)
@@ -101,7 +115,9 @@ def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     return {"block_copy": copies, "swap": swaps}
 
 
-def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None) -> dict[str, Any]:
+def whole_profile(
+    model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """The whole profile of one model's shard on this GPU, with its fit tested.
 
     reduced: an all_reduce section measured elsewhere, for a machine with only one GPU.
@@ -123,13 +139,20 @@ def whole_profile(model: ModelSpec, num_gpus: int, reduced: dict[str, Any] | Non
     for measured in (attention_points, move_points):
         sections |= described(measured(model, num_gpus))
         torch.cuda.empty_cache()
-    about = {"format": 1, "fingerprint": fingerprint(), "model": asdict(model), "num_gpus": num_gpus}
+    about = {
+        "format": 1,
+        "fingerprint": fingerprint(),
+        "model": asdict(model),
+        "num_gpus": num_gpus,
+    }
     profile: dict[str, Any] = {**about, "sections": sections}
     return {**profile, "fit": evaluate_fit(profile, network, Pools(POOL_BYTES), NUM_HOLDOUT)}
 
 
 def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[int]:
-    """Contexts of 1 to 256 sequences, mean 32 to 1536 tokens, log-normal spread; cut to num_slots in total."""
+    """Contexts of 1 to 256 sequences, mean 32 to 1536 tokens, log-normal spread; cut to num_slots
+    in total.
+    """
     num_seqs = round(float(np.exp(rng.uniform(0, np.log(256)))))
     mean = float(np.exp(rng.uniform(np.log(32), np.log(min(MAX_MEAN_CONTEXT, longest)))))
     mean = min(mean, num_slots / num_seqs)
@@ -138,9 +161,13 @@ def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[
 
 
 def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -> float:
-    """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output head."""
+    """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output
+    head.
+    """
     lens, shape, last = inputs.lens, inputs.shape, np.array(inputs.lens) - 1
-    ids = inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
+    ids = (
+        inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
+    )
     slots = torch.from_numpy(ids * shape.block_size + last % shape.block_size).cuda()
     x = torch.randn(len(lens), network.arch.spec.hidden_size, dtype=torch.float16, device="cuda")
     caches = list(zip(inputs.k_cache, inputs.v_cache, strict=True))
@@ -150,7 +177,9 @@ def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -
         def attend(i: int) -> None:
             layer = caches[i % len(caches)]
             write_cache(*layer, k, v, slots)
-            decode(out, q, *layer, *places, max_context_len=inputs.longest, workspace=inputs.workspace)
+            decode(
+                out, q, *layer, *places, max_context_len=inputs.longest, workspace=inputs.workspace
+            )
 
         return attend
 
@@ -159,17 +188,29 @@ def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -
     return layers.median_us / len(network.layers) * num_layers + head.median_us
 
 
-def evaluate_fit(profile: dict[str, Any], network: Network, pools: Pools, num_batches: int) -> dict[str, Any]:
-    """Relative errors of the profile's costs on `num_batches` random iterations, and the batches."""
+def evaluate_fit(
+    profile: dict[str, Any], network: Network, pools: Pools, num_batches: int
+) -> dict[str, Any]:
+    """Relative errors of the profile's costs on `num_batches` random iterations, and the
+    batches.
+    """
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
     cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
     rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []
     num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):
         lens = random_lens(rng, min(model.max_len, 16_384), num_slots)
-        measured = measure_iteration(network, model.num_layers, DecodeInputs(pools, shape, lens, seed))
+        measured = measure_iteration(
+            network, model.num_layers, DecodeInputs(pools, shape, lens, seed)
+        )
         predicted = cost.iteration(Work(len(lens), sum(lens), max(lens))) / 1e6
         rows.append([len(lens), sum(lens), max(lens), round(measured, 1), round(predicted, 1)])
     errors = np.array([abs(predicted / measured - 1) for *_, measured, predicted in rows])
     median, p95 = (round(float(np.percentile(errors, percent)), 5) for percent in (50, 95))
-    return {"axes": FIT, "num_batches": len(rows), "median_error": median, "p95_error": p95, "points": rows}
+    return {
+        "axes": FIT,
+        "num_batches": len(rows),
+        "median_error": median,
+        "p95_error": p95,
+        "points": rows,
+    }

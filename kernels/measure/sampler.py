@@ -1,10 +1,12 @@
-"""Host time of the 2023 system's sampler, which samples one sequence group after the other and waits for each token.
+"""Host time of the 2023 system's sampler, which samples one sequence group after the other and
+waits for each token.
 
-`testbed measure sampler` times its loop over the groups of a decode step, in the order of torch operations of vLLM
-0.1: a group takes its rows; random sampling draws a token for each sequence, beam search adds the scores so far and
-takes the best of all candidates; the log probability of each token is fetched by itself. What the step computes for all
-groups together (softmax, logarithm) is a kernel's time and left out. Prints microseconds of the loop by kind of
-sampling and number of groups.
+`testbed measure sampler` times its loop over the groups of a decode step, in the order of torch
+operations of vLLM 0.1: a group takes its rows; random sampling draws a token for each sequence,
+beam search adds the scores so far and takes the best of all candidates; the log probability of each
+token is fetched by itself. What the step computes for all groups together (softmax, logarithm) is a
+kernel's time and left out. Prints microseconds of the loop by kind of sampling and number of
+groups.
 """
 
 import time
@@ -29,11 +31,18 @@ class Kind(NamedTuple):
     width: int
 
 
-KINDS = (Kind("parallel", 1), *(Kind(name, width) for name in ("parallel", "beam") for width in (2, 4, 6)))
+KINDS = (
+    Kind("parallel", 1),
+    *(Kind(name, width) for name in ("parallel", "beam") for width in (2, 4, 6)),
+)
 
 
-def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Tensor) -> list[tuple[int, int, float]]:
-    """Parent, token and log probability of every sequence; both tensors are [num_groups * width, vocabulary]."""
+def sample(
+    kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Tensor
+) -> list[tuple[int, int, float]]:
+    """Parent, token and log probability of every sequence; both tensors are [num_groups * width,
+    vocabulary].
+    """
     found = []
     for first in range(0, num_groups * kind.width, kind.width):
         rows = slice(first, first + kind.width)
@@ -51,8 +60,12 @@ def sample(kind: Kind, num_groups: int, probs: torch.Tensor, logprobs: torch.Ten
 
 
 def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], list[int]]:
-    """The best candidates of a group: a surviving sequence keeps its first one, the others take the rest."""
-    total = logprob + torch.tensor(scores, dtype=torch.float, device=logprob.device).unsqueeze(dim=1)
+    """The best candidates of a group: a surviving sequence keeps its first one, the others take the
+    rest.
+    """
+    total = logprob + torch.tensor(scores, dtype=torch.float, device=logprob.device).unsqueeze(
+        dim=1
+    )
     _, candidates = torch.topk(total.flatten(), len(scores))
     kept: dict[int, tuple[int, int]] = {}
     left = []
@@ -67,7 +80,9 @@ def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], 
 
 
 def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
-    """A row for each kind of sampling and number of groups; all cases take turns, for a host changes its clock."""
+    """A row for each kind of sampling and number of groups; all cases take turns, for a host
+    changes its clock.
+    """
     cases = []
     for kind, num_groups in product(KINDS, NUM_GROUPS):
         logits = torch.randn(num_groups * kind.width, VOCAB_SIZE, device="cuda")

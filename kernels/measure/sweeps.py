@@ -1,4 +1,6 @@
-"""The sweeps of `calibrate`, one function per section of a profile. Every point ends in median, low, high (us)."""
+"""The sweeps of `calibrate`, one function per section of a profile. Every point ends in median,
+low, high (us).
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +18,42 @@ from testbed.kernels.measure.timing import Timing, time_graph, time_stream
 from testbed.kernels.verify.reference import Shape
 
 Point = list[float | int | str]
-TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896,
-          1024, 1280, 1536, 1792, 2048, 2560, 3072, 4096)  # fmt: skip
-# Every token count of a decode batch, because the library's choice of matrix kernel changes times by up to 25%.
+TOKENS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    24,
+    32,
+    48,
+    64,
+    80,
+    96,
+    112,
+    128,
+    160,
+    192,
+    224,
+    256,
+    320,
+    384,
+    448,
+    512,
+    640,
+    768,
+    896,
+    1024,
+    1280,
+    1536,
+    1792,
+    2048,
+    2560,
+    3072,
+    4096,
+)
+# Every token count of a decode batch, because the library's choice of matrix kernel changes times
+# by up to 25%.
 LINEAR_TOKENS = sorted({*TOKENS, *range(1, 258), *range(288, 513, 32)})
 HEAD_ROWS = [count for count in TOKENS if count <= 512]
 NUM_SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
@@ -38,7 +73,9 @@ def point(*key: float | int | str, timing: Timing) -> Point:
 
 
 def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
-    """Log-normal quantiles (sigma 0.8, near the spread of ShareGPT contexts in flight) with that mean, shuffled."""
+    """Log-normal quantiles (sigma 0.8, near the spread of ShareGPT contexts in flight) with that
+    mean, shuffled.
+    """
     rng = np.random.default_rng(num_seqs * 100_003 + mean)
     quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / num_seqs) for i in range(num_seqs)])
     shape, scale = np.exp(0.8 * quantiles), float(mean)
@@ -48,35 +85,58 @@ def ragged_lens(num_seqs: int, mean: int, longest: int) -> list[int]:
     return [int(x) for x in rng.permutation(lens)]
 
 
-def swept(counts: Sequence[int], calls: Callable[[int], Calls], *key: float | int | str) -> list[Point]:
-    """A point for each count, whose calls are timed as a graph, after the values that all points begin with.
+def swept(
+    counts: Sequence[int], calls: Callable[[int], Calls], *key: float | int | str
+) -> list[Point]:
+    """A point for each count, whose calls are timed as a graph, after the values that all points
+    begin with.
 
-    Largest first: the clocks settle some 100 ms after a change of load, which changes small counts by up to 10%.
+    Largest first: the clocks settle some 100 ms after a change of load, which changes small counts
+    by up to 10%.
     """
-    return sorted(point(*key, n, timing=time_graph(calls(n), REPLAYS)) for n in sorted(counts, reverse=True))
+    return sorted(
+        point(*key, n, timing=time_graph(calls(n), REPLAYS)) for n in sorted(counts, reverse=True)
+    )
 
 
 def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[tuple[int, int]]:
     """Numbers of sequences and mean contexts that fit the pool."""
     seqs = (*NUM_SEQS[::3], 256) if coarse else NUM_SEQS
-    means = [m for m in CONTEXTS if m <= max_len and not (coarse and m in (384, 768, 1536, 4096, 16384))]
+    means = [
+        m for m in CONTEXTS if m <= max_len and not (coarse and m in (384, 768, 1536, 4096, 16384))
+    ]
     capacity = pools.blocks(shape) * shape.block_size // 2
-    return [(n, m) for n in seqs for m in means if n * (m + shape.block_size) <= capacity and n * m <= 1 << 19]
+    return [
+        (n, m)
+        for n in seqs
+        for m in means
+        if n * (m + shape.block_size) <= capacity and n * m <= 1 << 19
+    ]
 
 
-def decode_attention(pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str) -> list[Point]:
+def decode_attention(
+    pools: Pools, shape: Shape, max_len: int, spread: str, kernel: str
+) -> list[Point]:
     """One layer's decode attention: block size, spread, sequences, mean context."""
     points = []
-    for n, mean in decode_grid(pools, shape, max_len, coarse=(shape.block_size, kernel) != (16, "paged")):
+    for n, mean in decode_grid(
+        pools, shape, max_len, coarse=(shape.block_size, kernel) != (16, "paged")
+    ):
         lens = ragged_lens(n, mean, max_len) if spread == "ragged" else [mean] * n
         inputs = DecodeInputs(pools, shape, lens)
-        calls = {"paged": inputs.paged, "paper": inputs.paper, "contiguous": inputs.contiguous}[kernel]()
-        points.append(point(shape.block_size, spread, n, sum(lens), timing=time_graph(calls, REPLAYS)))
+        calls = {"paged": inputs.paged, "paper": inputs.paper, "contiguous": inputs.contiguous}[
+            kernel
+        ]()
+        points.append(
+            point(shape.block_size, spread, n, sum(lens), timing=time_graph(calls, REPLAYS))
+        )
     return points
 
 
 def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
-    """One layer's prefill attention: sequences (one, and enough to fill the GPU), new and past tokens each."""
+    """One layer's prefill attention: sequences (one, and enough to fill the GPU), new and past
+    tokens each.
+    """
     points = []
     for new in NEW_TOKENS:
         for past in PAST_TOKENS:
@@ -85,14 +145,18 @@ def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
             many = int(min(64, max(2, 8192 // new)))
             for count in (1, many):
                 inputs = PrefillInputs(pools, shape, [new] * count, [past] * count)
-                points.append(point(count, new, past, timing=time_graph(inputs.paged(), REPLAYS, 800.0)))
+                points.append(
+                    point(count, new, past, timing=time_graph(inputs.paged(), REPLAYS, 800.0))
+                )
     return points
 
 
 def mixed_attention(prompts: Pools, decodes: Pools, shape: Shape, max_len: int) -> list[Point]:
-    """One layer: a prompt's chunk after its past, with decodes of ragged lengths; num_seqs 0 is the prompt alone.
+    """One layer: a prompt's chunk after its past, with decodes of ragged lengths; num_seqs 0 is the
+    prompt alone.
 
-    Prompts and decodes have separate pools, so that neither finds the other's K and V in the L2 cache.
+    Prompts and decodes have separate pools, so that neither finds the other's K and V in the L2
+    cache.
     """
     points = []
     for new, past in product(MIXED_NEW, MIXED_PAST):
@@ -127,7 +191,9 @@ def cache_write(pools: Pools, shape: Shape) -> list[Point]:
     def calls(count: int) -> Calls:
         size = (8, 2, count, shape.num_kv_heads, shape.head_size)
         new = torch.randn(size, dtype=shape.dtype, device="cuda")
-        slots = torch.from_numpy(np.stack([rng.permutation(num_slots)[:count] for _ in range(8)])).cuda()
+        slots = torch.from_numpy(
+            np.stack([rng.permutation(num_slots)[:count] for _ in range(8)])
+        ).cuda()
         return [partial(write_cache, k_cache[0], v_cache[0], *new[i], slots[i]) for i in range(8)]
 
     return swept(TOKENS, calls)
@@ -138,7 +204,9 @@ def block_copy(pool: torch.Tensor) -> list[Point]:
     rng, num_blocks = np.random.default_rng(0), pool.shape[1]
 
     def calls(count: int) -> Calls:
-        ids = torch.from_numpy(rng.permutation(num_blocks)[: 2 * count].reshape(-1, 2).astype(np.int32)).cuda()
+        ids = torch.from_numpy(
+            rng.permutation(num_blocks)[: 2 * count].reshape(-1, 2).astype(np.int32)
+        ).cuda()
         return [partial(copy_blocks, pool, ids)]
 
     return swept([n for n in (1, 2, 4, 8, 16, 32, 64) if 2 * n <= num_blocks], calls, pool.shape[3])
@@ -149,11 +217,15 @@ def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[
     points, rng = [], np.random.default_rng(0)
     block = pool[:, 0].numel() * 2
     staging = torch.empty(
-        (max(1, min(host.shape[0], (256 << 20) // block)), *host.shape[1:]), dtype=pool.dtype, device="cuda"
+        (max(1, min(host.shape[0], (256 << 20) // block)), *host.shape[1:]),
+        dtype=pool.dtype,
+        device="cuda",
     )
     for count in counts:
         ids = rng.permutation(pool.shape[1])[:count]
-        pairs = list(zip(ids.tolist(), rng.permutation(host.shape[0])[:count].tolist(), strict=True))
+        pairs = list(
+            zip(ids.tolist(), rng.permutation(host.shape[0])[:count].tolist(), strict=True)
+        )
         device_ids = torch.from_numpy(ids.astype(np.int32)).cuda()
         for direction, out in (("out", True), ("in", False)):
             run: dict[str, Callable[[], Any]] = {
@@ -161,14 +233,21 @@ def swap(pool: torch.Tensor, host: torch.Tensor, counts: Sequence[int]) -> list[
                 "fused": partial(swap_fused, pool, host, device_ids, pairs, staging, out),
             }
             for method, call in run.items():
-                points.append(point(method, direction, pool.shape[3], count, timing=time_stream(call, 3)))
+                points.append(
+                    point(method, direction, pool.shape[3], count, timing=time_stream(call, 3))
+                )
     return points
 
 
 def overheads() -> list[Point]:
-    """A kernel inside a graph, a launch from the host, and a graph iteration with transfers of inputs and outputs."""
+    """A kernel inside a graph, a launch from the host, and a graph iteration with transfers of
+    inputs and outputs.
+    """
     x = torch.zeros(32, device="cuda")
-    tokens, host = torch.zeros(256, dtype=torch.int64, device="cuda"), torch.zeros(256, dtype=torch.int64).pin_memory()
+    tokens, host = (
+        torch.zeros(256, dtype=torch.int64, device="cuda"),
+        torch.zeros(256, dtype=torch.int64).pin_memory(),
+    )
     graph = torch.cuda.CUDAGraph()
     x.add_(1)
     with torch.cuda.graph(graph):

@@ -1,6 +1,8 @@
-"""Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median with spread.
+"""Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median
+with spread.
 
-And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables and profiles record.
+And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables
+and profiles record.
 """
 
 import datetime
@@ -46,7 +48,9 @@ def num_rotations(bytes_per_call: int) -> int:
 
 
 def warm_up(seconds: float = 1.0) -> None:
-    """Load the GPU until its clocks have settled; a first measurement after idling is up to 10% too high."""
+    """Load the GPU until its clocks have settled; a first measurement after idling is up to 10% too
+    high.
+    """
     x = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -55,10 +59,13 @@ def warm_up(seconds: float = 1.0) -> None:
         torch.cuda.synchronize()
 
 
-def time_graph(calls: Sequence[Callable[[], object]], replays: int = 11, min_us: float = 1500.0) -> Timing:
+def time_graph(
+    calls: Sequence[Callable[[], object]], replays: int = 11, min_us: float = 1500.0
+) -> Timing:
     """Time calls that run in sequence, each with separate inputs, all captured in one graph.
 
-    The sequence is repeated until a replay takes about min_us, so that event resolution does not matter.
+    The sequence is repeated until a replay takes about min_us, so that event resolution does not
+    matter.
     """
     graph = capture(calls, 1)
     elapsed = np.median([_elapsed_us(graph.replay) for _ in range(3)])
@@ -76,10 +83,13 @@ def time_stream(call: Callable[[], object], repeats: int = 5) -> Timing:
     return Timing.of([_elapsed_us(call) for _ in range(repeats)])
 
 
-def capture(calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None) -> torch.cuda.CUDAGraph:
+def capture(
+    calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None
+) -> torch.cuda.CUDAGraph:
     """A graph of the calls, so many times, in `memory` that it shares with others, if any.
 
-    No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would invalidate it.
+    No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would
+    invalidate it.
     """
     stream, graph, collects = torch.cuda.Stream(), torch.cuda.CUDAGraph(), gc.isenabled()
     stream.wait_stream(torch.cuda.current_stream())
@@ -161,4 +171,8 @@ def print_rows(name: str, measurement: Measurement, argv: list[str]) -> None:
     print(f"# testbed measure {name}, {in_words(fingerprint())}")
     print(measurement.columns)
     for row in rows:
-        print(*(round(cell, 3) if isinstance(cell, float) else cell for cell in row), sep=",", flush=True)
+        print(
+            *(round(cell, 3) if isinstance(cell, float) else cell for cell in row),
+            sep=",",
+            flush=True,
+        )

@@ -1,11 +1,14 @@
-"""Time of a transfer by number of extents, their bytes and the block size: GPU and host, or two GPUs of one host.
+"""Time of a transfer by number of extents, their bytes and the block size: GPU and host, or two
+GPUs of one host.
 
-`testbed measure transfers --out FILE` moves extents between random places: out to pinned host memory, in from it, or to
-a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies), or one cudaMemcpyBatchAsync for all (batch;
-needs CUDA 13). With gather a kernel collects the blocks of all extents in a staging buffer, from which each extent is
-one copy (in: the inverse). Host time of the calls is included. Each transfer is compared with its source, then timed
-alone and while decode attention of Llama-3-8B's shape runs, whose slowdown is the last column. A run reads FILE with
-`server.gpu.transfers=FILE`. If FILE exists, it keeps the ways and methods that are not measured now.
+`testbed measure transfers --out FILE` moves extents between random places: out to pinned host
+memory, in from it, or to a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies),
+or one cudaMemcpyBatchAsync for all (batch; needs CUDA 13). With gather a kernel collects the blocks
+of all extents in a staging buffer, from which each extent is one copy (in: the inverse). Host time
+of the calls is included. Each transfer is compared with its source, then timed alone and while
+decode attention of Llama-3-8B's shape runs, whose slowdown is the last column. A run reads FILE
+with `server.gpu.transfers=FILE`. If FILE exists, it keeps the ways and methods that are not
+measured now.
 """
 
 import ctypes
@@ -34,7 +37,11 @@ from testbed.kernels.verify.reference import Shape
 KIB, MIB = 1 << 10, 1 << 20
 EXTENT_BYTES = (*(KIB << e for e in (1, 3, 4, 5, 6, 7, 8, 9, 10)), *(MIB << e for e in (2, 4, 6)))
 NUM_EXTENTS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
-BLOCK_BYTES = (2 * KIB, 32 * KIB, 512 * KIB)  # of a block's K in one layer: 1, 16 and 256 tokens of Llama-3-8B
+BLOCK_BYTES = (
+    2 * KIB,
+    32 * KIB,
+    512 * KIB,
+)  # of a block's K in one layer: 1, 16 and 256 tokens of Llama-3-8B
 MAX_BYTES, SPACE = 512 * MIB, 1024 * MIB
 WINDOW_US, DECODES_PER_GRAPH, REPEATS = 3000.0, 10, 3
 COLUMNS = ("median_us", "low_us", "high_us", "during_decode_us", "decode_slowdown")
@@ -44,7 +51,9 @@ Step = Callable[[int], object]  # on a stream
 
 
 class Case(NamedTuple):
-    """One point: method (copies, batch, gather), way (out, in, peer); block_bytes is 0 where an extent is one block."""
+    """One point: method (copies, batch, gather), way (out, in, peer); block_bytes is 0 where an
+    extent is one block.
+    """
 
     method: str
     way: str
@@ -55,15 +64,21 @@ class Case(NamedTuple):
 
 def cases(way: str) -> Iterator[Case]:
     """Every point of a way whose bytes fit."""
-    sizes = [(count, size) for size in EXTENT_BYTES for count in NUM_EXTENTS if count * size <= MAX_BYTES]
+    sizes = [
+        (count, size) for size in EXTENT_BYTES for count in NUM_EXTENTS if count * size <= MAX_BYTES
+    ]
     for method in ("copies", "batch"):
         yield from (Case(method, way, count, size, 0) for count, size in sizes)
     for block in BLOCK_BYTES:
-        yield from (Case("gather", way, count, size, block) for count, size in sizes if size >= block)
+        yield from (
+            Case("gather", way, count, size, block) for count, size in sizes if size >= block
+        )
 
 
 class Memory:
-    """Random bytes on this GPU (near) and on the other side of the link (far), and the staging buffer."""
+    """Random bytes on this GPU (near) and on the other side of the link (far), and the staging
+    buffer.
+    """
 
     def __init__(self, way: str) -> None:
         words = torch.randint(-(1 << 15), 1 << 15, (SPACE // 2,), dtype=torch.int16, device="cuda")
@@ -77,20 +92,28 @@ class Memory:
 
 
 class Transfer:
-    """One case's transfer between random cells: `call` issues it on the current stream, `is_right` compares bytes."""
+    """One case's transfer between random cells: `call` issues it on the current stream, `is_right`
+    compares bytes.
+    """
 
     def __init__(self, case: Case, memory: Memory) -> None:
         self.case, self.memory = case, memory
         rng = np.random.default_rng(case.num_extents * 31 + case.extent_bytes + case.block_bytes)
         self.block = case.block_bytes or case.extent_bytes
-        self.blocks = rng.permutation(SPACE // self.block)[: case.num_extents * case.extent_bytes // self.block]
+        self.blocks = rng.permutation(SPACE // self.block)[
+            : case.num_extents * case.extent_bytes // self.block
+        ]
         self.extents = rng.permutation(SPACE // case.extent_bytes)[: case.num_extents]
         gathers, is_in = case.method == "gather", case.way == "in"
-        cells = np.arange(case.num_extents) * case.extent_bytes if gathers else self.blocks * self.block
+        cells = (
+            np.arange(case.num_extents) * case.extent_bytes if gathers else self.blocks * self.block
+        )
         near = (cells + (memory.staging if gathers else memory.near).data_ptr()).tolist()
         far = (self.extents * case.extent_bytes + memory.far.data_ptr()).tolist()
         pairs = list(zip(near, far, strict=True) if is_in else zip(far, near, strict=True))
-        one_by_one = partial(issue, [(target, source, case.extent_bytes) for target, source in pairs])
+        one_by_one = partial(
+            issue, [(target, source, case.extent_bytes) for target, source in pairs]
+        )
         copy = batch_of(pairs, case.extent_bytes) if case.method == "batch" else one_by_one
         self.ids = torch.from_numpy(self.blocks.astype(np.int32)).cuda()
         staged = list(self._staged()) if gathers else []
@@ -104,7 +127,10 @@ class Transfer:
 
     def _staged(self) -> Iterator[Launch]:
         shape = (1, self.block // 256, 128)
-        pool, staging = self.memory.near.view(1, -1, *shape), self.memory.staging.view(-1, 1, *shape)
+        pool, staging = (
+            self.memory.near.view(1, -1, *shape),
+            self.memory.staging.view(-1, 1, *shape),
+        )
         for first in range(0, len(self.ids), MAX_GRID):
             ids = self.ids[first : first + MAX_GRID]
             yield bind_stage_blocks(pool, staging[first:], ids, self.case.way != "in")
@@ -114,7 +140,9 @@ class Transfer:
         per_extent, cell = self.case.extent_bytes // self.block, self.block // 2
         for at in {0, len(self.extents) // 2, len(self.extents) - 1}:
             blocks = self.blocks[at * per_extent : (at + 1) * per_extent]
-            near = torch.cat([self.memory.near[b * cell : (b + 1) * cell] for b in blocks[:64].tolist()])
+            near = torch.cat(
+                [self.memory.near[b * cell : (b + 1) * cell] for b in blocks[:64].tolist()]
+            )
             first = int(self.extents[at]) * self.case.extent_bytes // 2
             far = self.memory.far[first : first + len(near)]
             if not torch.equal(near.cpu().view(torch.int16), far.cpu().view(torch.int16)):
@@ -126,7 +154,10 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Step:
     """One cudaMemcpyBatchAsync for all (target, source)."""
     targets, sources = np.array(pairs, np.uint64).T.copy()
     sizes = np.full(len(pairs), num_bytes, np.uint64)
-    in_stream_order, first = (ctypes.c_int * 6)(1), ctypes.c_size_t(0)  # cudaMemcpyAttributes: order, two hints, flags
+    in_stream_order, first = (
+        (ctypes.c_int * 6)(1),
+        ctypes.c_size_t(0),
+    )  # cudaMemcpyAttributes: order, two hints, flags
     copy = ctypes.CDLL("libcudart.so.13").cudaMemcpyBatchAsync
     arrays = [ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)]
     kept = targets, sources, sizes
@@ -141,7 +172,9 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Step:
 
 
 class DecodeLoad:
-    """Decode attention of 32 sequences of 1,024 tokens, replayed as a graph on a stream of its own."""
+    """Decode attention of 32 sequences of 1,024 tokens, replayed as a graph on a stream of its
+    own.
+    """
 
     def __init__(self) -> None:
         calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
@@ -150,7 +183,9 @@ class DecodeLoad:
         self.alone_us = float(np.median(np.diff(ends)))
 
     def during(self, call: Call, alone_us: float, stream: torch.cuda.Stream) -> tuple[float, float]:
-        """Microseconds of a transfer while decodes run, and how many times as long a decode takes meanwhile."""
+        """Microseconds of a transfer while decodes run, and how many times as long a decode takes
+        meanwhile.
+        """
         times = max(1, round(WINDOW_US / alone_us))
         for margin in (2.5, 6.0, 15.0):  # transfers take longer than alone
             begin, end, *ends = self._times_us(
@@ -161,7 +196,9 @@ class DecodeLoad:
                 return (end - begin) / times, float(np.median(inside)) / self.alone_us
         raise InputError("the decodes ended before the transfers; nothing was kept")
 
-    def _times_us(self, call: Call, times: int, replays: int, stream: torch.cuda.Stream) -> list[float]:
+    def _times_us(
+        self, call: Call, times: int, replays: int, stream: torch.cuda.Stream
+    ) -> list[float]:
         begin, end, *marks = (torch.cuda.Event(enable_timing=True) for _ in range(replays + 3))
         torch.cuda.synchronize()
         marks[0].record()
@@ -196,11 +233,24 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
     if before.is_file():
         old = json.loads(before.read_text(encoding="utf-8"))
         if old["fingerprint"]["device"] != about["device"]:
-            raise InputError(f"--out {before}: was measured on {old['fingerprint']['device']} (choose another file)")
+            raise InputError(
+                f"--out {before}: was measured on {old['fingerprint']['device']} (choose another "
+                f"file)"
+            )
         measured = {tuple(row[:2]) for row in points}
-        others = [row for row in old["sections"][SECTION]["points"] if tuple(row[:2]) not in measured]
-    section = {"covers": "one GPU's link, host part included", "axes": AXES, "columns": list(COLUMNS)}
-    return {"format": 1, "fingerprint": about, "sections": {SECTION: {**section, "points": others + points}}}
+        others = [
+            row for row in old["sections"][SECTION]["points"] if tuple(row[:2]) not in measured
+        ]
+    section = {
+        "covers": "one GPU's link, host part included",
+        "axes": AXES,
+        "columns": list(COLUMNS),
+    }
+    return {
+        "format": 1,
+        "fingerprint": about,
+        "sections": {SECTION: {**section, "points": others + points}},
+    }
 
 
 def rows(options: Namespace) -> Iterator[Point]:
@@ -221,8 +271,12 @@ def rows(options: Namespace) -> Iterator[Point]:
 def add_arguments(parser: Parser) -> None:
     """--ways, --methods and --out."""
     ways, methods = ("out", "in", "peer"), ("copies", "batch", "gather")
-    parser.add_argument("--ways", nargs="+", choices=ways, default=["out", "in"], help="default: out in")
-    parser.add_argument("--methods", nargs="+", choices=methods, default=list(methods), help="default: all")
+    parser.add_argument(
+        "--ways", nargs="+", choices=ways, default=["out", "in"], help="default: out in"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=methods, default=list(methods), help="default: all"
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
 
 

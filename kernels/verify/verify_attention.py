@@ -1,8 +1,10 @@
-"""Checks every kernel against its float64 reference on random ragged batches; timings require that it passes.
+"""Checks every kernel against its float64 reference on random ragged batches; timings require that
+it passes.
 
-Tolerances: an output has 11 (fp16) or 8 (bf16) significant bits and weights are rounded to the same type before the
-tensor cores, so errors near 2^-11 and 2^-8 of the largest value are expected; 2e-3 and 1e-2 leave about a factor 4
-and 2.5. Caches of e4m3 are compared with the values that they contain, so that the same tolerances hold.
+Tolerances: an output has 11 (fp16) or 8 (bf16) significant bits and weights are rounded to the same
+type before the tensor cores, so errors near 2^-11 and 2^-8 of the largest value are expected; 2e-3
+and 1e-2 leave about a factor 4 and 2.5. Caches of e4m3 are compared with the values that they
+contain, so that the same tolerances hold.
 """
 
 from collections import defaultdict
@@ -14,7 +16,14 @@ from itertools import product
 import numpy as np
 import torch
 
-from testbed.kernels.launch.attention import ENDLESS, FP8_SIZES, HEAD_SIZES, Shapes, decode, paper_decode
+from testbed.kernels.launch.attention import (
+    ENDLESS,
+    FP8_SIZES,
+    HEAD_SIZES,
+    Shapes,
+    decode,
+    paper_decode,
+)
 from testbed.kernels.launch.compile import precompile
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, DecodePlan
 from testbed.kernels.launch.prefill_attention import BLOCK_SIZES as BLOCK_SIZES_OF_TMA
@@ -40,8 +49,12 @@ class Case:
 
     @property
     def forms(self) -> list[Form]:
-        """The plain cache, and one other form, which alternates with the seed; windows are log-uniform."""
-        window = int(np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096)))))
+        """The plain cache, and one other form, which alternates with the seed; windows are
+        log-uniform.
+        """
+        window = int(
+            np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096))))
+        )
         other = [Form(True), Form(False, window), Form(True, window)][self.seed % 3]
         return [PLAIN, other if self.shape.head_size in FP8_SIZES else Form(False, window)]
 
@@ -69,7 +82,9 @@ def cases(rounds: int) -> Iterator[Case]:
         yield Case(Shape(heads, kv_heads, head_size, block_size, dtype), number, plan)
 
 
-def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[str, dict[str, int]]]:
+def variants(
+    shape: Shape, plan: DecodePlan, form: Form = PLAIN
+) -> list[tuple[str, dict[str, int]]]:
     """All attention kernels of a shape and form, for parallel compilation."""
     heads, found = (shape.num_heads, shape.num_kv_heads, shape.head_size), []
     for size in (shape.block_size, ENDLESS):
@@ -83,7 +98,10 @@ def variants(shape: Shape, plan: DecodePlan, form: Form = PLAIN) -> list[tuple[s
                 found.append(("prefill.cu", here))
         if size != ENDLESS and in_paper_layout(shape, form):
             found.append(
-                ("paper_decode.cu", {name: here[name] for name in ("HEAD_SIZE", "GROUP", "BLOCK_SIZE", "BF16")})
+                (
+                    "paper_decode.cu",
+                    {name: here[name] for name in ("HEAD_SIZE", "GROUP", "BLOCK_SIZE", "BF16")},
+                )
             )
     return found
 
@@ -95,7 +113,12 @@ def in_paper_layout(shape: Shape, form: Form) -> bool:
 
 def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
     """1 to 6 context lengths, log-uniform in 1..longest, sometimes the longest or 0."""
-    lens = np.exp(rng.uniform(0, np.log(longest + 1), int(rng.integers(1, 7)))).astype(int).clip(1, longest).tolist()
+    lens = (
+        np.exp(rng.uniform(0, np.log(longest + 1), int(rng.integers(1, 7))))
+        .astype(int)
+        .clip(1, longest)
+        .tolist()
+    )
     if rng.random() < 0.2:
         lens[0] = longest
     return [*lens, 0] if rng.random() < 0.1 else lens
@@ -103,14 +126,21 @@ def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
 
 def check_forms(case: Case) -> dict[str, float]:
     """Errors of all attention kernels on the case's batches."""
-    return {name: error for form in case.forms for run in (check_decode, check_prefill)
-            for name, error in run(case, form).items()}  # fmt: skip
+    return {
+        name: error
+        for form in case.forms
+        for run in (check_decode, check_prefill)
+        for name, error in run(case, form).items()
+    }
 
 
 def layouts(batch: Batch, form: Form, news: Sequence[int]) -> dict[str, tuple[torch.Tensor, ...]]:
     """K cache, V cache and places of a batch in blocks and in extents."""
     read = batch.without_unread(form.window, news)
-    return {"paged": (read.k_cache, read.v_cache, read.block_tables), "contiguous": to_extents(batch)}
+    return {
+        "paged": (read.k_cache, read.v_cache, read.block_tables),
+        "contiguous": to_extents(batch),
+    }
 
 
 def check_decode(case: Case, form: Form) -> dict[str, float]:
@@ -120,14 +150,22 @@ def check_decode(case: Case, form: Form) -> dict[str, float]:
     batch = random_batch(rng, s, lens)
     batch = batch.quantized(rng) if form.fp8 else batch
     ones = [1] * len(lens)
-    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, ones, lens, form.window)
-    options = {"max_context_len": max(lens), "plan": plan, "kv_scales": batch.kv_scales, "window": form.window}
+    want = reference.paged_prefill(
+        batch.q, *batch.values, batch.block_tables, ones, lens, form.window
+    )
+    options = {
+        "max_context_len": max(lens),
+        "plan": plan,
+        "kv_scales": batch.kv_scales,
+        "window": form.window,
+    }
 
     def run(caches: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
         decode(out, batch.q, *caches, batch.context_lens, **options)
 
     runs: dict[str, Run] = {
-        f"{name}_decode{form}": partial(run, caches) for name, caches in layouts(batch, form, ones).items()
+        f"{name}_decode{form}": partial(run, caches)
+        for name, caches in layouts(batch, form, ones).items()
     }
     if in_paper_layout(s, form):
         caches = reference.paper_layout(batch.k_cache, batch.v_cache)
@@ -141,26 +179,49 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
     """Errors of the prefill kernels with random cached prefixes, some new prompts without any."""
     rng, s = np.random.default_rng(case.seed + 1_000_000), case.shape
     lens = [max(1, length) for length in random_lens(rng, min(case.longest, 4096))]
-    news = [int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700) for length in lens]
+    news = [
+        int(rng.integers(1, min(length, 400) + 1)) if rng.random() < 0.6 else min(length, 700)
+        for length in lens
+    ]
     batch = random_batch(rng, s, lens, num_queries=sum(news))
     batch = batch.quantized(rng) if form.fp8 else batch
     starts = torch.from_numpy(np.cumsum([0, *news]).astype(np.int32)).cuda()
-    want = reference.paged_prefill(batch.q, *batch.values, batch.block_tables, news, lens, form.window)
+    want = reference.paged_prefill(
+        batch.q, *batch.values, batch.block_tables, news, lens, form.window
+    )
 
     def run(caches: tuple[torch.Tensor, ...], kind: str, pack: bool, out: torch.Tensor) -> None:
         options = {"max_query_len": max(news), "kind": kind, "pack": pack}
-        prefill(out, batch.q, *caches, starts, batch.context_lens, **options, kv_scales=batch.kv_scales,
-                window=form.window)  # fmt: skip
+        prefill(
+            out,
+            batch.q,
+            *caches,
+            starts,
+            batch.context_lens,
+            **options,
+            kv_scales=batch.kv_scales,
+            window=form.window,
+        )
 
-    return errors(batch.q, want, {
-        f"{name}_prefill ({which}){form}": partial(run, caches, *kind)
-        for name, caches in layouts(batch, form, news).items()
-        for which, kind in prefill_kinds(s.head_size, s.block_size if name == "paged" else ENDLESS, form).items()
-    })  # fmt: skip
+    return errors(
+        batch.q,
+        want,
+        {
+            f"{name}_prefill ({which}){form}": partial(run, caches, *kind)
+            for name, caches in layouts(batch, form, news).items()
+            for which, kind in prefill_kinds(
+                s.head_size, s.block_size if name == "paged" else ENDLESS, form
+            ).items()
+        },
+    )
 
 
-def prefill_kinds(head_size: int, block_size: int, form: Form = PLAIN) -> dict[str, tuple[str, bool]]:
-    """The prefill kernels that run here on blocks of this size, or on extents: kind, and whether it packs heads."""
+def prefill_kinds(
+    head_size: int, block_size: int, form: Form = PLAIN
+) -> dict[str, tuple[str, bool]]:
+    """The prefill kernels that run here on blocks of this size, or on extents: kind, and whether it
+    packs heads.
+    """
     found = {"mma": ("mma", False)}
     if has_wgmma(head_size) and not form.fp8 and block_size in (*BLOCK_SIZES_OF_TMA, ENDLESS):
         found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
@@ -181,10 +242,14 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
 
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
-    """Run all checks, report the worst error of each kernel and type; returns whether all are within tolerance."""
+    """Run all checks, report the worst error of each kernel and type; returns whether all are
+    within tolerance.
+    """
     all_cases = list(cases(rounds))
     forms = [(case, form) for case in all_cases for form in case.forms]
-    precompile([variant for case, form in forms for variant in variants(case.shape, case.plan, form)])
+    precompile(
+        [variant for case, form in forms for variant in variants(case.shape, case.plan, form)]
+    )
     found = defaultdict[tuple[str, torch.dtype], list[float]](list)
     for case in all_cases:
         for name, error in check_forms(case).items():

@@ -1,4 +1,6 @@
-"""Checks of the kernels that only move bytes: exact against their references, other bytes unchanged."""
+"""Checks of the kernels that only move bytes: exact against their references, other bytes
+unchanged.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,33 +19,51 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _size(rng: np.random.Generator) -> tuple[int, int, int]:
-    return int(rng.integers(1, 9)), int(rng.choice([1, 2, 5, 16, 64])), int(rng.choice([64, 80, 128, 256]))
+    return (
+        int(rng.integers(1, 9)),
+        int(rng.choice([1, 2, 5, 16, 64])),
+        int(rng.choice([64, 80, 128, 256])),
+    )
 
 
 def check_write(rng: np.random.Generator) -> bool:
-    """Fused reshape and write of strided K and V, some tokens skipped, to blocks in all forms and to rows."""
+    """Fused reshape and write of strided K and V, some tokens skipped, to blocks in all forms and
+    to rows.
+    """
     heads, block_size, head_size = _size(rng)
     num_slots, num_tokens = 40 * block_size, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
     _, *new = torch.randn(num_tokens, 3, heads, head_size, device="cuda").to(dtype).unbind(1)
     skipped, all_slots = rng.random(num_tokens) < 0.2, rng.permutation(num_slots * heads)
     slots = np.where(skipped, -1, rng.permutation(num_slots)[:num_tokens])
-    rows = np.where(skipped[:, None], -1, all_slots[: num_tokens * heads].reshape(num_tokens, heads))
+    rows = np.where(
+        skipped[:, None], -1, all_slots[: num_tokens * heads].reshape(num_tokens, heads)
+    )
     scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, heads)).astype(np.float32)).cuda()
 
     def written(want: Iterable[Tensor], where: np.ndarray, **options: Any) -> bool:
-        got = [torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan")) for cache in want]
+        got = [
+            torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan"))
+            for cache in want
+        ]
         write_cache(*got, *new, torch.from_numpy(where).cuda(), **options)
         return all(map(_same, got, want))
 
-    blocks = torch.full((2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device="cuda")
-    narrow, pools = torch.full_like(blocks, NAN_E4M3, dtype=torch.uint8), torch.full_like(blocks, float("nan"))
+    blocks = torch.full(
+        (2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device="cuda"
+    )
+    narrow, pools = (
+        torch.full_like(blocks, NAN_E4M3, dtype=torch.uint8),
+        torch.full_like(blocks, float("nan")),
+    )
     kept, owned = torch.from_numpy(~skipped).cuda(), torch.from_numpy(rows[~skipped]).cuda()
     for i, x in enumerate(new):
         reference.write_cache(blocks[i], x, slots.tolist())
         reference.write_cache(narrow[i], reference.quantized(x, scales[i]), slots.tolist())
         pools[i].view(-1, head_size)[owned] = x[kept]
-    same = written(blocks, slots) and written(reference.paper_layout(*blocks), slots, paper_layout=True)
+    same = written(blocks, slots) and written(
+        reference.paper_layout(*blocks), slots, paper_layout=True
+    )
     same = same and written(pools.view(2, num_slots, heads, head_size), rows)
     return same and (head_size == 80 or written(narrow, slots, kv_scales=scales))
 
@@ -60,7 +80,9 @@ def check_copy(rng: np.random.Generator) -> bool:
 
 
 def check_swap(rng: np.random.Generator) -> bool:
-    """Swap out by one method and in by the other, through shuffled host blocks and a staging buffer of few blocks."""
+    """Swap out by one method and in by the other, through shuffled host blocks and a staging buffer
+    of few blocks.
+    """
     pool, ids = _random_pool(rng)
     count = int(rng.integers(1, 25))
     host = torch.empty((30, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, pin_memory=True)

@@ -1,20 +1,22 @@
 """The clauses; the numbers are used in messages and tests.
 
-1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable: refused again until
-something is released, shrunk, moved out or published, has landed, or an extend of a policy that returns_slots is
-granted. 3 NEVER means that it would not fit an empty pool, an empty pool never answers LATER, and it fits exactly the
-requests that end within max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held
-<= allocated, as the tables show; all are zero after everything is released; no tier has more slots than configured.
-5 Tables are disjoint unless the policy shares or caches, no slot is written while shared, every sequence reads back its
-own tokens.
-6 guaranteed_steps are granted for every k, without ops, from slots that were free or cached, and external fragmentation
-does not change. 7 extend(batch, n), and advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1),
-growth included, block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token reads.
-8 A block is findable as soon as it is published, within the same plan, and again after a move back; what was not
-computed never is. 9 The same calls give the same answers and tables. 10 check() passes after every call, answers have
-the types of the API, traits are kept, and only a policy that declares it reads true lengths. 11 footprint(seq) is the
-size of its table at every length. 12 What a transfer in the background reads or writes is pinned until it has landed:
-no other call writes there, and what it brings is not found before.
+1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable:
+refused again until something is released, shrunk, moved out or published, has landed, or an extend
+of a policy that returns_slots is granted. 3 NEVER means that it would not fit an empty pool, an
+empty pool never answers LATER, and it fits exactly the requests that end within max_seq_len(). 4
+Conservation: allocated + cached + in transit + free = total and live <= held <= allocated, as the
+tables show; all are zero after everything is released; no tier has more slots than configured. 5
+Tables are disjoint unless the policy shares or caches, no slot is written while shared, every
+sequence reads back its own tokens. 6 guaranteed_steps are granted for every k, without ops, from
+slots that were free or cached, and external fragmentation does not change. 7 extend(batch, n), and
+advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1), growth included,
+block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token
+reads. 8 A block is findable as soon as it is published, within the same plan, and again after a
+move back; what was not computed never is. 9 The same calls give the same answers and tables. 10
+check() passes after every call, answers have the types of the API, traits are kept, and only a
+policy that declares it reads true lengths. 11 footprint(seq) is the size of its table at every
+length. 12 What a transfer in the background reads or writes is pinned until it has landed: no other
+call writes there, and what it brings is not found before.
 """
 
 import itertools
@@ -87,15 +89,25 @@ def check_answer(name: str, answer: object) -> None:
         check_ops(name, answer.ops)
         for growth in (answer.growth, answer.evicted):
             plain = isinstance(growth, Growth) and all(map(is_plain, growth))
-            require(10, plain, f"{name} answered {growth!r}, which is no Growth of whole numbers (int)")
+            require(
+                10, plain, f"{name} answered {growth!r}, which is no Growth of whole numbers (int)"
+            )
 
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:
     """Clause 10, on what admit() gives."""
     known = isinstance(answers, Refusal) or (isinstance(answers, list) and len(answers) == num_seqs)
-    require(10, known, f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each")
+    require(
+        10,
+        known,
+        f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each",
+    )
     for grant in answers if isinstance(answers, list) else []:
-        require(10, isinstance(grant, Grant), f"{name} answered a list with {grant!r}, which is no Grant")
+        require(
+            10,
+            isinstance(grant, Grant),
+            f"{name} answered a list with {grant!r}, which is no Grant",
+        )
         check_answer(name, grant)
 
 
@@ -109,31 +121,62 @@ def check_ops(name: str, ops: object) -> None:
         for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
             for copy in copies:
                 whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
-                require(10, whole, f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}")
+                require(
+                    10,
+                    whole,
+                    f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}",
+                )
 
 
 def state_of(policy: MemoryPolicy, seqs: Seq[Sequence]) -> object:
-    return policy.usage(), policy.non_sequence_slots(), dict(policy.counters()), [policy.table(seq) for seq in seqs]
+    return (
+        policy.usage(),
+        policy.non_sequence_slots(),
+        dict(policy.counters()),
+        [policy.table(seq) for seq in seqs],
+    )
 
 
 def check_usage(used: object, given: int) -> None:
     """Clause 4, on the policy's own account, at any time; it was given so many slots."""
     require(10, isinstance(used, Usage), f"usage() answered {used!r}")
     assert isinstance(used, Usage)
-    require(10, all(map(is_plain, used)), f"usage() answered {used!r}; its numbers are whole ones (int)")
-    adds_up = used.allocated + used.cached + used.in_transit + used.free == used.total and min(used) >= 0
+    require(
+        10, all(map(is_plain, used)), f"usage() answered {used!r}; its numbers are whole ones (int)"
+    )
+    adds_up = (
+        used.allocated + used.cached + used.in_transit + used.free == used.total and min(used) >= 0
+    )
     require(4, adds_up, f"slots were lost or counted twice: {used}")
     require(4, used.total <= given, f"usage() counts {used.total} slots; {given} were given")
-    require(4, used.live <= used.held <= used.allocated, f"live <= held <= allocated is violated: {used}")
-    require(4, used.largest_free <= used.free + used.cached, f"largest_free is more than what is free: {used}")
+    require(
+        4,
+        used.live <= used.held <= used.allocated,
+        f"live <= held <= allocated is violated: {used}",
+    )
+    require(
+        4,
+        used.largest_free <= used.free + used.cached,
+        f"largest_free is more than what is free: {used}",
+    )
 
 
-def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]) -> None:
-    """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots are a prefix's."""
+def check_tables(
+    policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]
+) -> None:
+    """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots
+    are a prefix's.
+    """
     for start, length in itertools.chain(*tables):
-        require(10, is_plain((start, length)), f"{length!r} slots from {start!r} on are no whole numbers (int)")
+        require(
+            10,
+            is_plain((start, length)),
+            f"{length!r} slots from {start!r} on are no whole numbers (int)",
+        )
         inside = min(start, length) >= 0 and start + length <= used.total
-        require(4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}")
+        require(
+            4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}"
+        )
     slots = [slots_of(table) for table in tables]
     taken = sum(map(len, slots)) + len(pinned)
     held = len(set(pinned).union(*slots))
@@ -145,10 +188,16 @@ def check_tables(policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], 
     require(4, bool(may_differ) or used.saved == taken - held, reported)
     if overrides(policy, "non_sequence_slots"):
         others, listed = policy.non_sequence_slots(), list[int]()
-        counts = {"cached": used.cached, "rounding": used.allocated - used.held, "in_transit": used.in_transit}
+        counts = {
+            "cached": used.cached,
+            "rounding": used.allocated - used.held,
+            "in_transit": used.in_transit,
+        }
         for kind, count in counts.items():
             found = slots_of(list(getattr(others, kind)))
-            reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(found)}"
+            reported = (
+                f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(found)}"
+            )
             require(4, len(found) == count, reported)
             listed += found
         apart = len(set(listed).union(*slots)) == len(listed) + len(set().union(*slots))
@@ -159,13 +208,26 @@ def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) ->
     """Clause 11."""
     footprint = policy.footprint(seq)
     if footprint is None:
-        require(11, not overrides(policy, "footprint"), f"footprint() says nothing of {seq}, though it does of others")
+        require(
+            11,
+            not overrides(policy, "footprint"),
+            f"footprint() says nothing of {seq}, though it does of others",
+        )
         return
-    require(10, is_footprint(footprint), f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)")
+    require(
+        10,
+        is_footprint(footprint),
+        f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)",
+    )
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
     if policy.returns_slots:
-        held = sum(num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token)
-    reported = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has {held}"
+        held = sum(
+            num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token
+        )
+    reported = (
+        f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has "
+        f"{held}"
+    )
     require(11, held <= claimed if policy.returns_slots else held == claimed, reported)
 
 

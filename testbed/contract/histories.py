@@ -1,7 +1,9 @@
-"""What a scheduler does to a memory policy, as values that can be shrunk, and random histories of them.
+"""What a scheduler does to a memory policy, as values that can be shrunk, and random histories of
+them.
 
-The search draws these itself, for `testbed check` runs where no test packages are installed. Hypothesis, given the same
-histories to draw, finds the same faults in 2 to 100 times the time and shows up to three times as many calls.
+The search draws these itself, for `testbed check` runs where no test packages are installed.
+Hypothesis, given the same histories to draw, finds the same faults in 2 to 100 times the time and
+shows up to three times as many calls.
 """
 
 from collections.abc import Callable
@@ -16,12 +18,12 @@ MAX_CALLS, MAX_PICK = 40, 11
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """A new request of num_seqs sequences with prompts of prompt_len tokens, that will end with output_len more
-    at most.
+    """A new request of num_seqs sequences with prompts of prompt_len tokens, that will end with
+    output_len more at most.
 
-    Its first `shared` tokens are those of `story`, which other prompts may share too. Slots are requested for its
-    first `chunk` tokens, 0 for the whole prompt. It begins with the registered prefix if it is `provided`. One that
-    only `waits` is loaded for and not admitted.
+    Its first `shared` tokens are those of `story`, which other prompts may share too. Slots are
+    requested for its first `chunk` tokens, 0 for the whole prompt. It begins with the registered
+    prefix if it is `provided`. One that only `waits` is loaded for and not admitted.
     """
 
     prompt_len: int
@@ -38,15 +40,16 @@ class Admit:
 class Act:
     """Anything else that happens; of groups, to the `pick`th of those that can, the newest first.
 
-    register: a provider's prefix of `number` tokens, ahead of everything else. run: the plan is carried out. step:
-    `number` tokens more for the lockstep batch. land: the `pick`th transfer under way ends. flood: requests that share
-    nothing fill the pool and leave it, so that whatever is cached is evicted.
+    register: a provider's prefix of `number` tokens, ahead of everything else. run: the plan is
+    carried out. step: `number` tokens more for the lockstep batch. land: the `pick`th transfer
+    under way ends. flood: requests that share nothing fill the pool and leave it, so that whatever
+    is cached is evicted.
 
-    extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves it. refork: a
-    candidate of a beam continues with those of candidate `number`. move: to the host, or back. shrink: a single
-    sequence loses its last `number` slots. preempt: it loses all. Both compute again what these stored. return:
-    preempted, it requests slots for prompt and generated tokens, a single sequence for a chunk of `number` first, if
-    not 0. release: it ends.
+    extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves
+    it. refork: a candidate of a beam continues with those of candidate `number`. move: to the host,
+    or back. shrink: a single sequence loses its last `number` slots. preempt: it loses all. Both
+    compute again what these stored. return: preempted, it requests slots for prompt and generated
+    tokens, a single sequence for a chunk of `number` first, if not 0. release: it ends.
     """
 
     verb: str
@@ -59,7 +62,9 @@ RUN, FLOOD = Act("run"), Act("flood")
 
 
 class Histories:
-    """A crowd, then single calls and scenes in which most of what can break does break; only what the traits allow."""
+    """A crowd, then single calls and scenes in which most of what can break does break; only what
+    the traits allow.
+    """
 
     def __init__(self, policy: MemoryPolicy, max_len: int, random: Random) -> None:
         self.policy = policy
@@ -72,7 +77,9 @@ class Histories:
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
-        """A history of about MAX_CALLS calls, or fewer: a pool that is not crowded yet refuses other things."""
+        """A history of about MAX_CALLS calls, or fewer: a pool that is not crowded yet refuses
+        other things.
+        """
         calls: list[Call] = []
         if self.policy.shares and self.random.random() < 0.4:
             calls.append(Act("register", 0, self.random.randint(1, self.max_len // 3)))
@@ -92,21 +99,34 @@ class Histories:
             return self.admission()
         if kind < 5:
             return Act("step", 0, random.choice([1, random.randint(1, 40)]))
-        others = (Act("join", pick), Act("join", pick), Act("release", pick), Act("extend", pick, self.length()),
-                  Act("refork", pick, self.pick()))  # fmt: skip
+        others = (
+            Act("join", pick),
+            Act("join", pick),
+            Act("release", pick),
+            Act("extend", pick, self.length()),
+            Act("refork", pick, self.pick()),
+        )
         return others[kind - 5]
 
     def few(self) -> list[Call]:
         return [self.single() for _ in range(self.random.randint(0, 3))]
 
     def decode(self) -> list[Call]:
-        return [RUN, Act("join", self.pick()), Act("step", 0, self.length()), Act("step", 0, 1), *self.few()]
+        return [
+            RUN,
+            Act("join", self.pick()),
+            Act("step", 0, self.length()),
+            Act("step", 0, 1),
+            *self.few(),
+        ]
 
     def meanwhile(self) -> list[Call]:
         return [*self.few(), FLOOD] if self.random.random() < 0.5 else self.few()
 
     def again(self) -> list[Call]:
-        """A request, what happens meanwhile, and the same request once more, in the same plan or later."""
+        """A request, what happens meanwhile, and the same request once more, in the same plan or
+        later.
+        """
         admit = self.admission()
         return [admit, *self.meanwhile(), admit]
 
@@ -117,30 +137,52 @@ class Histories:
         return [*gone, Act("return", 0, chunk), *self.few()]
 
     def swapped(self) -> list[Call]:
-        """A group is swapped out and in, and once more with a token that it has generated meanwhile."""
+        """A group is swapped out and in, and once more with a token that it has generated
+        meanwhile.
+        """
         pick = self.pick()
         trip = [Act("move", pick), *self.meanwhile(), Act("move", pick)]
         return [RUN, *trip, Act("extend", pick, 1), RUN, *trip]
 
     def cut(self) -> list[Call]:
-        """A group loses its end once or twice, others admit and decode, and it computes its end again.
+        """A group loses its end once or twice, others admit and decode, and it computes its end
+        again.
 
-        The scene ends a history and has random numbers of its own, so that it takes nothing away from other scenes.
+        The scene ends a history and has random numbers of its own, so that it takes nothing away
+        from other scenes.
         """
         random, most = self._cuts, self.max_len // 2
         pick = random.randint(0, MAX_PICK)
         shrink = [Act("shrink", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))]
         others = Admit(random.randint(1, most), 1), Act("step", 0, random.randint(1, 20))
         meanwhile = others[: random.randint(0, 2)]
-        return [RUN, *shrink, *meanwhile, Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)), RUN]
+        return [
+            RUN,
+            *shrink,
+            *meanwhile,
+            Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)),
+            RUN,
+        ]
 
     def brought_back(self) -> list[Call]:
-        """The newest group is swapped out and in, and a new request looks for what it brings back."""
+        """The newest group is swapped out and in, and a new request looks for what it brings
+        back.
+        """
         admit = self.admission()
-        return [admit, RUN, Act("move", 0), *self.meanwhile(), Act("move", 0), *self.meanwhile(), admit]
+        return [
+            admit,
+            RUN,
+            Act("move", 0),
+            *self.meanwhile(),
+            Act("move", 0),
+            *self.meanwhile(),
+            admit,
+        ]
 
     def in_turn(self) -> list[Call]:
-        """Two stories take turns as prompts, each long enough to evict the end of the other, which is then read."""
+        """Two stories take turns as prompts, each long enough to evict the end of the other, which
+        is then read.
+        """
         lengths = [self.random.randint(self.max_len // 2, self.max_len - 1) for _ in range(2)]
         calls = list[Call]()
         for turn in range(5):
@@ -151,14 +193,18 @@ class Histories:
     def admission(self) -> Admit:
         """A new request; where the policy caches prefixes, most prompts are one of two stories."""
         random = self.random
-        prompt_len = random.choice([self.length(), self.length(), random.randint(1, self.max_len - 1)])
+        prompt_len = random.choice(
+            [self.length(), self.length(), random.randint(1, self.max_len - 1)]
+        )
         output_len, num_seqs = random.randint(1, self.max_len // 2), random.choice([1, 1, 2, 3])
         num_seqs = 1 if self.policy.single_sequence else num_seqs
         chunk = random.choice([0, 0, self.length()])
         if self.policy.caches_prefixes and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])
             waits = self.policy.prefetches > 0 and random.random() < 0.3
-            return Admit(prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits)
+            return Admit(
+                prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits
+            )
         provided = self.policy.shares and random.random() < 0.5
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
 

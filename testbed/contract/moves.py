@@ -1,4 +1,6 @@
-"""Groups of sequences and their moves, as a scheduler makes them; each calls the policy and informs the witness."""
+"""Groups of sequences and their moves, as a scheduler makes them; each calls the policy and informs
+the witness.
+"""
 
 from dataclasses import dataclass, field
 
@@ -15,9 +17,10 @@ from testbed.memory.policy import PoolSpec
 class Group:
     """Scheduled and preempted together; all of its sequences are equally long.
 
-    held: the sequences with slots; where memory is shared only the first, until the prompt is computed. tier: where
-    they are, None while they have no slots. The prefill stores num_tokens tokens of each, after recompute also the
-    generated ones; `placed` of the first sequence's are computed, or will be when the plan has run.
+    held: the sequences with slots; where memory is shared only the first, until the prompt is
+    computed. tier: where they are, None while they have no slots. The prefill stores num_tokens
+    tokens of each, after recompute also the generated ones; `placed` of the first sequence's are
+    computed, or will be when the plan has run.
     """
 
     request: Incoming
@@ -53,7 +56,9 @@ class Group:
 
 
 class Moves:
-    """Groups by request id, the batch that decodes, and what the present plan will compute when it runs."""
+    """Groups by request id, the batch that decodes, and what the present plan will compute when it
+    runs.
+    """
 
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
         self.questions = Questions(factory, pool, thorough)
@@ -65,10 +70,16 @@ class Moves:
         self._steps = 0
 
     def admit(self, group: Group, chunk: int) -> bool:
-        """First slots, for a new group or one that was preempted, and its first chunk in the plan."""
+        """First slots, for a new group or one that was preempted, and its first chunk in the
+        plan.
+        """
         seqs = group.sequences if group.differs or not self.policy.shares else [group.first]
-        num_tokens = group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
-        if self.policy.moves_in_background and not self.questions.load(seqs[0], num_tokens, group.note):
+        num_tokens = (
+            group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
+        )
+        if self.policy.moves_in_background and not self.questions.load(
+            seqs[0], num_tokens, group.note
+        ):
             return False
         answers = self.questions.admit(seqs, num_tokens, group.num_tokens, group.note)
         if isinstance(answers, Refusal):
@@ -84,7 +95,9 @@ class Moves:
         return True
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
-        """The tokens from `start` to `end`, if any, run in this plan; a later admission may find them."""
+        """The tokens from `start` to `end`, if any, run in this plan; a later admission may find
+        them.
+        """
         if start < end:
             self._plan.append(Write(seq, start, end - start))
             self._publish(seq, end)
@@ -96,7 +109,9 @@ class Moves:
             self.questions.refused = None
 
     def run_plan(self) -> None:
-        """The plan runs; then every group whose prompt is computed is forked, and transfers may begin."""
+        """The plan runs; then every group whose prompt is computed is forked, and transfers may
+        begin.
+        """
         if self._plan:
             self._compute()
         if self.policy.moves_in_background:
@@ -104,7 +119,9 @@ class Moves:
             self.questions.answers.append(ops)
             check_ops("background()", ops)
             only = not (ops.copies or ops.moves)
-            require(10, only, f"background() orders {ops}: it begins transfers in the background alone")
+            require(
+                10, only, f"background() orders {ops}: it begins transfers in the background alone"
+            )
             self.witness.memory.perform(ops)
 
     def land(self, pick: int) -> None:
@@ -153,7 +170,11 @@ class Moves:
         """The batch takes as many steps at once as all members have left, at most num_tokens."""
         members = list(self.batch)
         num_tokens = min([num_tokens, *(g.tokens_left for g in self.groups.values() if g.in_batch)])
-        if members and num_tokens and not isinstance(self.questions.extend(self.batch, num_tokens), Refusal):
+        if (
+            members
+            and num_tokens
+            and not isinstance(self.questions.extend(self.batch, num_tokens), Refusal)
+        ):
             self._plan = [Write(seq, seq.num_stored, num_tokens) for seq in members]
             self._steps = num_tokens
 
@@ -204,7 +225,9 @@ class Moves:
                 self._publish(seq, seq.num_stored)
 
     def shrink(self, group: Group, num_tokens: int) -> None:
-        """It gives its last slots back, but for the first, and will compute what they stored again."""
+        """It gives its last slots back, but for the first, and will compute what they stored
+        again.
+        """
         self._leave(group)
         seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
         self.questions.log.append(f"shrink({seq}, {seq.num_slots - left})")

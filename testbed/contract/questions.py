@@ -20,8 +20,8 @@ A = TypeVar("A", Answer, Answers)
 class Questions:
     """A policy and its witness; `log` has the calls and `answers` their results, for clause 9.
 
-    refused is the question that was refused last, while nothing has changed that could end the refusal. A run that is
-    not `thorough` only fills `answers`.
+    refused is the question that was refused last, while nothing has changed that could end the
+    refusal. A run that is not `thorough` only fills `answers`.
     """
 
     def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool) -> None:
@@ -58,7 +58,9 @@ class Questions:
     def admit(self, seqs: list[Sequence], num_tokens: int, most: int, note: str) -> Answers:
         """First slots for num_tokens of their `most` tokens each: clauses 1, 2, 3, 8 and 10."""
         name, first = f"admit({seqs}, {num_tokens}){note}", seqs[0]
-        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, self.witness.tables())
+        certain = self.witness.stories.certain_hit(
+            first.seq_id, first.prompt_len, self.witness.tables()
+        )
 
         def ask(policy: MemoryPolicy) -> Answers:
             return policy.admit(seqs, num_tokens)
@@ -68,24 +70,42 @@ class Questions:
             if self.thorough:
                 self.refused, fresh = (name, ask), ask(self.fresh())
                 if answers is Refusal.NEVER:
-                    require(3, fresh is Refusal.NEVER, f"{name} answered NEVER, but an empty pool has the slots")
+                    require(
+                        3,
+                        fresh is Refusal.NEVER,
+                        f"{name} answered NEVER, but an empty pool has the slots",
+                    )
                 refuses = f"{name} answered {answers.name}, but an empty pool refuses too"
                 require(3, answers is Refusal.NEVER or not isinstance(fresh, Refusal), refuses)
             return answers
         found = answers[0].num_cached
         for seq, grant in zip(seqs, answers, strict=True):
-            require(8, grant.num_cached <= most, f"{grant.num_cached} of {most} tokens of {seq} are reported as cached")
+            require(
+                8,
+                grant.num_cached <= most,
+                f"{grant.num_cached} of {most} tokens of {seq} are reported as cached",
+            )
         require(8, found >= certain, f"{name} found {found} tokens, but others have {certain}")
         whole = found >= self.registered_prefix or not seqs[0].registered_prefix
-        require(8, whole, f"{name} found {found} tokens of a registered prefix of {self.registered_prefix}")
+        require(
+            8,
+            whole,
+            f"{name} found {found} tokens of a registered prefix of {self.registered_prefix}",
+        )
         return answers
 
     def load(self, seq: Sequence, num_tokens: int, note: str) -> bool:
-        """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1, 2, 3 and 10."""
+        """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1,
+        2, 3 and 10.
+        """
         name = f"load({seq}, {num_tokens}){note}"
         answer = self._ask(name, lambda policy: policy.load(seq, num_tokens))
         if isinstance(answer, Refusal):
-            require(3, answer is Refusal.LATER, f"{name} answered {answer}: a load is granted, or refused for now")
+            require(
+                3,
+                answer is Refusal.LATER,
+                f"{name} answered {answer}: a load is granted, or refused for now",
+            )
             self.refused = name, lambda policy: policy.load(seq, num_tokens)
             return False
         return True
@@ -94,7 +114,9 @@ class Questions:
         """More slots for all members: clauses 1, 2, 6, 7 and 10."""
         name = f"extend(batch of {list(batch)}, {num_tokens})"
         seqs = list(self.witness.resident.values())
-        guaranteed_steps = check_guaranteed_steps(self.policy, batch, seqs, self.max_len) if self.thorough else 0
+        guaranteed_steps = (
+            check_guaranteed_steps(self.policy, batch, seqs, self.max_len) if self.thorough else 0
+        )
         twin, members = twin_of(self.policy, batch, seqs) if self.thorough else (self.policy, batch)
         name += f"  # guaranteed_steps {guaranteed_steps}" if guaranteed_steps else ""
         answer = self._ask(name, lambda policy: policy.extend(batch, num_tokens))
@@ -116,7 +138,11 @@ class Questions:
             policy = self.fresh()
             admitted = not isinstance(policy.admit(seqs, seqs[0].num_slots), Refusal)
             num_slots = admitted and not isinstance(policy.move(seqs, tier), Refusal)
-            require(3, not num_slots, f"{name} was refused, though the pool is empty and the tier has the slots")
+            require(
+                3,
+                not num_slots,
+                f"{name} was refused, though the pool is empty and the tier has the slots",
+            )
         if isinstance(answer, Grant):
             sources = {move.source for move in answer.ops.moves} - {tier}
             known = len(sources) <= 1 and (tier == DEVICE or sources <= {DEVICE})
@@ -140,7 +166,9 @@ class Questions:
             require(2, still, f"{name} was refused, and now granted with no release")
 
     def _ask(self, name: str, ask: Callable[[MemoryPolicy], A], num_seqs: int = 0) -> A:
-        """The answer, a list where num_seqs sequences are admitted, after its ops were performed: clauses 1, 2, 10."""
+        """The answer, a list where num_seqs sequences are admitted, after its ops were performed:
+        clauses 1, 2, 10.
+        """
         seqs = list(self.witness.resident.values())
         before = state_of(self.policy, seqs) if self.thorough else None
         self.log.append(name)
@@ -148,8 +176,16 @@ class Questions:
         self.log[-1] += f" -> {answer}" if isinstance(answer, Refusal) else ""
         self.answers.append(answer)
         if isinstance(answer, Refusal) and self.thorough:
-            require(1, state_of(self.policy, seqs) == before, f"{name} was refused and changed the policy's state")
-            require(2, isinstance(ask(self.policy), Refusal), f"{name} was refused, and granted when repeated")
+            require(
+                1,
+                state_of(self.policy, seqs) == before,
+                f"{name} was refused and changed the policy's state",
+            )
+            require(
+                2,
+                isinstance(ask(self.policy), Refusal),
+                f"{name} was refused, and granted when repeated",
+            )
         if num_seqs:
             check_answers(name, answer, num_seqs)
         else:
@@ -161,7 +197,9 @@ class Questions:
 
 
 def check_max_seq_len(policy: MemoryPolicy, request: Incoming, final_len: int) -> None:
-    """The empty policy can serve the request to its end exactly if max_seq_len() is at least its final length."""
+    """The empty policy can serve the request to its end exactly if max_seq_len() is at least its
+    final length.
+    """
     longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
     require(3, type(longest) is int, f"max_seq_len() is {longest!r}")
     if longest >= UNBOUNDED_LEN:

@@ -1,4 +1,6 @@
-"""Run the contract against any policy and report what broke, with the shortest calls that break it."""
+"""Run the contract against any policy and report what broke, with the shortest calls that break
+it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
@@ -21,7 +23,10 @@ ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], obj
     "extend": (lambda group: group.tier == DEVICE and not group.in_batch, Moves.extend),
     "join": (lambda group: group.decodes, lambda moves, group, _: moves.join(group)),
     "refork": (lambda group: group.decodes and len(group.sequences) > 1, Moves.refork),
-    "move": (lambda group: group.tier == HOST or group.decodes, lambda moves, group, _: moves.move(group)),
+    "move": (
+        lambda group: group.tier == HOST or group.decodes,
+        lambda moves, group, _: moves.move(group),
+    ),
     "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
     "shrink": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.shrink),
     "return": (lambda group: group.tier is None, Moves.admit),
@@ -32,8 +37,9 @@ MAX_TRIES = 2000
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
 MakePolicy = Callable[[PoolSpec], MemoryPolicy]
-# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that one soon fills. Below
-# are two more tiers, for policies that use them. Half of the layers have a window, for policies that know groups.
+# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
+# one soon fills. Below are two more tiers, for policies that use them. Half of the layers have a
+# window, for policies that know groups.
 GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
 POOLS = tuple(
     PoolSpec(
@@ -72,7 +78,9 @@ class Harness(Moves):
         except ClauseBroken:
             raise
         except Exception as error:
-            what = str(error) if isinstance(error, OracleError) else f"{type(error).__name__}: {error}"
+            what = (
+                str(error) if isinstance(error, OracleError) else f"{type(error).__name__}: {error}"
+            )
             raise ClauseBroken(10, f"the last call raised {what}") from error
         return self.questions.answers
 
@@ -83,7 +91,11 @@ class Harness(Moves):
             case Admit():
                 self._admit_new(call)
             case Act("register", _, num_tokens):
-                if num_tokens and not self.questions.lengths and overrides(self.policy, "register_prefix"):
+                if (
+                    num_tokens
+                    and not self.questions.lengths
+                    and overrides(self.policy, "register_prefix")
+                ):
                     self.questions.register(num_tokens)
             case Act("flood"):
                 self._flood()
@@ -104,7 +116,12 @@ class Harness(Moves):
         ids = list(range(first, first + call.num_seqs))
         prompt = self.witness.stories.tell(ids, call, prompt_len, registered_prefix)
         request = Incoming(
-            request_id, 0, prompt_len, call.num_seqs, registered_prefix=registered_prefix, prompt_ids=prompt
+            request_id,
+            0,
+            prompt_len,
+            call.num_seqs,
+            registered_prefix=registered_prefix,
+            prompt_ids=prompt,
         )
         final_len = min(prompt_len + call.output_len, self.questions.max_len)
         group = Group(request, [Sequence(i, request) for i in ids], final_len, prompt_len)
@@ -130,7 +147,9 @@ class Harness(Moves):
             self.release(self.groups[request_id])
 
 
-def broken_by(make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True) -> ClauseBroken | None:
+def broken_by(
+    make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
+) -> ClauseBroken | None:
     """What the calls break. They are carried out `twice` for clause 9, which nothing else needs."""
     harness = Harness(lambda: make(pool), pool)
     try:
@@ -150,10 +169,11 @@ def check_policy(
     *,
     shrink: bool = True,
 ) -> ClauseBroken | None:
-    """The clause that a policy breaks in one of these pools, with the calls that break it; None if all hold.
+    """The clause that a policy breaks in one of these pools, with the calls that break it; None if
+    all hold.
 
-    The calls are the shortest such sequence where `shrink`, else the first one found, which is faster. The same policy
-    gets the same verdict every time.
+    The calls are the shortest such sequence where `shrink`, else the first one found, which is
+    faster. The same policy gets the same verdict every time.
     """
     for pool in pools:
         histories = Histories(make(pool), pool.max_len, Random(0))
@@ -165,7 +185,9 @@ def check_policy(
     return None
 
 
-def shrunk(make: MakePolicy, pool: PoolSpec, calls: list[Call], broken: ClauseBroken) -> ClauseBroken:
+def shrunk(
+    make: MakePolicy, pool: PoolSpec, calls: list[Call], broken: ClauseBroken
+) -> ClauseBroken:
     """The same clause, broken by the shortest calls that so many tries find."""
 
     def fails(candidate: list[Call]) -> bool:
@@ -188,7 +210,9 @@ def smaller(calls: list[C]) -> Iterator[list[C]]:
     for i, call in enumerate(calls):
         for field in fields(call):
             value, least = getattr(call, field.name), int(field.name in AT_LEAST_ONE)
-            for less in dict.fromkeys((least, value // 2, value - 1)) if isinstance(value, int) else ():
+            for less in (
+                dict.fromkeys((least, value // 2, value - 1)) if isinstance(value, int) else ()
+            ):
                 if least <= less < value:
                     changed: dict[str, Any] = {field.name: type(value)(less)}
                     yield [*calls[:i], replace(call, **changed), *calls[i + 1 :]]
@@ -200,7 +224,9 @@ def shortest(
     fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
     max_tries: int = MAX_TRIES,
 ) -> list[C]:
-    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a step smaller."""
+    """The shortest calls that so many tries find and that still fail; `fewer` yields candidates a
+    step smaller.
+    """
     candidates = fewer(calls)
     for _ in range(max_tries):
         candidate = next(candidates, None)

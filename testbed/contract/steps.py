@@ -1,4 +1,6 @@
-"""Clauses 6 and 7: steps that are guaranteed are granted, and several at once equal the same steps one by one."""
+"""Clauses 6 and 7: steps that are guaranteed are granted, and several at once equal the same steps
+one by one.
+"""
 
 import copy
 from collections.abc import Iterable
@@ -9,7 +11,9 @@ from testbed.core.slots import Answer, Grant, Growth, Refusal, Usage, growth_of
 from testbed.memory.policy import MemoryPolicy
 
 
-def twin_of(policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence]) -> tuple[MemoryPolicy, Batch]:
+def twin_of(
+    policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence]
+) -> tuple[MemoryPolicy, Batch]:
     """Copies of both, which share the prompts of `seqs`, and what an oracle reads."""
     shared: list[object] = [seq.prompt_ids for seq in seqs]
     if policy.reads_output_len:
@@ -17,10 +21,16 @@ def twin_of(policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence]) -> tup
     return copy.deepcopy((policy, batch), {id(one): one for one in shared})
 
 
-def check_guaranteed_steps(policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence], max_len: int) -> int:
+def check_guaranteed_steps(
+    policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence], max_len: int
+) -> int:
     """Clause 6; returns the guaranteed steps."""
     guaranteed_steps = policy.guaranteed_steps(batch)
-    require(6, type(guaranteed_steps) is int and guaranteed_steps >= 0, f"guaranteed_steps() is {guaranteed_steps!r}")
+    require(
+        6,
+        type(guaranteed_steps) is int and guaranteed_steps >= 0,
+        f"guaranteed_steps() is {guaranteed_steps!r}",
+    )
     reached = min(guaranteed_steps, max_len)
     for steps in {reached // 2, reached} - {0}:
         twin, members = twin_of(policy, batch, seqs)
@@ -47,19 +57,31 @@ def check_taken(before: Usage, after: Usage) -> None:
     """Clause 6, on what promised steps may change."""
     taken = after.held - before.held
     explained = max(taken - before.free, 0) <= before.cached - after.cached <= taken
-    require(6, explained, f"promised steps take slots that were free or cached; {before} became {after}")
+    require(
+        6, explained, f"promised steps take slots that were free or cached; {before} became {after}"
+    )
     scattered = {used.free + used.cached - used.largest_free for used in (before, after)}
-    require(6, len(scattered) == 1, f"promised steps fragmented the free slots: {before} became {after}")
+    require(
+        6, len(scattered) == 1, f"promised steps fragmented the free slots: {before} became {after}"
+    )
 
 
-def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage) -> None:
-    """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes step by step."""
+def check_steps(
+    twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage
+) -> None:
+    """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes
+    step by step.
+    """
     used, copied, taken, evicted = twin.usage(), 0, list[tuple[int, int]](), list[tuple[int, int]]()
     for step in range(steps):
         one = twin.extend(members, 1)
         check_answer("extend(batch, 1)", one)
         if isinstance(one, Refusal):
-            require(7, isinstance(answer, Refusal), f"{steps} steps at once fit, but step {step + 1} alone does not")
+            require(
+                7,
+                isinstance(answer, Refusal),
+                f"{steps} steps at once fit, but step {step + 1} alone does not",
+            )
             return
         copied += copied_slots(one)
         members.extend(1)
@@ -70,9 +92,13 @@ def check_steps(twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, 
     require(7, used == after, f"{after} after {steps} steps at once, {used} one by one")
     assert isinstance(answer, Grant)
     same = copied_slots(answer) == copied
-    require(7, same, f"{steps} steps copy {copied_slots(answer)} slots at once, {copied} one by one")
+    require(
+        7, same, f"{steps} steps copy {copied_slots(answer)} slots at once, {copied} one by one"
+    )
     if overrides(twin, "footprint"):
-        written = f" (a shared block was written: the {copied} slots of its copy count)" if copied else ""
+        written = (
+            f" (a shared block was written: the {copied} slots of its copy count)" if copied else ""
+        )
         check_growth(f"growth{written}", answer.growth, taken, steps)
         if not copied:  # only guaranteed steps are integrated, and these copy nothing
             check_growth("evicted", answer.evicted, evicted, steps)

@@ -1,4 +1,6 @@
-"""What every sequence must read back from a memory that stores tokens, by the policy's tables and counts."""
+"""What every sequence must read back from a memory that stores tokens, by the policy's tables and
+counts.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
@@ -6,7 +8,14 @@ from collections.abc import Sequence as Seq
 from itertools import chain, islice
 from typing import NamedTuple
 
-from testbed.contract.clauses import check_footprint, check_tables, check_usage, overrides, require, slots_of
+from testbed.contract.clauses import (
+    check_footprint,
+    check_tables,
+    check_usage,
+    overrides,
+    require,
+    slots_of,
+)
 from testbed.contract.token_memory import PREFIX, Stories, Tables, TokenMemory, story_tokens
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, GroupTable
@@ -14,7 +23,9 @@ from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy, PoolSpec
 
 
 class Write(NamedTuple):
-    """`num_tokens` tokens of a sequence behind the first `start` are computed when the plan runs."""
+    """`num_tokens` tokens of a sequence behind the first `start` are computed when the plan
+    runs.
+    """
 
     seq: Sequence
     start: int
@@ -22,11 +33,13 @@ class Write(NamedTuple):
 
 
 class Witness:
-    """The sequences on the device, what each must read back, and a memory that stores every token of theirs.
+    """The sequences on the device, what each must read back, and a memory that stores every token
+    of theirs.
 
-    A slot of the first KV group holds a token, one of another (group, token). That of a state holds (group, all tokens
-    up to one): its extents are those of the blocks of tokens_per_page tokens from `first` on; one extent is of the
-    present state. A state is read as it was before the plan runs, because one kernel cannot wait for another sequence.
+    A slot of the first KV group holds a token, one of another (group, token). That of a state holds
+    (group, all tokens up to one): its extents are those of the blocks of tokens_per_page tokens
+    from `first` on; one extent is of the present state. A state is read as it was before the plan
+    runs, because one kernel cannot wait for another sequence.
     """
 
     def __init__(self, policy: MemoryPolicy, pool: PoolSpec) -> None:
@@ -40,19 +53,29 @@ class Witness:
         self._has_groups = overrides(policy, "group_tables")
         self._windows = [group.window for group in pool.groups] if self._has_groups else [None]
         self._tokens_per_page: int = getattr(policy, "tokens_per_page", 1)
-        certain = policy.caches_prefixes and not self._has_groups  # one group's blocks may be gone before another's
-        self.stories = Stories(getattr(policy, "block_size", UNBOUNDED_LEN) if certain else UNBOUNDED_LEN)
+        certain = (
+            policy.caches_prefixes and not self._has_groups
+        )  # one group's blocks may be gone before another's
+        self.stories = Stories(
+            getattr(policy, "block_size", UNBOUNDED_LEN) if certain else UNBOUNDED_LEN
+        )
 
     def registered(self, num_tokens: int) -> None:
         """The policy has pinned a prefix, which an engine computes now."""
         self.pinned = slots_of(list(self.policy.non_sequence_slots().pinned))
         pinned = f"non_sequence_slots() has {len(self.pinned)} pinned slots"
-        require(8, len(self.pinned) >= num_tokens, f"a prefix of {num_tokens} tokens is registered, {pinned}")
+        require(
+            8,
+            len(self.pinned) >= num_tokens,
+            f"a prefix of {num_tokens} tokens is registered, {pinned}",
+        )
         self.memory.write(self.pinned[:num_tokens], story_tokens(PREFIX, num_tokens))
         self._num_pinned = num_tokens
 
     def entered(self, seq: Sequence, num_cached: int) -> None:
-        """`seq` is on the device; its first num_cached tokens are reported as stored when the plan has run."""
+        """`seq` is on the device; its first num_cached tokens are reported as stored when the plan
+        has run.
+        """
         self.resident[seq.seq_id] = seq
         self.found[seq.seq_id] = num_cached
         self.stories.entered(seq.seq_id, num_cached)
@@ -69,10 +92,11 @@ class Witness:
         self.entered(child, 0)
 
     def run(self, writes: list[Write]) -> None:
-        """The plan runs: tokens are stored one after another, each into a slot that no other sequence has.
+        """The plan runs: tokens are stored one after another, each into a slot that no other
+        sequence has.
 
-        A sequence that found tokens since the last plan ran may have slots that are written in this one: K and V of a
-        layer are written before they are read.
+        A sequence that found tokens since the last plan ran may have slots that are written in this
+        one: K and V of a layer are written before they are read.
         """
         tables = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
         lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
@@ -86,13 +110,21 @@ class Witness:
             for table in tables[seq.seq_id]:
                 for slots, contents in self._written(seq, table, start, start + num_tokens):
                     alone = all(holders[slot] == (slot in own) for slot in slots)
-                    require(5, alone, f"{seq} writes to a slot of another sequence, in group {table.group}")
+                    require(
+                        5,
+                        alone,
+                        f"{seq} writes to a slot of another sequence, in group {table.group}",
+                    )
                     self.memory.write(slots, contents)
-        for seq, start, _ in writes if self._has_groups else ():  # a window may have moved on when the plan has run
+        for seq, start, _ in (
+            writes if self._has_groups else ()
+        ):  # a window may have moved on when the plan has run
             self._check_read(seq, start)
 
     def check_tokens(self) -> None:
-        """Clauses 5 and 8, between plans: every sequence reads back its own tokens, as far as its next one does."""
+        """Clauses 5 and 8, between plans: every sequence reads back its own tokens, as far as its
+        next one does.
+        """
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.policy.group_tables(seq), seq.num_stored)
@@ -103,7 +135,10 @@ class Witness:
         used = self.policy.usage()
         check_usage(used, self.memory.num_slots[DEVICE])
         by_group = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
-        tables = {key: [extent for part in parts for extent in part.extents] for key, parts in by_group.items()}
+        tables = {
+            key: [extent for part in parts for extent in part.extents]
+            for key, parts in by_group.items()
+        }
         check_tables(self.policy, used, list(tables.values()), self.pinned)
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
@@ -111,22 +146,34 @@ class Witness:
             for _, extents, first, each in by_group[seq_id]:
                 slots = slots_of(extents)
                 live.update(slots[: (seq.num_slots - first) * each] if each else slots)
-        require(4, used.live == len(live), f"usage() reports {used.live} live slots, the sequences have {len(live)}")
+        require(
+            4,
+            used.live == len(live),
+            f"usage() reports {used.live} live slots, the sequences have {len(live)}",
+        )
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
-        """Clause 5: each of these is about to write its last num_tokens tokens, where no other may read."""
+        """Clause 5: each of these is about to write its last num_tokens tokens, where no other may
+        read.
+        """
         tables = self.tables()
         holders = Counter(chain(self.pinned, *tables.values()))
         for seq in seqs if num_tokens and self.policy.shares else ():
             slots = tables[seq.seq_id][: self.policy.num_stored(seq.num_slots)][-num_tokens:]
             alone = all(holders[slot] == 1 for slot in slots)
-            require(5, alone, f"{seq} writes to a block that another one shares (copy a shared block first)")
+            require(
+                5,
+                alone,
+                f"{seq} writes to a block that another one shares (copy a shared block first)",
+            )
 
     def tables(self) -> Tables:
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 
     def _not_found(self, seq_id: int, tables: list[GroupTable]) -> Iterator[int]:
-        """The slots of a sequence but for those with tokens that it found since the last plan ran."""
+        """The slots of a sequence but for those with tokens that it found since the last plan
+        ran.
+        """
         found = self.found.get(seq_id, 0)
         for _, extents, first, each in tables:
             skipped = max(found - first, 0)
@@ -134,7 +181,9 @@ class Witness:
             yield from slots_of(held)[skipped * each :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: the last of them in a window, some where the policy drops tokens, else all."""
+        """A token reads those before it: the last of them in a window, some where the policy drops
+        tokens, else all.
+        """
         for group, extents, first, each in self.policy.group_tables(seq):
             window = self._windows[group]
             begin = max(token + 1 - window, 0) if window else 0
@@ -145,13 +194,21 @@ class Witness:
             slots = slots_of(extents)
             if self.policy.drops_tokens:
                 read = self.memory.read(slots[: self.policy.num_stored(token)])
-                require(5, is_subsequence(read, expected), f"{name}, not even those that it has not dropped")
+                require(
+                    5,
+                    is_subsequence(read, expected),
+                    f"{name}, not even those that it has not dropped",
+                )
                 continue
             require(5, first <= begin, f"{name}: it begins at token {first}")
             read = self.memory.read(slots[(begin - first) * each : (token - first) * each])
             found = 0 if window else self.found.get(seq.seq_id, 0) * each
             known = read[:found] == expected[:found]
-            require(8, known, f"{found} slots of tokens were published for {seq}, but others are there, or none")
+            require(
+                8,
+                known,
+                f"{found} slots of tokens were published for {seq}, but others are there, or none",
+            )
             require(5, read == expected, name)
 
     def _check_states(self, seq: Sequence, tables: list[GroupTable], token: int) -> None:
@@ -159,16 +216,27 @@ class Witness:
             if not table.slots_per_token and token:
                 read = set(self.memory.read(self._state_slots(table, token - 1)))
                 right = read == {(table.group, tuple(self.tokens[seq.seq_id][:token]))}
-                require(5, right, f"{seq} does not read back its state of {token} tokens, in group {table.group}")
+                require(
+                    5,
+                    right,
+                    f"{seq} does not read back its state of {token} tokens, in group {table.group}",
+                )
 
     def _written(
         self, seq: Sequence, table: GroupTable, start: int, end: int
     ) -> Iterator[tuple[list[int], list[Hashable]]]:
         group, extents, first, each = table
-        tokens, start = self.tokens[seq.seq_id], min(max(start, first), end)  # what is dropped at once is never stored
+        tokens, start = (
+            self.tokens[seq.seq_id],
+            min(max(start, first), end),
+        )  # what is dropped at once is never stored
         if each:
             slots = slots_of(extents)[(start - first) * each : (end - first) * each]
-            require(5, len(slots) == (end - start) * each, f"{seq} has no slots for token {end - 1} in group {group}")
+            require(
+                5,
+                len(slots) == (end - start) * each,
+                f"{seq} has no slots for token {end - 1} in group {group}",
+            )
             yield slots, contents_of(group, tokens[start:end], each)
             return
         for token in range(start, end):

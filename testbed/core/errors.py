@@ -13,7 +13,9 @@ def check_least(least: int, **values: int) -> None:
 
 
 class PlugInError(RuntimeError):
-    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it and its action."""
+    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it
+    and its action.
+    """
 
 
 class OracleError(RuntimeError):

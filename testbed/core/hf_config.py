@@ -54,12 +54,17 @@ class Fields:
         for key in types()["memory"]:
             if key not in self._read and self._values.get(key) not in (None, False, 0, [], {}):
                 kind = self._values.get("model_type")
-                raise InputError(f"{self.path}: {key}={self._values[key]!r}: changes the memory of a model, and is not "
-                                 f"supported for model_type {kind!r} (write the ModelSpec by hand)")  # fmt: skip
+                raise InputError(
+                    f"{self.path}: {key}={self._values[key]!r}: changes the memory of a model, and "
+                    f"is not "
+                    f"supported for model_type {kind!r} (write the ModelSpec by hand)"
+                )
 
 
 def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
-    """The layers with a sliding window: as layer_types lists them, else as the type's own code decides."""
+    """The layers with a sliding window: as layer_types lists them, else as the type's own code
+    decides.
+    """
     size = fields.get("sliding_window")
     types = fields.get("layer_types")
     if kind.startswith("qwen") and not fields.get("use_sliding_window", False):
@@ -69,7 +74,9 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
         if kind == "qwen3_next":
             known = {"full_attention", "linear_attention"}
         if not isinstance(types, list) or len(types) != num_layers or not set(types) <= known:
-            raise InputError(f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(known))}")
+            raise InputError(
+                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(known))}"
+            )
         count = types.count("sliding_attention")
     elif kind.startswith("qwen"):
         count = max(0, num_layers - fields.get("max_window_layers", num_layers))
@@ -86,7 +93,12 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
 
 def latent_of(fields: Fields) -> Latent:
     rank = fields.get("q_lora_rank", 0)
-    return Latent(fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim"), fields.whole("v_head_dim"), rank)
+    return Latent(
+        fields.whole("kv_lora_rank"),
+        fields.whole("qk_rope_head_dim"),
+        fields.whole("v_head_dim"),
+        rank,
+    )
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
@@ -95,20 +107,32 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
         return None
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
-        raise InputError(f"{fields.path}: {keys}: dense layers between those of experts are not supported")
-    size, some = fields.whole(names["size"]), {key: fields.get(name, 0) for key, name in names["some"].items()}
+        raise InputError(
+            f"{fields.path}: {keys}: dense layers between those of experts are not supported"
+        )
+    size, some = (
+        fields.whole(names["size"]),
+        {key: fields.get(name, 0) for key, name in names["some"].items()},
+    )
     shared = some["shared"] if "shared" in some else size * some.get("num_shared", 0)
     count, per_token = fields.whole(names["count"]), fields.whole("num_experts_per_tok")
     return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0), bits)
 
 
 def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
-    """Qwen3-Next's gated delta net, in all but each full_attention_interval-th layer; states of the model's type."""
+    """Qwen3-Next's gated delta net, in all but each full_attention_interval-th layer; states of the
+    model's type.
+    """
     types = fields.get("layer_types")
     interval = fields.whole("full_attention_interval", 4)
-    count = num_layers - num_layers // interval if types is None else types.count("linear_attention")
+    count = (
+        num_layers - num_layers // interval if types is None else types.count("linear_attention")
+    )
     key, value = fields.whole("linear_key_head_dim"), fields.whole("linear_value_head_dim")
-    key_heads, value_heads = fields.whole("linear_num_key_heads"), fields.whole("linear_num_value_heads")
+    key_heads, value_heads = (
+        fields.whole("linear_num_key_heads"),
+        fields.whole("linear_num_value_heads"),
+    )
     keys, values, hidden = key * key_heads, value * value_heads, fields.whole("hidden_size")
     kernel, mixed = fields.whole("linear_conv_kernel_dim"), 2 * keys + values
     state = value_heads * key * value + (kernel - 1) * mixed
@@ -117,20 +141,31 @@ def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
 
 
 def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
-    """Nemotron-H's Mamba-2 layers; the recurrent state has the type that mamba_ssm_cache_dtype says."""
-    heads, size, hidden = fields.whole("mamba_num_heads"), fields.whole("mamba_head_dim"), fields.whole("hidden_size")
+    """Nemotron-H's Mamba-2 layers; the recurrent state has the type that mamba_ssm_cache_dtype
+    says.
+    """
+    heads, size, hidden = (
+        fields.whole("mamba_num_heads"),
+        fields.whole("mamba_head_dim"),
+        fields.whole("hidden_size"),
+    )
     inner, width = heads * size, 2 * fields.whole("n_groups") * fields.whole("ssm_state_size")
     kernel = fields.whole("conv_kernel")
     kind = fields.get("mamba_ssm_cache_dtype", "auto")
     if kind != "auto" and kind not in DTYPE_BYTES:
-        raise InputError(f"{fields.path}: mamba_ssm_cache_dtype={kind!r}: must be one of {', '.join(DTYPE_BYTES)}")
+        raise InputError(
+            f"{fields.path}: mamba_ssm_cache_dtype={kind!r}: must be one of "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
     state = inner * fields.whole("ssm_state_size") * DTYPE_BYTES.get(kind, dtype_bytes)
     params = hidden * (2 * inner + width + heads) + (inner + width) * kernel + inner * hidden
     return States(count, state + (kernel - 1) * (inner + width) * dtype_bytes, params)
 
 
 def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
-    """Bits of a weight of the layers, and of the experts where these are quantized apart; None for the dtype's."""
+    """Bits of a weight of the layers, and of the experts where these are quantized apart; None for
+    the dtype's.
+    """
     config = fields.get("quantization_config", {})
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     if not config:
@@ -142,12 +177,17 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
     if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
         group = config.get("group_size", 128)
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
-    raise InputError(f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, awq "
-                     "(give the unquantized config.json, and weight_bits)")  # fmt: skip
+    raise InputError(
+        f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
+        f"awq "
+        "(give the unquantized config.json, and weight_bits)"
+    )
 
 
 def model_of(path: Path, name: str | None = None) -> ModelSpec:
-    """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is read unchanged."""
+    """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
+    read unchanged.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         config = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
@@ -156,38 +196,52 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object (give the config.json of a model)")
     if "num_layers" in config and "ffn_matrices" in config:
-        return spec_of(ModelSpec, {key: value for key, value in config.items() if not key.startswith("_")}, path)
+        return spec_of(
+            ModelSpec,
+            {key: value for key, value in config.items() if not key.startswith("_")},
+            path,
+        )
     named = name or _called(config, path)
     kind, text = config.get("model_type"), types()["text"]
     if kind in text and isinstance(config.get("text_config"), dict):
         config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
     if config.get("model_type") not in supported():
         known = ", ".join((*supported(), *text))
-        raise InputError(f"{path}: model_type {kind!r} is none of the supported model types ({known}); write the "
-                         "ModelSpec by hand")  # fmt: skip
+        raise InputError(
+            f"{path}: model_type {kind!r} is none of the supported model types ({known}); write "
+            f"the "
+            "ModelSpec by hand"
+        )
     return shape_of(named, config, path)
 
 
 def _called(config: Mapping[str, Any], path: Path) -> str:
     named = str(config.get("_name_or_path") or "").rstrip("/").rpartition("/")[2]
-    return (named or (path.parent.name if path.stem == "config" else path.stem) or path.stem).lower()
+    return (
+        named or (path.parent.name if path.stem == "config" else path.stem) or path.stem
+    ).lower()
 
 
 def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     """The shape that the values of a config.json describe; `path` is for messages.
 
-    OPT has two feed-forward matrices, and so has Nemotron-H; all others have gate, up and down, and may have fewer key
-    and value heads than query heads. Weights of norms, biases and output gates are not counted.
+    OPT has two feed-forward matrices, and so has Nemotron-H; all others have gate, up and down, and
+    may have fewer key and value heads than query heads. Weights of norms, biases and output gates
+    are not counted.
     """
     fields, kind = Fields(config, path), config["model_type"]
     pattern = _pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
-        raise InputError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported")
+        raise InputError(
+            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported"
+        )
     kept_as = fields.get("torch_dtype") or fields.get("dtype") or "float16"
     if kept_as not in DTYPE_BYTES:
-        raise InputError(f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported")
+        raise InputError(
+            f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
+        )
     dtype = DTYPE_BYTES[kept_as]
     bits, expert_bits = weight_bits(fields)
     is_gated = kind not in ("opt", "nemotron_h")
@@ -196,24 +250,41 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     if kind == "qwen3_next":
         states = delta_net(fields, layers, dtype)
     shape = ModelSpec(
-        name, layers, hidden, heads, fields.get("num_key_value_heads", heads), _head_size(fields, kind, hidden, heads),
-        fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"), 3 if is_gated else 2,
-        fields.whole("vocab_size"), fields.whole("max_position_embeddings"),
-        bool(fields.get("tie_word_embeddings", kind in types()["tied"])), dtype, None, bits,
-        pattern["-"] if pattern else None, window,
-        latent_of(fields) if kind.startswith("deepseek") else None, experts_of(fields, kind, expert_bits), states,
-    )  # fmt: skip
+        name,
+        layers,
+        hidden,
+        heads,
+        fields.get("num_key_value_heads", heads),
+        _head_size(fields, kind, hidden, heads),
+        fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
+        3 if is_gated else 2,
+        fields.whole("vocab_size"),
+        fields.whole("max_position_embeddings"),
+        bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
+        dtype,
+        None,
+        bits,
+        pattern["-"] if pattern else None,
+        window,
+        latent_of(fields) if kind.startswith("deepseek") else None,
+        experts_of(fields, kind, expert_bits),
+        states,
+    )
     fields.check_memory()
     return shape
 
 
 def _pattern_of(fields: Fields, kind: str) -> Counter[str]:
-    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types are alike."""
+    """Nemotron-H's layers by kind: Mamba, attention and feed-forward networks; those of other types
+    are alike.
+    """
     if kind != "nemotron_h":
         return Counter()
     pattern = fields.get("hybrid_override_pattern", "")
     if not isinstance(pattern, str) or not pattern or set(pattern) - set("M*-"):
-        raise InputError(f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only")
+        raise InputError(
+            f"{fields.path}: hybrid_override_pattern={pattern!r}: must consist of M, * and - only"
+        )
     return Counter(pattern)
 
 
@@ -223,5 +294,7 @@ def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
         return fields.whole("qk_nope_head_dim")
     size = fields.get("head_dim", fields.get("attention_head_dim"))
     if size is None and hidden % heads:
-        raise InputError(f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)")
+        raise InputError(
+            f"{fields.path}: hidden_size {hidden} is no multiple of {heads} heads (set head_dim)"
+        )
     return hidden // heads if size is None else int(size)

@@ -1,4 +1,6 @@
-"""What the layers of today's models are made of beyond one full attention and one feed-forward network."""
+"""What the layers of today's models are made of beyond one full attention and one feed-forward
+network.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,7 +13,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers whose cache has one form, in bytes a token or a sequence. window: tokens that one reads; None: all."""
+    """Layers whose cache has one form, in bytes a token or a sequence. window: tokens that one
+    reads; None: all.
+    """
 
     name: str
     num_layers: int
@@ -30,10 +34,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2): a layer caches one vector of kv_rank + rope_size values a token.
+    """Multi-head latent attention (DeepSeek-V2): a layer caches one vector of kv_rank + rope_size
+    values a token.
 
-    head_size of the model is the part of a query without position; v_size is the size of a head's value. q_rank is the
-    rank of the query projection, 0 where it is a full matrix.
+    head_size of the model is the part of a query without position; v_size is the size of a head's
+    value. q_rank is the rank of the query projection, 0 where it is a full matrix.
     """
 
     kv_rank: int
@@ -46,8 +51,9 @@ class Latent:
 class Experts:
     """A mixture of experts in every feed-forward layer but the first num_dense_layers.
 
-    A token goes through per_token of `count` experts of `size` columns, and through shared_size columns that all tokens
-    share. bits: of an expert's weight, None for those of the model's other layers.
+    A token goes through per_token of `count` experts of `size` columns, and through shared_size
+    columns that all tokens share. bits: of an expert's weight, None for those of the model's other
+    layers.
     """
 
     count: int
@@ -60,10 +66,12 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """num_layers of the layers keep state_bytes a sequence in place of its tokens' K and V (Mamba-2, gated delta net).
+    """num_layers of the layers keep state_bytes a sequence in place of its tokens' K and V
+    (Mamba-2, gated delta net).
 
-    params: weights of such a layer, its feed-forward network not included. num_tokens in place of state_bytes: what a
-    layer keeps is K and V of so many tokens, those of an image, which every step reads (cross-attention).
+    params: weights of such a layer, its feed-forward network not included. num_tokens in place of
+    state_bytes: what a layer keeps is K and V of so many tokens, those of an image, which every
+    step reads (cross-attention).
     """
 
     num_layers: int
@@ -73,11 +81,16 @@ class States:
 
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
-            raise InputError(f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one of them)")
+            raise InputError(
+                f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one "
+                f"of them)"
+            )
 
 
 def spec_of(kind: type[T], values: Any, where: object) -> T:
-    """The spec whose fields `values` gives by name; `where` stands before the InputError of any that is missing."""
+    """The spec whose fields `values` gives by name; `where` stands before the InputError of any
+    that is missing.
+    """
     try:
         return kind(**values)
     except TypeError as error:
@@ -92,5 +105,7 @@ def layers_of(kind: type[T], value: T | Mapping[str, Any] | None, where: str) ->
     for one in fields(kind):  # type: ignore[arg-type]
         number, least = getattr(made, one.name), 0 if one.default == 0 else 1
         if one.name != "bits" and (type(number) is not int or number < least):
-            raise InputError(f"{where}.{one.name}={number!r}: must be a whole number of at least {least}")
+            raise InputError(
+                f"{where}.{one.name}={number!r}: must be a whole number of at least {least}"
+            )
     return made

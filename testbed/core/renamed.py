@@ -1,4 +1,6 @@
-"""Names that 0.2.0 replaced (renamed.toml), and refusals that give the new one where an old one would be ignored."""
+"""Names that 0.2.0 replaced (renamed.toml), and refusals that give the new one where an old one
+would be ignored.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -28,7 +30,9 @@ def advice(new: str) -> str:
 
 
 def check_columns(path: object, header: Iterable[str], wanted: Iterable[str] | None = None) -> None:
-    """Raise InputError where a CSV has one of the `wanted` columns (None: any) by its old name, not by the new one."""
+    """Raise InputError where a CSV has one of the `wanted` columns (None: any) by its old name, not
+    by the new one.
+    """
     names = set(header)
     for old, new in kinds()["column"].items():
         if old in names and new not in names and (wanted is None or new in set(wanted)):
@@ -36,10 +40,14 @@ def check_columns(path: object, header: Iterable[str], wanted: Iterable[str] | N
 
 
 def check_members(kind: str, plug_in: object) -> None:
-    """Raise InputError where a plug-in's class defines a method by its old name: nothing would ever call it."""
+    """Raise InputError where a plug-in's class defines a method by its old name: nothing would ever
+    call it.
+    """
     for one in type(plug_in).__mro__:
         for old, new in kinds()[kind].items():
             if callable(vars(one).get(old)):
                 named = f"{one.__module__}.{one.__qualname__}.{old}"
-                raise InputError(f"{kind} defines {named}: {old}() {advice(f'{new}()')}; a new method that is "
-                                 "called so needs another name")  # fmt: skip
+                raise InputError(
+                    f"{kind} defines {named}: {old}() {advice(f'{new}()')}; a new method that is "
+                    "called so needs another name"
+                )

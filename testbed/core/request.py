@@ -1,4 +1,6 @@
-"""Requests (immutable rows of a trace), which classes may read their output lengths, and workloads (many requests)."""
+"""Requests (immutable rows of a trace), which classes may read their output lengths, and workloads
+(many requests).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +21,12 @@ Seconds = NDArray[np.float64]
 class Incoming(NamedTuple):
     """What is known of a request on arrival: everything but its output length.
 
-    The request generates num_seqs sequences, as a beam or as parallel samples. prompt_ids names the prompt's content,
-    one id for each tokens_per_id tokens (1: token ids; 512: the hash ids of Mooncake traces); None means content that
-    no other request has. registered_prefix is the number of leading prompt tokens in a registered prefix, 0 for none.
-    session numbers the conversation or job to which the request belongs, None where it is unknown. priority is the
-    request's class; a smaller number is more urgent, as in vLLM.
+    The request generates num_seqs sequences, as a beam or as parallel samples. prompt_ids names the
+    prompt's content, one id for each tokens_per_id tokens (1: token ids; 512: the hash ids of
+    Mooncake traces); None means content that no other request has. registered_prefix is the number
+    of leading prompt tokens in a registered prefix, 0 for none. session numbers the conversation or
+    job to which the request belongs, None where it is unknown. priority is the request's class; a
+    smaller number is more urgent, as in vLLM.
     """
 
     request_id: int
@@ -39,7 +42,9 @@ class Incoming(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One row of a trace: an Incoming, and output_len, the true output tokens of each sequence; only engines see it."""
+    """One row of a trace: an Incoming, and output_len, the true output tokens of each sequence;
+    only engines see it.
+    """
 
     request_id: int
     arrival_ps: int
@@ -64,10 +69,11 @@ class Request(NamedTuple):
 
 
 class Foresight:
-    """Base of policies, schedulers and preemption rules: each may declare that it reads true output lengths.
+    """Base of policies, schedulers and preemption rules: each may declare that it reads true output
+    lengths.
 
-    The engine passes `output_len` only to objects that declare it. No other value that an object receives or can
-    reach contains a request's true output length.
+    The engine passes `output_len` only to objects that declare it. No other value that an object
+    receives or can reach contains a request's true output length.
     """
 
     reads_output_len: ClassVar[bool] = False
@@ -78,7 +84,10 @@ class Foresight:
         """True output lengths in tokens by request id, known beforehand only to an oracle."""
         if self._output_len is None:
             name = type(self).__name__
-            raise OracleError(f"{name}: reads true output lengths without permission (declare reads_output_len = True)")
+            raise OracleError(
+                f"{name}: reads true output lengths without permission (declare reads_output_len = "
+                f"True)"
+            )
         return self._output_len
 
     def foresee(self, output_len: Mapping[int, int]) -> None:
@@ -90,11 +99,13 @@ class Foresight:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which rows wait for which: row i is sent wait_s[i] after the last of the rows after[i] has ended.
+    """Which rows wait for which: row i is sent wait_s[i] after the last of the rows after[i] has
+    ended.
 
-    A row that waits for no other row is sent wait_s[i] after its session starts. session[i] numbers sessions from 0 in
-    the order in which they start. A row waits only for earlier rows of the same session. answer_s is the response time
-    of a recorded server, 0 where it is unknown; it serves only to estimate the order of rows.
+    A row that waits for no other row is sent wait_s[i] after its session starts. session[i] numbers
+    sessions from 0 in the order in which they start. A row waits only for earlier rows of the same
+    session. answer_s is the response time of a recorded server, 0 where it is unknown; it serves
+    only to estimate the order of rows.
     """
 
     session: Column
@@ -106,10 +117,15 @@ class Turns:
         waits = np.isfinite(self.wait_s) & (self.wait_s >= 0)
         if not waits.all():
             row = int(np.argmin(waits))
-            raise InputError(f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s")
+            raise InputError(
+                f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s"
+            )
         for row, before in enumerate(self.after):
             if any(not 0 <= one < row or self.session[one] != self.session[row] for one in before):
-                raise InputError(f"row {row}: after={before}: a row may only wait for earlier rows of its session")
+                raise InputError(
+                    f"row {row}: after={before}: a row may only wait for earlier rows of its "
+                    f"session"
+                )
 
     def __len__(self) -> int:
         return len(self.after)
@@ -119,7 +135,9 @@ class Turns:
         return int(self.session.max()) + 1 if len(self) else 0
 
     def take(self, order: Column) -> "Turns":
-        """All rows in another order, in which every row still follows the rows that it waits for."""
+        """All rows in another order, in which every row still follows the rows that it waits
+        for.
+        """
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         after = [tuple(place[list(self.after[row])].tolist()) for row in order.tolist()]
@@ -130,10 +148,10 @@ class Turns:
 class Rows:
     """Untimed rows of a trace, as columns of equal length; what every trace reader returns.
 
-    arrival_s are the trace's time stamps in seconds from the first request, or None where it has none. turns lists
-    which rows wait for the answers to others, where the trace records it; `take` and `at_most` drop turns. num_seqs
-    and beam are the sampling of each row, or None where the run's config determines it. session and priority: see
-    Incoming; None where the trace has none.
+    arrival_s are the trace's time stamps in seconds from the first request, or None where it has
+    none. turns lists which rows wait for the answers to others, where the trace records it; `take`
+    and `at_most` drop turns. num_seqs and beam are the sampling of each row, or None where the
+    run's config determines it. session and priority: see Incoming; None where the trace has none.
     """
 
     prompt_len: Column
@@ -149,7 +167,11 @@ class Rows:
     priority: Column | None = None
 
     def __post_init__(self) -> None:
-        counts = {"prompt_len": self.prompt_len, "output_len": self.output_len, "num_seqs": self.num_seqs}
+        counts = {
+            "prompt_len": self.prompt_len,
+            "output_len": self.output_len,
+            "num_seqs": self.num_seqs,
+        }
         for name, column in counts.items():
             if column is not None and len(column) and int(column.min()) < 1:
                 row = int(np.argmax(column < 1))
@@ -166,26 +188,34 @@ class Rows:
     def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """The content ids, tokens per id and length of every prompt."""
         if self.prompt_ids is None:
-            raise InputError("the trace: has no prompt content (choose a trace with prompt ids for a prefix cache)")
+            raise InputError(
+                "the trace: has no prompt content (choose a trace with prompt ids for a prefix "
+                "cache)"
+            )
         for ids, prompt_len in zip(self.prompt_ids, self.prompt_len.tolist(), strict=True):
             yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         names = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam", "session", "priority"
         chosen: dict[str, Any] = {
-            name: None if (column := getattr(self, name)) is None else column[index] for name in names
+            name: None if (column := getattr(self, name)) is None else column[index]
+            for name in names
         }
         prompt_ids = None if self.prompt_ids is None else [self.prompt_ids[i] for i in index]
         return replace(self, prompt_ids=prompt_ids, turns=None, **chosen)
 
     def at_most(self, max_len: int) -> "Rows":
-        """The rows whose prompt and output sum to less than max_len tokens (the artifact's filter)."""
+        """The rows whose prompt and output sum to less than max_len tokens (the artifact's
+        filter).
+        """
         return self.take(np.flatnonzero(self.prompt_len + self.output_len < max_len))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has none."""
+    """Timed rows in order of arrival; num_seqs and beam are the sampling of requests whose row has
+    none.
+    """
 
     rows: Rows
     arrival_ps: Column

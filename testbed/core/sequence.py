@@ -14,15 +14,26 @@ I = TypeVar("I", bound="BatchIndex")  # noqa: E741
 class Sequence:
     """One token stream, as a memory policy sees it; it does not contain its true output length.
 
-    num_slots: slots that the sequence may write; `admit`, `extend` and `fork` change it. num_stored: its tokens whose K
-    and V are in the cache; an iteration that has run changes it, and a grant that found cached tokens. Both are kept as
-    offsets from the batch's counters while the sequence is in a batch. num_preemptions counts its preemptions.
+    num_slots: slots that the sequence may write; `admit`, `extend` and `fork` change it.
+    num_stored: its tokens whose K and V are in the cache; an iteration that has run changes it, and
+    a grant that found cached tokens. Both are kept as offsets from the batch's counters while the
+    sequence is in a batch. num_preemptions counts its preemptions.
     """
 
     __slots__ = (
-        "batch", "num_preemptions", "priority", "prompt_ids", "prompt_len", "registered_prefix", "request_id", "seq_id",
-        "session", "slots_offset", "stored_offset", "tokens_per_id",
-    )  # fmt: skip
+        "batch",
+        "num_preemptions",
+        "priority",
+        "prompt_ids",
+        "prompt_len",
+        "registered_prefix",
+        "request_id",
+        "seq_id",
+        "session",
+        "slots_offset",
+        "stored_offset",
+        "tokens_per_id",
+    )
 
     def __init__(self, seq_id: int, request: Incoming) -> None:
         self.seq_id = seq_id
@@ -46,7 +57,9 @@ class Sequence:
     @num_slots.setter
     def num_slots(self, num_tokens: int) -> None:
         if self.batch is not None:
-            raise ValueError(f"{self}: num_slots is set by its batch (remove the sequence from the batch first)")
+            raise ValueError(
+                f"{self}: num_slots is set by its batch (remove the sequence from the batch first)"
+            )
         self.slots_offset = num_tokens
 
     @property
@@ -57,7 +70,9 @@ class Sequence:
     @num_stored.setter
     def num_stored(self, num_tokens: int) -> None:
         if self.batch is not None:
-            raise ValueError(f"{self}: num_stored is set by its batch (remove the sequence from the batch first)")
+            raise ValueError(
+                f"{self}: num_stored is set by its batch (remove the sequence from the batch first)"
+            )
         self.stored_offset = num_tokens
 
     def __repr__(self) -> str:
@@ -69,7 +84,9 @@ class BatchIndex(ABC):
 
     @abstractmethod
     def added(self, seq: Sequence) -> None:
-        """Called after `seq` has joined the batch; its counts are offsets from the batch's counters."""
+        """Called after `seq` has joined the batch; its counts are offsets from the batch's
+        counters.
+        """
 
     @abstractmethod
     def removed(self, seq: Sequence) -> None:
@@ -79,8 +96,8 @@ class BatchIndex(ABC):
 class Batch:
     """Sequences in order of joining.
 
-    Two counters change for all members at once: `extended` counts the steps that have allocated slots, `steps` those
-    that have run. A member's counts are offsets from these.
+    Two counters change for all members at once: `extended` counts the steps that have allocated
+    slots, `steps` those that have run. A member's counts are offsets from these.
     """
 
     __slots__ = ("_offsets", "_slot_counts", "extended", "indexes", "sequences", "steps")
@@ -135,9 +152,14 @@ class Batch:
         seq_id, offset = seq.seq_id, seq.slots_offset
         del self.sequences[seq_id]
         self._slot_counts -= offset
-        if self._offsets[0][1] == seq_id:  # drop offsets of sequences that have left until the first is a member's
+        if (
+            self._offsets[0][1] == seq_id
+        ):  # drop offsets of sequences that have left until the first is a member's
             offsets, members = self._offsets, self.sequences
-            while offsets and (offsets[0][1] not in members or members[offsets[0][1]].slots_offset != -offsets[0][0]):
+            while offsets and (
+                offsets[0][1] not in members
+                or members[offsets[0][1]].slots_offset != -offsets[0][0]
+            ):
                 heapq.heappop(offsets)
         seq.batch = None
         seq.slots_offset = offset + self.extended
@@ -176,7 +198,9 @@ class SequenceStatus(Enum):
 
 
 class Item(NamedTuple):
-    """Prefill work that remains: `new` tokens of a sequence that follow `num_stored` stored ones."""
+    """Prefill work that remains: `new` tokens of a sequence that follow `num_stored` stored
+    ones.
+    """
 
     seq: Sequence
     new: int
@@ -186,16 +210,25 @@ class Item(NamedTuple):
 class SequenceGroup:
     """The sequences of one request; the scheduler schedules, preempts and swaps in the whole group.
 
-    `resident` lists the sequences with allocated slots: where memory is shared only the first, until the fork at the
-    end of prefill. Each sequence has num_generated output tokens; a decoding one stores one token fewer than it has,
-    because the next iteration writes the newest token's K and V. `todo` lists the prefill work that remains. Where the
-    scheduler orders by `rank`, the smallest is served first.
+    `resident` lists the sequences with allocated slots: where memory is shared only the first,
+    until the fork at the end of prefill. Each sequence has num_generated output tokens; a decoding
+    one stores one token fewer than it has, because the next iteration writes the newest token's K
+    and V. `todo` lists the prefill work that remains. Where the scheduler orders by `rank`, the
+    smallest is served first.
     """
 
     __slots__ = (
-        "batch", "generated_offset", "num_recomputes", "num_swaps", "rank", "request", "resident", "sequences",
-        "status", "todo",
-    )  # fmt: skip
+        "batch",
+        "generated_offset",
+        "num_recomputes",
+        "num_swaps",
+        "rank",
+        "request",
+        "resident",
+        "sequences",
+        "status",
+        "todo",
+    )
 
     def __init__(self, request: Incoming, sequences: list[Sequence]) -> None:
         self.request = request
@@ -212,16 +245,24 @@ class SequenceGroup:
     @property
     def num_generated(self) -> int:
         """Output tokens of each sequence."""
-        return self.generated_offset if self.batch is None else self.generated_offset + self.batch.steps
+        return (
+            self.generated_offset
+            if self.batch is None
+            else self.generated_offset + self.batch.steps
+        )
 
     @property
     def prefill_len(self) -> int:
-        """Tokens of each sequence that prefill must store; after recompute these include the generated tokens."""
+        """Tokens of each sequence that prefill must store; after recompute these include the
+        generated tokens.
+        """
         at_rest = self.request.prompt_len + self.generated_offset
         return at_rest if self.batch is None else at_rest + self.batch.steps
 
     def generate(self) -> None:
-        """Count one more output token for each sequence, from an iteration that was not a step of its batch."""
+        """Count one more output token for each sequence, from an iteration that was not a step of
+        its batch.
+        """
         assert self.batch is None, "the batch counts the tokens of a decoding group"
         self.generated_offset += 1
 

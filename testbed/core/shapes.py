@@ -1,4 +1,6 @@
-"""The models that ship: one JSON file each, read by the simulator, the experiments and the kernels."""
+"""The models that ship: one JSON file each, read by the simulator, the experiments and the
+kernels.
+"""
 
 import json
 from dataclasses import fields
@@ -17,7 +19,9 @@ def model_names() -> list[str]:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a ModelSpec."""
+    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a
+    ModelSpec.
+    """
     if name not in model_names():
         raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
     found: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
@@ -29,19 +33,25 @@ def read_model(name: str) -> ModelSpec:
 
 
 def check_known_shape(model: ModelSpec) -> None:
-    """A model with the name of one that ships must have its shape; a deployment chooses the values CHOSEN alone."""
+    """A model with the name of one that ships must have its shape; a deployment chooses the values
+    CHOSEN alone.
+    """
     if model.name not in model_names():
         return
     known = read_model(model.name)
     for name in (field.name for field in fields(ModelSpec) if field.name not in CHOSEN):
         here, there = getattr(model, name), getattr(known, name)
         if here != there:
-            raise InputError(f"model.{name}={here}: {model.name} has {there} (give the model another name: "
-                             "model.name=...)")  # fmt: skip
+            raise InputError(
+                f"model.{name}={here}: {model.name} has {there} (give the model another name: "
+                "model.name=...)"
+            )
 
 
 def check_plain(model: ModelSpec, who: str) -> None:
     """Raise InputError for a model with parts that `who` does not know."""
     if not model.is_plain:
         parts = ", ".join(name for name in SPECIAL if getattr(model, name) is not None)
-        raise InputError(f"model={model.name}: has {parts}, which {who} does not support (cost=analytic does)")
+        raise InputError(
+            f"model={model.name}: has {parts}, which {who} does not support (cost=analytic does)"
+        )

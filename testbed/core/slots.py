@@ -1,4 +1,6 @@
-"""The values that cross the border of a memory policy: extents, copies, answers, usage, footprints."""
+"""The values that cross the border of a memory policy: extents, copies, answers, usage,
+footprints.
+"""
 
 from collections.abc import Iterable
 from enum import Enum
@@ -24,7 +26,8 @@ class Extent(NamedTuple):
 
 
 class GroupTable(NamedTuple):
-    """Where the tokens of a sequence lie in KV group `group`: from token `first` on, slots_per_token slots each.
+    """Where the tokens of a sequence lie in KV group `group`: from token `first` on,
+    slots_per_token slots each.
 
     slots_per_token is 0 for a state, which fills its extents whatever the number of tokens.
     """
@@ -52,18 +55,21 @@ class Move(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A move in the background: iterations do not wait for it, and the engine calls `landed(move_id)` at its end."""
+    """A move in the background: iterations do not wait for it, and the engine calls
+    `landed(move_id)` at its end.
+    """
 
     move_id: int
     move: Move
 
 
 class Ops(NamedTuple):
-    """Operations before the next iteration: an engine performs them, the simulator computes their time.
+    """Operations before the next iteration: an engine performs them, the simulator computes their
+    time.
 
-    copies stay on the device, moves cross tiers. extra counts other operations by name (pages mapped, blocks
-    decompressed): a cost model computes their time or refuses the name. background: transfers that begin when copies
-    and moves are done.
+    copies stay on the device, moves cross tiers. extra counts other operations by name (pages
+    mapped, blocks decompressed): a cost model computes their time or refuses the name. background:
+    transfers that begin when copies and moves are done.
     """
 
     copies: tuple[Copy, ...] = ()
@@ -79,7 +85,8 @@ NO_OPS = Ops()
 
 
 class Growth(NamedTuple):
-    """When an `extend` of one or more steps took slots, as sums over the steps (DESIGN.md; `growth_of` computes them).
+    """When an `extend` of one or more steps took slots, as sums over the steps (DESIGN.md;
+    `growth_of` computes them).
 
     A step t (from 0) that takes w slots adds w, w * t and w * t * t.
     """
@@ -105,7 +112,8 @@ def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
 class Grant(NamedTuple):
     """A positive answer: num_cached leading tokens are already stored, and ops must run first.
 
-    growth: the slots that an `extend` took, by step; evicted: those of them that were cached before.
+    growth: the slots that an `extend` took, by step; evicted: those of them that were cached
+    before.
     """
 
     num_cached: int = 0
@@ -118,9 +126,11 @@ GRANTED = Grant()
 
 
 class Refusal(Enum):
-    """A refusal: LATER may succeed once slots are released, moved out or published; NEVER exceeds an empty pool.
+    """A refusal: LATER may succeed once slots are released, moved out or published; NEVER exceeds
+    an empty pool.
 
-    LOADING: what the sequence would find is on its way to the device; the refusal ends when that has landed.
+    LOADING: what the sequence would find is on its way to the device; the refusal ends when that
+    has landed.
     """
 
     LATER = "later"
@@ -135,10 +145,11 @@ Answers: TypeAlias = list[Grant] | Refusal
 class Usage(NamedTuple):
     """A pool in slots. allocated + cached + in_transit + free = total; live <= held <= allocated.
 
-    live: slots that store a token, or will after the next iteration. held: slots in a table, shared ones once.
-    allocated: held slots and those that the allocator's rounding makes unusable. cached: unreferenced but findable.
-    largest_free: the longest run of free and cached slots that one sequence could get. saved: slots that tables would
-    need in addition to `held` if nothing were shared. in_transit: slots of no table that a transfer reads or writes.
+    live: slots that store a token, or will after the next iteration. held: slots in a table, shared
+    ones once. allocated: held slots and those that the allocator's rounding makes unusable. cached:
+    unreferenced but findable. largest_free: the longest run of free and cached slots that one
+    sequence could get. saved: slots that tables would need in addition to `held` if nothing were
+    shared. in_transit: slots of no table that a transfer reads or writes.
     """
 
     total: int
@@ -164,8 +175,8 @@ class Fixed(NamedTuple):
 class Granular(NamedTuple):
     """A footprint of as many whole blocks of `size` tokens as the stored tokens need.
 
-    slots_per_token is one number for all sequences of a policy. One that returns slots may have fewer: those of blocks
-    that no later token reads.
+    slots_per_token is one number for all sequences of a policy. One that returns slots may have
+    fewer: those of blocks that no later token reads.
     """
 
     size: int
@@ -173,11 +184,17 @@ class Granular(NamedTuple):
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
         padding = -final_len % self.size
-        return [(final_len + padding - self.size + 1, padding * self.slots_per_token)] if padding else []
+        return (
+            [(final_len + padding - self.size + 1, padding * self.slots_per_token)]
+            if padding
+            else []
+        )
 
 
 class Stepped(NamedTuple):
-    """A footprint as (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots (such as doubling)."""
+    """A footprint as (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots
+    (such as doubling).
+    """
 
     steps: tuple[tuple[int, int], ...]
 
@@ -191,17 +208,18 @@ class Stepped(NamedTuple):
         return events
 
 
-# The slots of a sequence as a function of its stored tokens, as plain data up to max_len. waste(final_len) lists
-# (from_len, slots): from from_len stored tokens on, `slots` more of its slots will never be used if the sequence ends
-# at final_len tokens (section 3.1).
+# The slots of a sequence as a function of its stored tokens, as plain data up to max_len.
+# waste(final_len) lists (from_len, slots): from from_len stored tokens on, `slots` more of its
+# slots will never be used if the sequence ends at final_len tokens (section 3.1).
 Footprint: TypeAlias = Fixed | Granular | Stepped
 
 
 class NonSequenceSlots(NamedTuple):
     """Slots that are not free although no sequence's table contains them.
 
-    pinned: registered prefixes, which tables may share. cached: unreferenced but findable. rounding: slots that an
-    allocator's rounding makes unusable. in_transit: what transfers in the background read, write or need.
+    pinned: registered prefixes, which tables may share. cached: unreferenced but findable.
+    rounding: slots that an allocator's rounding makes unusable. in_transit: what transfers in the
+    background read, write or need.
     """
 
     pinned: tuple[Extent, ...] = ()
@@ -226,8 +244,12 @@ def is_plain(value: object) -> bool:
     return type(value) is int or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def copies_between(source: Iterable[Extent], target: Iterable[Extent], num_slots: int) -> tuple[Copy, ...]:
-    """The copies that transfer the first num_slots slots of one table to another, for any extents of both."""
+def copies_between(
+    source: Iterable[Extent], target: Iterable[Extent], num_slots: int
+) -> tuple[Copy, ...]:
+    """The copies that transfer the first num_slots slots of one table to another, for any extents
+    of both.
+    """
     copies = list[Copy]()
     sources, targets = iter(source), iter(target)
     (src, left), (dst, space) = Extent(0, 0), Extent(0, 0)

@@ -16,10 +16,11 @@ SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None i
 class ModelSpec:
     """Shape of a decoder-only transformer: all values that determine bytes and FLOPs.
 
-    ffn_matrices is 2 for OPT (up, down) and 3 for LLaMA (gate, up, down); tied_embedding is true where the output
-    projection is the embedding matrix. max_len is the longest sequence in tokens. kv_dtype_bytes: bytes of a cached
-    value, None for dtype_bytes. weight_bits: bits of a weight of the layers, None for those of dtype_bytes, which the
-    embedding and the output projection always have. num_ffn_layers: layers with a feed-forward network, None for all.
+    ffn_matrices is 2 for OPT (up, down) and 3 for LLaMA (gate, up, down); tied_embedding is true
+    where the output projection is the embedding matrix. max_len is the longest sequence in tokens.
+    kv_dtype_bytes: bytes of a cached value, None for dtype_bytes. weight_bits: bits of a weight of
+    the layers, None for those of dtype_bytes, which the embedding and the output projection always
+    have. num_ffn_layers: layers with a feed-forward network, None for all.
     """
 
     name: str
@@ -44,35 +45,55 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         for part, kind in LAYERS.items():
-            object.__setattr__(self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}"))
+            object.__setattr__(
+                self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}")
+            )
         for one in fields(self):
             value = getattr(self, one.name)
             if one.type is int and (type(value) is not int or value < 1):
-                raise InputError(f"model {self.name}: {one.name} is {value!r}; it must be a whole number of at least 1")
+                raise InputError(
+                    f"model {self.name}: {one.name} is {value!r}; it must be a whole number of at "
+                    f"least 1"
+                )
         if self.kv_dtype_bytes == self.dtype_bytes:
             object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
-            raise InputError(f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads of K "
-                             "and V evenly (num_heads, num_kv_heads)")  # fmt: skip
+            raise InputError(
+                f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads "
+                f"of K "
+                "and V evenly (num_heads, num_kv_heads)"
+            )
         for name in ("kv_dtype_bytes", "weight_bits", "num_ffn_layers"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"model {self.name}: {name}={value!r}: must be above 0, or null")
         in_window = self.window.num_layers if self.window else 0
         if self.num_attention_layers < max(in_window, 1):
-            raise InputError(f"model {self.name}: {self.num_layers} layers are too few for {in_window} of window and "
-                             f"{self.num_layers - self.num_attention_layers} of states")  # fmt: skip
+            raise InputError(
+                f"model {self.name}: {self.num_layers} layers are too few for {in_window} of "
+                f"window and "
+                f"{self.num_layers - self.num_attention_layers} of states"
+            )
         if self.experts and self.experts.num_dense_layers > self.ffn_layers:
-            raise InputError(f"model {self.name}: experts.num_dense_layers={self.experts.num_dense_layers}: there are "
-                             f"only {self.ffn_layers} layers")  # fmt: skip
+            raise InputError(
+                f"model {self.name}: experts.num_dense_layers={self.experts.num_dense_layers}: "
+                f"there are "
+                f"only {self.ffn_layers} layers"
+            )
 
     def is_shaped_like(self, other: "ModelSpec") -> bool:
-        """Whether both compute the same: neither the name nor the longest sequence is part of a shape."""
-        return self == replace(other, name=self.name, max_len=self.max_len, tied_embedding=self.tied_embedding)
+        """Whether both compute the same: neither the name nor the longest sequence is part of a
+        shape.
+        """
+        return self == replace(
+            other, name=self.name, max_len=self.max_len, tied_embedding=self.tied_embedding
+        )
 
     @property
     def is_plain(self) -> bool:
-        """Whether all layers are full attention and one dense network, with one type of weights and cache."""
+        """Whether all layers are full attention and one dense network, with one type of weights and
+        cache.
+        """
         return all(getattr(self, name) is None for name in SPECIAL)
 
     @property
@@ -87,14 +108,24 @@ class ModelSpec:
     @property
     def slot_bytes(self) -> int:
         """Bytes that an attention layer caches for each token: K and V, or the latent vector."""
-        values = self.latent.kv_rank + self.latent.rope_size if self.latent else 2 * self.num_kv_heads * self.head_size
+        values = (
+            self.latent.kv_rank + self.latent.rope_size
+            if self.latent
+            else 2 * self.num_kv_heads * self.head_size
+        )
         return values * (self.kv_dtype_bytes or self.dtype_bytes)
 
     @property
     def groups(self) -> tuple[KvGroup, ...]:
         """The layers by the form of their cache; full attention comes first, states last."""
         in_window = self.window.num_layers if self.window else 0
-        found = [KvGroup("latent" if self.latent else "full", self.num_attention_layers - in_window, self.slot_bytes)]
+        found = [
+            KvGroup(
+                "latent" if self.latent else "full",
+                self.num_attention_layers - in_window,
+                self.slot_bytes,
+            )
+        ]
         if self.window:
             found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
         if self.states:
@@ -104,7 +135,9 @@ class ModelSpec:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes cached for one token in all layers, windows not cut (section 3: 800 KiB for OPT-13B)."""
+        """Bytes cached for one token in all layers, windows not cut (section 3: 800 KiB for
+        OPT-13B).
+        """
         return self.num_attention_layers * self.slot_bytes
 
     @property
@@ -116,7 +149,12 @@ class ModelSpec:
         kv_rank, rope, value, q_rank = astuple(self.latent)
         queries = heads * (size + rope)
         query = hidden * q_rank + q_rank * queries if q_rank else hidden * queries
-        return int(query + hidden * (kv_rank + rope) + kv_rank * heads * (size + value) + heads * value * hidden)
+        return int(
+            query
+            + hidden * (kv_rank + rope)
+            + kv_rank * heads * (size + value)
+            + heads * value * hidden
+        )
 
     @property
     def layer_params(self) -> int:
@@ -159,15 +197,21 @@ class ModelSpec:
     @property
     def num_params(self) -> int:
         """All weights, the input embedding included."""
-        return self.linear_params + (0 if self.tied_embedding else self.vocab_size * self.hidden_size)
+        return self.linear_params + (
+            0 if self.tied_embedding else self.vocab_size * self.hidden_size
+        )
 
     @property
     def weight_bytes(self) -> int:
-        embedding = 0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
+        embedding = (
+            0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
+        )
         return round(self.read_bytes((self.experts or NO_EXPERTS).count)) + embedding
 
     def read_bytes(self, experts_per_layer: float) -> float:
-        """Bytes of the weights of an iteration whose tokens go through so many different experts of each layer."""
+        """Bytes of the weights of an iteration whose tokens go through so many different experts of
+        each layer.
+        """
         bits = self.weight_bits or 8 * self.dtype_bytes
         expert_bits = (self.experts or NO_EXPERTS).bits or bits
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
@@ -175,7 +219,9 @@ class ModelSpec:
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
 
     def kv_copies(self, num_gpus: int) -> int:
-        """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents are not split."""
+        """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents
+        are not split.
+        """
         return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
 
 
@@ -183,9 +229,9 @@ class ModelSpec:
 class GpuSpec:
     """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores.
 
-    device is the name that the driver prints, which a profile records as the measured GPU; empty where unknown.
-    transfers: the file of `testbed measure transfers` on such a GPU, or the name of one that ships; None: transfers to
-    the host take their bytes over host_bandwidth.
+    device is the name that the driver prints, which a profile records as the measured GPU; empty
+    where unknown. transfers: the file of `testbed measure transfers` on such a GPU, or the name of
+    one that ships; None: transfers to the host take their bytes over host_bandwidth.
     """
 
     name: str
@@ -202,8 +248,9 @@ class GpuSpec:
 class TierSpec:
     """Memory below the GPUs, size_gib GiB of it for KV cache.
 
-    Bandwidths in bytes/s of all GPUs together, read towards them; None: the GPUs' links to the host by their data
-    sheet. latency_s: seconds before the first byte; extent_s: seconds more for every run of adjacent slots.
+    Bandwidths in bytes/s of all GPUs together, read towards them; None: the GPUs' links to the host
+    by their data sheet. latency_s: seconds before the first byte; extent_s: seconds more for every
+    run of adjacent slots.
     """
 
     size_gib: float
@@ -217,9 +264,9 @@ class TierSpec:
 class ServerSpec:
     """num_gpus GPUs that serve one model by tensor parallelism.
 
-    kv_memory_gib maps model names to KV pool sizes in GiB over all GPUs (the paper's Table 1); the pool of any other
-    model is what `memory_utilization` leaves after weights and `workspace_gib` per GPU. tiers: the memories below, from
-    the fastest to the slowest.
+    kv_memory_gib maps model names to KV pool sizes in GiB over all GPUs (the paper's Table 1); the
+    pool of any other model is what `memory_utilization` leaves after weights and `workspace_gib`
+    per GPU. tiers: the memories below, from the fastest to the slowest.
     """
 
     name: str
@@ -231,7 +278,9 @@ class ServerSpec:
     tiers: Mapping[str, TierSpec] | None = None
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do not fit."""
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do
+        not fit.
+        """
         if model.name in self.kv_memory_gib:
             return int(self.kv_memory_gib[model.name] * GIB)
         usable = self.memory_utilization * self.gpu.memory_bytes - self.workspace_gib * GIB
@@ -242,5 +291,8 @@ class ServerSpec:
         block_bytes = model.kv_bytes_per_token * model.kv_copies(self.num_gpus) * block_size
         blocks = self.kv_pool_bytes(model) // block_bytes
         if blocks < 1:
-            raise InputError(f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger server)")
+            raise InputError(
+                f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger "
+                f"server)"
+            )
         return blocks * block_size

@@ -15,9 +15,11 @@ from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of the data sheet, and times that it does not say (experiments/conf/efficiencies/h200.yaml explains them).
+    """Shares of the data sheet, and times that it does not say
+    (experiments/conf/efficiencies/h200.yaml explains them).
 
-    Software times, repeated_read, parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
+    Software times, repeated_read, parallel_layer_s and extra_s are those of `sections.Choices`;
+    None is no time.
     """
 
     overhead_s: float | None = 0.0
@@ -40,10 +42,11 @@ class Efficiencies:
 
 
 class AnalyticCost(CostModel):
-    """Every GPU stores 1/num_gpus of the weights and of each token's K and V (tensor parallelism, section 4.6).
+    """Every GPU stores 1/num_gpus of the weights and of each token's K and V (tensor parallelism,
+    section 4.6).
 
-    Sequences of a group run side by side on the GPU, so all but the first reader of a shared block find its K and V of
-    a layer in the L2 cache, at the cost of `repeated_read`.
+    Sequences of a group run side by side on the GPU, so all but the first reader of a shared block
+    find its K and V of a layer in the L2 cache, at the cost of `repeated_read`.
     """
 
     provenance: ClassVar[str] = "roofline, not measured"
@@ -53,7 +56,9 @@ class AnalyticCost(CostModel):
         self._gpus = server.num_gpus
         self._gpu = server.gpu
         self._eff = efficiencies
-        self._layer_s = efficiencies.layer_s + layer_s(efficiencies.parallel_layer_s, server.num_gpus)
+        self._layer_s = efficiencies.layer_s + layer_s(
+            efficiencies.parallel_layer_s, server.num_gpus
+        )
         self._overhead_ps = round((efficiencies.overhead_s or 0.0) * PS)
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
@@ -62,15 +67,27 @@ class AnalyticCost(CostModel):
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
-        self._context_ps = round(self._attention_s(model.num_attention_layers - in_windows, full) * PS)
+        self._context_ps = round(
+            self._attention_s(model.num_attention_layers - in_windows, full) * PS
+        )
         self._window_ps = round(self._attention_s(in_windows, window) * PS)
-        self._token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
+        self._token_bytes = (
+            model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
+        )
         states = sum(group.num_layers * group.state_bytes for group in model.groups)
-        passes = 1 if model.states and model.states.num_tokens else 2  # an image is read, a state is written too
-        self._state_ps = round(passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS)
-        self._attending = [(group.window, group.num_layers) for group in model.groups if not group.state_bytes]
+        passes = (
+            1 if model.states and model.states.num_tokens else 2
+        )  # an image is read, a state is written too
+        self._state_ps = round(
+            passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS
+        )
+        self._attending = [
+            (group.window, group.num_layers) for group in model.groups if not group.state_bytes
+        ]
         latent = model.latent
-        self._channels = (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
+        self._channels = (
+            (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
+        )
         self._read_bytes, self._shard = model.read_bytes(0.0), model.active_params / server.num_gpus
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
@@ -106,15 +123,19 @@ class AnalyticCost(CostModel):
         return record(Affine, (self.iteration(work), growth, steps))
 
     def _attention_s(self, num_layers: int, byte_share: float) -> float:
-        """Seconds of decode attention for a token of context in so many layers, as memory or the peak bounds it.
+        """Seconds of decode attention for a token of context in so many layers, as memory or the
+        peak bounds it.
 
-        A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each head and value.
+        A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each
+        head and value.
         """
         model, gpu = self.model, self._gpu
         bandwidth = gpu.memory_bandwidth * self._eff.attention_bandwidth
         if (model.kv_dtype_bytes or model.dtype_bytes) == 1:
             bandwidth *= byte_share
-        read_s = num_layers * model.slot_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
+        read_s = (
+            num_layers * model.slot_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
+        )
         if model.latent is None:
             return read_s
         values = model.num_heads * (2 * model.latent.kv_rank + model.latent.rope_size) * num_layers
@@ -126,7 +147,9 @@ class AnalyticCost(CostModel):
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
         experts, read_bytes = self.model.experts, self._read_bytes
-        if experts:  # a router that prefers none: each token leaves out an expert with chance 1 - per_token / count
+        # A router that prefers none: each token leaves out an expert with chance 1 - per_token /
+        # count
+        if experts:
             touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
             read_bytes = self.model.read_bytes(touched)
         read_s = read_bytes / self._gpus / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
@@ -135,11 +158,22 @@ class AnalyticCost(CostModel):
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
-        """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the activations."""
+        """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the
+        activations.
+        """
         if self._gpus == 1:
             return 0.0
-        sent = 2 * (self._gpus - 1) / self._gpus * num_tokens * self.model.hidden_size * self.model.dtype_bytes
-        return 2 * self.model.num_layers * (self._eff.all_reduce_s + sent / self._gpu.link_bandwidth)
+        sent = (
+            2
+            * (self._gpus - 1)
+            / self._gpus
+            * num_tokens
+            * self.model.hidden_size
+            * self.model.dtype_bytes
+        )
+        return (
+            2 * self.model.num_layers * (self._eff.all_reduce_s + sent / self._gpu.link_bandwidth)
+        )
 
     def _prefill_ps(self, new: int, num_stored: int) -> int:
         """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""
@@ -150,7 +184,9 @@ class AnalyticCost(CostModel):
         return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
     def _with_moves(self, computing_ps: int, work: Work) -> int:
-        """Block copies read and write device memory first; swaps cross the host link, K and V of every layer apart."""
+        """Block copies read and write device memory first; swaps cross the host link, K and V of
+        every layer apart.
+        """
         token, layers = self._token_bytes, self.model.num_layers
         copied = sum([length * count for length, count in work.copies])
         computing_ps += round(2 * copied * token / self._gpu.memory_bandwidth * PS)
@@ -169,8 +205,12 @@ class AnalyticCost(CostModel):
 
 
 def pairs_of(new: int, num_stored: int, window: int | None) -> float:
-    """Pairs of a query and a key: each of `new` tokens sees those stored, and those before it; at most `window`."""
+    """Pairs of a query and a key: each of `new` tokens sees those stored, and those before it; at
+    most `window`.
+    """
     if window is None or num_stored + new <= window:
         return new * num_stored + new * (new + 1) / 2
-    whole = max(min(new, window - num_stored), 0)  # queries that see fewer tokens than the window has
+    whole = max(
+        min(new, window - num_stored), 0
+    )  # queries that see fewer tokens than the window has
     return whole * num_stored + whole * (whole + 1) / 2 + (new - whole) * window

@@ -1,4 +1,6 @@
-"""Attention of an iteration, by what the profile has: mixed batches as measured, else prefill and decodes added."""
+"""Attention of an iteration, by what the profile has: mixed batches as measured, else prefill and
+decodes added.
+"""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -7,7 +9,15 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.slots import record
-from testbed.cost.interpolation import Knots, UnequalLengths, across, blend, bracket, curves, surface
+from testbed.cost.interpolation import (
+    Knots,
+    UnequalLengths,
+    across,
+    blend,
+    bracket,
+    curves,
+    surface,
+)
 from testbed.cost.model import UNBOUNDED, Affine, Work
 from testbed.cost.sections import Choices, Rows, has, rows, table
 
@@ -29,15 +39,21 @@ class Attention:
             return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
         def decodes(points: Rows) -> DecodeTable:
-            return DecodeTable(scaled(of_kind(points, choices.block_size, spread)), num_layers, unequal)
+            return DecodeTable(
+                scaled(of_kind(points, choices.block_size, spread)), num_layers, unequal
+            )
 
         self._repeated_read = choices.repeated_read
         self._decodes = table(profile, section, lambda points: decodes(points).span)
-        self._prefill = table(profile, "prefill_attention", lambda points: PrefillTable(points, num_layers))
+        self._prefill = table(
+            profile, "prefill_attention", lambda points: PrefillTable(points, num_layers)
+        )
         self._mixed: MixedTable | None = None
         if ours and has(profile, "mixed_attention"):
             prompts = self._prefill if isinstance(self._prefill, PrefillTable) else None
-            self._mixed = MixedTable(scaled(rows(profile, "mixed_attention")), num_layers, unequal, prompts)
+            self._mixed = MixedTable(
+                scaled(rows(profile, "mixed_attention")), num_layers, unequal, prompts
+            )
 
     def __call__(self, work: Work) -> int:
         if work.prefill and self._mixed:
@@ -50,28 +66,37 @@ class Attention:
         return self._decodes(work, self._saved(work))
 
     def _saved(self, work: Work) -> int:
-        """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads them too."""
+        """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads
+        them too.
+        """
         repeated = work.decode_repeated
         return repeated - round(repeated * self._repeated_read) if repeated else 0
 
 
 class DecodeTable:
-    """Decode attention of all layers: for each number of sequences a piecewise affine function of total context.
+    """Decode attention of all layers: for each number of sequences a piecewise affine function of
+    total context.
 
-    Between measured numbers of sequences, times are blended at equal mean context. `points` are of one block size and
-    one spread of lengths; `unequal` says what unequal lengths add to equal ones, None where `points` are of unequal
-    ones already.
+    Between measured numbers of sequences, times are blended at equal mean context. `points` are of
+    one block size and one spread of lengths; `unequal` says what unequal lengths add to equal ones,
+    None where `points` are of unequal ones already.
     """
 
-    def __init__(self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None) -> None:
-        self._curves = curves((num_seqs, context, ps * num_layers) for (num_seqs, context), ps in points)
+    def __init__(
+        self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None
+    ) -> None:
+        self._curves = curves(
+            (num_seqs, context, ps * num_layers) for (num_seqs, context), ps in points
+        )
         self._seqs = list(self._curves)
         self._unequal = unequal
         self.curve = cache(self._curve)
         self._part = cache(lambda num_seqs, share: self.curve(num_seqs).share(share))
 
     def span(self, work: Work, saved: int) -> Affine:
-        """Iterations up to the next knot or bin, each with a token more a sequence; shared blocks save `saved`."""
+        """Iterations up to the next knot or bin, each with a token more a sequence; shared blocks
+        save `saved`.
+        """
         num_seqs, read = work.decode_seqs, work.decode_context - saved
         first, growth, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
@@ -89,17 +114,23 @@ class DecodeTable:
         low, high = bracket(self._seqs, num_seqs)
         near, far = self._curves[low], self._curves[high]
         means = sorted({x // low for x in near.x} | {x // high for x in far.x})
-        return Knots((m * num_seqs, blend(low, high, num_seqs, near(m * low), far(m * high))) for m in means)
+        return Knots(
+            (m * num_seqs, blend(low, high, num_seqs, near(m * low), far(m * high))) for m in means
+        )
 
 
 def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
-    """The points of one block size and spread; those without these two axes are of equal lengths and any block size."""
+    """The points of one block size and spread; those without these two axes are of equal lengths
+    and any block size.
+    """
     if points and len(points[0][0]) == 2:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
     if not chosen:
         known = sorted({key[:2] for key, _ in points})
-        raise InputError(f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}")
+        raise InputError(
+            f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}"
+        )
     return chosen
 
 
@@ -108,60 +139,91 @@ def _steps(end: int, x: int, stride: int) -> int:
 
 
 class PrefillTable:
-    """Prefill attention of all layers, by prompts that were measured at once, or whole, as PROFILE_FORMAT.md says."""
+    """Prefill attention of all layers, by prompts that were measured at once, or whole, as
+    PROFILE_FORMAT.md says.
+    """
 
     def __init__(self, points: Rows, num_layers: int) -> None:
-        batches = curves((new, count, ps * num_layers) for (count, new, past), ps in points if not past)
+        batches = curves(
+            (new, count, ps * num_layers) for (count, new, past), ps in points if not past
+        )
         self._batches = batches if any(len(curve.x) > 3 for curve in batches.values()) else None
         if self._batches:
             points = [(key, ps) for key, ps in points if key[0] == 1]
         alone, full = (
-            curves((new, past, ps * num_layers // count) for (count, new, past), ps in points if (count == 1) == one)
+            curves(
+                (new, past, ps * num_layers // count)
+                for (count, new, past), ps in points
+                if (count == 1) == one
+            )
             for one in (True, False)
         )
         self._whole_only = not any(past for (_, _, past), _ in points)
-        self._behind = lru_cache(MAX_CURVES)(lambda past: (across(alone, past), across(full or alone, past)))
+        self._behind = lru_cache(MAX_CURVES)(
+            lambda past: (across(alone, past), across(full or alone, past))
+        )
         self._of_batch = cache(partial(across, batches))
 
     def __call__(self, prefill: Prefill) -> int:
         times = [self._times(new, past) for new, past in prefill]
         slowest = max([alone for alone, _ in times])
         if self._batches and len(prefill) > 1:
-            return max(slowest, sum([self._share(len(prefill), new, past) for new, past in prefill]))
+            return max(
+                slowest, sum([self._share(len(prefill), new, past) for new, past in prefill])
+            )
         return max(slowest, sum([full for _, full in times]))
 
     def _times(self, new: int, past: int) -> tuple[int, int]:
         if past and self._whole_only:
-            whole, num_stored, least = self._times(new + past, 0), self._times(past, 0), self._times(new, 0)
+            whole, num_stored, least = (
+                self._times(new + past, 0),
+                self._times(past, 0),
+                self._times(new, 0),
+            )
             return max(whole[0] - num_stored[0], least[0]), max(whole[1] - num_stored[1], least[1])
         alone, full = self._behind(past)
         return alone(new), full(new)
 
     def _share(self, count: int, new: int, past: int) -> int:
         if past:
-            return max(self._share(count, new + past, 0) - self._share(count, past, 0), self._share(count, new, 0))
+            return max(
+                self._share(count, new + past, 0) - self._share(count, past, 0),
+                self._share(count, new, 0),
+            )
         return self._of_batch(count)(new) // count
 
 
 class MixedTable:
-    """All layers' attention over (prefill tokens, those stored before, decodes, their mean context).
+    """All layers' attention over (prefill tokens, those stored before, decodes, their mean
+    context).
 
-    Each axis is linear between its own points. Several prompts cost as much as one of as many tokens, with as many
-    pairs of new and stored ones, but for what they take alone: `prompts` has that, or without it they take no longer
-    than one after the other.
+    Each axis is linear between its own points. Several prompts cost as much as one of as many
+    tokens, with as many pairs of new and stored ones, but for what they take alone: `prompts` has
+    that, or without it they take no longer than one after the other.
     """
 
     def __init__(
-        self, points: Rows, num_layers: int, unequal: UnequalLengths | None = None, prompts: PrefillTable | None = None
+        self,
+        points: Rows,
+        num_layers: int,
+        unequal: UnequalLengths | None = None,
+        prompts: PrefillTable | None = None,
     ) -> None:
-        ordered = [((new, seqs, past, mean), ps * num_layers) for (new, past, seqs, mean), ps in sorted(points)]
+        ordered = [
+            ((new, seqs, past, mean), ps * num_layers)
+            for (new, past, seqs, mean), ps in sorted(points)
+        ]
         self._time_ps = surface(ordered, 3, lambda curve: partial(_at_mean, curve))
         self._unequal, self._prompts = unequal, prompts
 
     def __call__(self, work: Work, saved: int) -> int:
         prefill, num_seqs = work.prefill, work.decode_seqs
         new = sum(count for count, _ in prefill)
-        past = prefill[0][1] if len(prefill) == 1 else sum(count * num_stored for count, num_stored in prefill) // new
+        past = (
+            prefill[0][1]
+            if len(prefill) == 1
+            else sum(count * num_stored for count, num_stored in prefill) // new
+        )
         time_ps = self._at(new, past, num_seqs, work.decode_context - saved)
         if self._unequal is not None and num_seqs > 1:
             longest = self._at(new, past, num_seqs, num_seqs * work.decode_max_context - saved)

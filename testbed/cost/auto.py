@@ -1,4 +1,5 @@
-"""The best costs at hand for a model on a server: measured, else derived from the nearest profile, else a roofline.
+"""The best costs at hand for a model on a server: measured, else derived from the nearest profile,
+else a roofline.
 
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
@@ -20,11 +21,23 @@ from testbed.cost.sections import BALANCED, PROFILES, Choices, has, read_profile
 
 Costs = AnalyticCost | ProfileCost
 SOFTWARE = (
-    "software", "overhead_s", "overhead_per_request_s", "overhead_per_token_s", "overhead_per_sequence_s", "extra_s",
-)  # fmt: skip
-MEASURED, OTHER_GPU, OTHER_MODEL, OTHER_CACHE = "measured", "other GPU", "other model", "other cache"
+    "software",
+    "overhead_s",
+    "overhead_per_request_s",
+    "overhead_per_token_s",
+    "overhead_per_sequence_s",
+    "extra_s",
+)
+MEASURED, OTHER_GPU, OTHER_MODEL, OTHER_CACHE = (
+    "measured",
+    "other GPU",
+    "other model",
+    "other cache",
+)
 ROOFLINE = "roofline"
-FARTHEST = log(8)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
+FARTHEST = log(
+    8
+)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
 
 
 def auto_cost(
@@ -38,21 +51,27 @@ def auto_cost(
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
-    source: the GPU of the shipped profiles. path: more profiles, which come first; without it those of the choices'
-    system. attainable: measured shares of memory bandwidth by GPU. roofline: where no profile is near; its
-    byte_kv_bandwidth also serves a profile of a wider cache. Software times are the choices', but for a fitted
-    profile's own.
+    source: the GPU of the shipped profiles. path: more profiles, which come first; without it those
+    of the choices' system. attainable: measured shares of memory bandwidth by GPU. roofline: where
+    no profile is near; its byte_kv_bandwidth also serves a profile of a wider cache. Software times
+    are the choices', but for a fitted profile's own.
     """
     of_system = [] if path else profiles_of(choices.software, server.gpu)
     known = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
     found = by_way(model, server, known)
     if not found:
         if path is not None:
-            raise InputError(f"cost.path={path}: has no profile of {model.name}'s shape and types on {server.num_gpus} "
-                             "GPU(s), and none near it (import one; without a path it is a roofline)")  # fmt: skip
+            raise InputError(
+                f"cost.path={path}: has no profile of {model.name}'s shape and types on "
+                f"{server.num_gpus} "
+                "GPU(s), and none near it (import one; without a path it is a roofline)"
+            )
         if choices.experts != BALANCED:
-            raise InputError(f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, and a "
-                             "roofline is balanced (import-profile makes one; cost.path=FILE)")  # fmt: skip
+            raise InputError(
+                f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
+                f"and a "
+                "roofline is balanced (import-profile makes one; cost.path=FILE)"
+            )
         software = {name: getattr(choices, name) for name in SOFTWARE}
         return AnalyticCost(model, server, replace(roofline, **software))
     way, one = next(iter(found.items()))
@@ -64,19 +83,27 @@ def auto_cost(
 
 
 def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
-    """The choices with a block size that the profile has, the next larger one if it can, and with its own software
-    times where they were fitted on a server's log."""
+    """The choices with a block size that the profile has, the next larger one if it can, and with
+    its own software times where they were fitted on a server's log.
+    """
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
         sizes = sorted({key[0] for key, _ in rows(profile, section) if key[1] == choices.spread})
         larger = (size for size in sizes if size >= choices.block_size)
-        choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size))
+        choices = replace(
+            choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size)
+        )
     if "software_fitted_on" not in profile["fingerprint"]:
         return choices
     return replace(
-        choices, software=None, overhead_s=None, overhead_per_request_s=None, overhead_per_token_s=None,
-        overhead_per_sequence_s=0.0, overhead_per_input_s=0.0,
-    )  # fmt: skip
+        choices,
+        software=None,
+        overhead_s=None,
+        overhead_per_request_s=None,
+        overhead_per_token_s=None,
+        overhead_per_sequence_s=0.0,
+        overhead_per_input_s=0.0,
+    )
 
 
 class Known(NamedTuple):
@@ -99,8 +126,12 @@ class Known(NamedTuple):
 
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
-    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet is left out."""
-    given = [] if path is None else sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [path]
+    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
+    is left out.
+    """
+    given = (
+        [] if path is None else sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [path]
+    )
     sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
     for profile in (*map(read_profile, given), *shipped()):
         gpu = sheets.get(profile["fingerprint"].get("device"))
@@ -111,7 +142,9 @@ def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterat
 
 
 def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
-    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU engine's fused ones."""
+    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
+    engine's fused ones.
+    """
     known = (Known(profile, gpu, of_system=True) for profile in shipped(system)) if system else ()
     return (one for one in known if not is_elsewhere(one, gpu))
 
@@ -123,35 +156,47 @@ def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
 
 
 def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict[str, Known]:
-    """The nearest profile of each way to this model's costs, the best way first; empty if none is near enough.
+    """The nearest profile of each way to this model's costs, the best way first; empty if none is
+    near enough.
 
-    MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another GPU. OTHER_MODEL: of
-    the shape whose shard is most alike, rather on this GPU than on another. The earlier of equals is taken. A model
-    that is not plain (ModelSpec.is_plain) has MEASURED only, or OTHER_CACHE: the best of these ways for the same model
-    with K and V of the type of its weights.
+    MEASURED: of this shape, GPU and number of GPUs. OTHER_GPU: of this shape and number on another
+    GPU. OTHER_MODEL: of the shape whose shard is most alike, rather on this GPU than on another.
+    The earlier of equals is taken. A model that is not plain (ModelSpec.is_plain) has MEASURED
+    only, or OTHER_CACHE: the best of these ways for the same model with K and V of the type of its
+    weights.
     """
     known = list(known)
     if not model.is_plain:
-        same = [one for one in known if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)]
+        same = [
+            one
+            for one in known
+            if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)
+        ]
         if same:
             return {MEASURED: same[0]}
         wide = replace(model, kv_dtype_bytes=None)
         wider = by_way(wide, server, known) if wide.is_plain else {}
-        movable = [one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"]
+        movable = [
+            one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"
+        ]
         return {OTHER_CACHE: movable[0]} if movable else {}
     here, found = Loads(model, server.num_gpus), dict[str | None, list[Known]]()
     for one in known:
         if one.model.is_plain:
             found.setdefault(_way(one, here, server.gpu), []).append(one)
     return {
-        way: min(found[way], key=lambda one: (distance(one.loads, here), is_elsewhere(one, server.gpu)))
+        way: min(
+            found[way], key=lambda one: (distance(one.loads, here), is_elsewhere(one, server.gpu))
+        )
         for way in (MEASURED, OTHER_GPU, OTHER_MODEL)
         if way in found
     }
 
 
 def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
-    """How to derive a shard's costs from a profile; None if that is impossible. A derived one is not derived again."""
+    """How to derive a shard's costs from a profile; None if that is impossible. A derived one is
+    not derived again.
+    """
     there, elsewhere = one.loads, is_elsewhere(one, gpu)
     is_same = one.is_of(here.model, here.num_gpus)
     if is_same and not elsewhere:
@@ -169,9 +214,12 @@ def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
 
 
 def distance(one: Loads, other: Loads) -> float:
-    """How different shards are, as logarithms of ratios: the weights of a layer, and the width that its small kernels
-    (norms, residual adds) work on, whose time no bandwidth carries over."""
-    return abs(log(one.layer / other.layer)) + abs(log(one.model.hidden_size / other.model.hidden_size))
+    """How different shards are, as logarithms of ratios: the weights of a layer, and the width that
+    its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
+    """
+    return abs(log(one.layer / other.layer)) + abs(
+        log(one.model.hidden_size / other.model.hidden_size)
+    )
 
 
 def carried(
@@ -183,10 +231,11 @@ def carried(
     attainable: float | None = None,
     byte_kv_bandwidth: float = 1.0,
 ) -> dict[str, Any]:
-    """The nearest profile, carried to this model's shard and this GPU; it says by which way and from what.
+    """The nearest profile, carried to this model's shard and this GPU; it says by which way and
+    from what.
 
-    A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not know the model.
-    byte_kv_bandwidth: as in Loads.
+    A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not
+    know the model. byte_kv_bandwidth: as in Loads.
     """
     shard = Loads(model, server.num_gpus, byte_kv_bandwidth)
     share = attainable if is_elsewhere(one, server.gpu) else None
@@ -194,7 +243,13 @@ def carried(
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
         here = [other for other in known if other.gpu == one.gpu and other.model.is_plain]
         if other := next((other for other in here if has(other.profile, "all_reduce")), None):
-            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"]["all_reduce"]
+            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"][
+                "all_reduce"
+            ]
             profile["sections"]["all_reduce"] = reduced
-    origin = {**one.profile["fingerprint"], "model": one.profile["model"]["name"], "num_gpus": one.profile["num_gpus"]}
+    origin = {
+        **one.profile["fingerprint"],
+        "model": one.profile["model"]["name"],
+        "num_gpus": one.profile["num_gpus"],
+    }
     return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

@@ -1,7 +1,9 @@
-"""A profile for a GPU or a model that was not measured: what was measured, moved to another data sheet or shape.
+"""A profile for a GPU or a model that was not measured: what was measured, moved to another data
+sheet or shape.
 
-What bytes and FLOPs need at the profile's best rates goes by the ratio of the data sheets. The rest stays: launches,
-kernels that wait for each other, the longest sequence of a batch. DESIGN.md says what scaling whole times did.
+What bytes and FLOPs need at the profile's best rates goes by the ratio of the data sheets. The rest
+stays: launches, kernels that wait for each other, the longest sequence of a batch. DESIGN.md says
+what scaling whole times did.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +17,20 @@ from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 US = 1e6
 METHOD = (
-    "measured + (roofline of the target - roofline of the source), both at the best share of the data sheet that the "
+    "measured + (roofline of the target - roofline of the source), both at the best share of the "
+    "data sheet that the "
     "profile reached; over links: measured + bytes x (1 / target bandwidth - 1 / source bandwidth)"
 )
-STREAMS = ("linear", "output_head", "decode_attention", "contiguous_attention", "decode_attention_paper_kernel")
+STREAMS = (
+    "linear",
+    "output_head",
+    "decode_attention",
+    "contiguous_attention",
+    "decode_attention_paper_kernel",
+)
 LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
-# neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no times
+# neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no
+# times
 UNMOVED = ("overhead", "launched_eager", "launched_graph", "once_per_iteration", "unequal_lengths")
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
@@ -33,11 +43,12 @@ def derive(
     attainable: float | None = None,
     shard: "Loads | None" = None,
 ) -> dict[str, Any]:
-    """The profile of `source` carried to `target`; its fingerprint says that it was derived, and how.
+    """The profile of `source` carried to `target`; its fingerprint says that it was derived, and
+    how.
 
-    attainable is the share of its memory bandwidth that the target reaches, where it was measured (A100: 0.86, by
-    AIConfigurator's tables); None for the share that the source reached. shard: another model's shard to carry it to;
-    None for the profile's own.
+    attainable is the share of its memory bandwidth that the target reaches, where it was measured
+    (A100: 0.86, by AIConfigurator's tables); None for the share that the source reached. shard:
+    another model's shard to carry it to; None for the profile's own.
     """
     if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
@@ -45,22 +56,35 @@ def derive(
     aim = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
     rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
-    bandwidth_share = min(1.0, max(rates) / source.memory_bandwidth)  # more: weights from the L2 cache
+    bandwidth_share = min(
+        1.0, max(rates) / source.memory_bandwidth
+    )  # more: weights from the L2 cache
     if attainable is not None:
-        target = replace(target, memory_bandwidth=target.memory_bandwidth * attainable / bandwidth_share)
+        target = replace(
+            target, memory_bandwidth=target.memory_bandwidth * attainable / bandwidth_share
+        )
     sections = {}
     for name, section in profile["sections"].items():
         carry = _carrier(name, (loads, aim), points[name], bandwidth_share, (source, target))
         rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
         sections[name] = {**section, "points": rows}
-    suffix = "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
-    origin = {"source": "derived", "device": target.name, "method": METHOD + suffix, "from": profile["fingerprint"]}
+    suffix = (
+        "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
+    )
+    origin = {
+        "source": "derived",
+        "device": target.name,
+        "method": METHOD + suffix,
+        "from": profile["fingerprint"],
+    }
     shape = {"model": asdict(aim.model), "num_gpus": aim.num_gpus, "gpu": asdict(target)}
     return {**profile, **shape, "fingerprint": origin, "sections": sections, "fit": None}
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
-    """The points of a section: what was measured, and its times in microseconds, the median first."""
+    """The points of a section: what was measured, and its times in microseconds, the median
+    first.
+    """
     width = len(section["axes"])
     return [(tuple(row[:width]), row[width:]) for row in section["points"]]
 
@@ -79,13 +103,17 @@ def derived_cost(
     path: str | None = None,
     attainable: float | None = None,
 ) -> ProfileCost:
-    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of model and num_gpus."""
+    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of
+    model and num_gpus.
+    """
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
     return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
 
 
 class Loads:
-    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in Efficiencies."""
+    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in
+    Efficiencies.
+    """
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
         check_plain(replace(model, kv_dtype_bytes=None), "a profile")
@@ -95,7 +123,9 @@ class Loads:
         self.kv_heads = max(1, model.num_kv_heads // num_gpus)
         value_bytes = model.kv_dtype_bytes or model.dtype_bytes
         self.kv = 2 * self.kv_heads * model.head_size * value_bytes  # bytes of a token in one layer
-        self.read = self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv  # what a decode's reading amounts to
+        self.read = (
+            self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv
+        )  # what a decode's reading amounts to
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Key) -> tuple[float, float]:
@@ -107,7 +137,9 @@ class Loads:
             return 2 * self.kv * key[0], 0
         if section == "prefill_attention":
             count, new, past = key
-            return count * (new + past) * self.kv, count * (new * past + new * (new + 1) / 2) * self.pair
+            return count * (new + past) * self.kv, count * (
+                new * past + new * (new + 1) / 2
+            ) * self.pair
         if section == "block_copy":
             return 2 * key[0] * key[1] * self.kv * self.model.num_layers, 0
         if section == "mixed_attention":
@@ -132,7 +164,8 @@ def _carrier(
 ) -> Callable[[Key, float], float]:
     """How a time of this section goes from one shard and data sheet to the other.
 
-    The share of the memory bandwidth is the device's, the share of the peak is the section's: that of its kernels.
+    The share of the memory bandwidth is the device's, the share of the peak is the section's: that
+    of its kernels.
     """
     (loads, aim), (source, target) = shards, gpus
     if name in UNMOVED:
@@ -142,7 +175,9 @@ def _carrier(
 
         def sent(key: Key, us: float) -> float:
             num_bytes = loads.sent(name, key)
-            return max(us / 4, us + num_bytes * (there - here) + (aim.sent(name, key) - num_bytes) * there)
+            return max(
+                us / 4, us + num_bytes * (there - here) + (aim.sent(name, key) - num_bytes) * there
+            )
 
         return sent
     flops_share = best_rates(loads, name, points)[1] / source.fp16_flops
@@ -156,7 +191,9 @@ def _carrier(
     return moved
 
 
-def roofline_us(gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float) -> float:
+def roofline_us(
+    gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float
+) -> float:
     """Microseconds that a GPU needs at these shares of its data sheet."""
     moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
     return US * max(moving, flops / (gpu.fp16_flops * flops_share) if flops else 0.0)

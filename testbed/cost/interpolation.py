@@ -9,7 +9,9 @@ from testbed.cost.model import UNBOUNDED, Work
 
 
 class Knots:
-    """base + slope * (x - knot) in whole numbers, the last slope without end; where a time falls, it is level."""
+    """base + slope * (x - knot) in whole numbers, the last slope without end; where a time falls,
+    it is level.
+    """
 
     def __init__(self, points: Iterable[tuple[int, int]]) -> None:
         pairs = sorted(points)
@@ -36,7 +38,9 @@ class Knots:
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
-        """The value at x >= 0, the slope there, and the first count that belongs to the next piece."""
+        """The value at x >= 0, the slope there, and the first count that belongs to the next
+        piece.
+        """
         i = bisect_right(self._starts, x) - 1
         slope = self.slopes[i]
         return self.y[i] + slope * (x - self.x[i]), slope, self._ends[i]
@@ -60,7 +64,8 @@ def surface(
     num_axes: int,
     curve: Callable[[list[tuple[int, int]]], Callable[..., int]],
 ) -> Callable[..., int]:
-    """A function of the points' counts: linear along the first num_axes, then a curve over the last count.
+    """A function of the points' counts: linear along the first num_axes, then a curve over the last
+    count.
 
     Along an axis it is level below the first count, and beyond the last one where it would fall.
     """
@@ -69,7 +74,9 @@ def surface(
     by_first: dict[int, list[tuple[Sequence[int], int]]] = {}
     for key, cost in points:
         by_first.setdefault(key[0], []).append((key[1:], cost))
-    functions = {first: surface(rest, num_axes - 1, curve) for first, rest in sorted(by_first.items())}
+    functions = {
+        first: surface(rest, num_axes - 1, curve) for first, rest in sorted(by_first.items())
+    }
     counts = list(functions)
 
     def at(x: int, *others: int) -> int:
@@ -85,7 +92,9 @@ def surface(
 
 
 def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:
-    """The two of these sorted counts around x; beyond an end the two next to it, and twice the same if it is alone."""
+    """The two of these sorted counts around x; beyond an end the two next to it, and twice the same
+    if it is alone.
+    """
     i = min(max(1, bisect_right(counts, x)), len(counts) - 1)
     return counts[max(0, i - 1)], counts[i]
 
@@ -96,7 +105,9 @@ def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
 
 
 class UnequalLengths:
-    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in PROFILE_FORMAT.md."""
+    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in
+    PROFILE_FORMAT.md.
+    """
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}
@@ -105,26 +116,39 @@ class UnequalLengths:
         self._prefills = [count for count in self._edges[0] if count]
 
     def share(self, prefill_tokens: int, past_tokens: int, work: Work) -> float:
-        """The share for a batch of the work's decodes together with so many prompt tokens with so many stored ones."""
+        """The share for a batch of the work's decodes together with so many prompt tokens with so
+        many stored ones.
+        """
         _, pasts, seqs, percents, longests = self._edges
         percent = percents[self._percent_bin(percents, work)]
         longest = longests[min(bisect_left(longests, work.decode_max_context), len(longests) - 1)]
 
         def decodes(prefill: int, past: int) -> float:
             known, default = self._shares, self._default
-            return _between(seqs, work.decode_seqs, lambda n: known.get((prefill, past, n, percent, longest), default))
+            return _between(
+                seqs,
+                work.decode_seqs,
+                lambda n: known.get((prefill, past, n, percent, longest), default),
+            )
 
         if not (prefill_tokens and self._prefills):
             return decodes(0, 0)
-        return _between(self._prefills, prefill_tokens,
-                        lambda new: _between(pasts, past_tokens, lambda past: decodes(new, past)))  # fmt: skip
+        return _between(
+            self._prefills,
+            prefill_tokens,
+            lambda new: _between(pasts, past_tokens, lambda past: decodes(new, past)),
+        )
 
     def steps(self, work: Work) -> int:
-        """For how many decode iterations in a row, the first of which is this one, no bin changes."""
+        """For how many decode iterations in a row, the first of which is this one, no bin
+        changes.
+        """
         num_seqs, context, longest = work[:3]
         percents, longests = self._edges[3], self._edges[4]
         place, steps = self._percent_bin(percents, work), UNBOUNDED
-        if place < len(percents) - 1:  # 100 (context + k n) <= percent n (longest + k) holds up to some k
+        if (
+            place < len(percents) - 1
+        ):  # 100 (context + k n) <= percent n (longest + k) holds up to some k
             percent = percents[place]
             left = percent * num_seqs * longest - 100 * context
             steps = left // (num_seqs * (100 - percent)) + 1
@@ -135,7 +159,9 @@ class UnequalLengths:
 
     def _percent_bin(self, percents: list[int], work: Work) -> int:
         num_seqs, context, longest = work[:3]
-        place = bisect_left(percents, 100 * context, key=lambda percent: percent * num_seqs * longest)
+        place = bisect_left(
+            percents, 100 * context, key=lambda percent: percent * num_seqs * longest
+        )
         return min(place, len(percents) - 1)
 
 

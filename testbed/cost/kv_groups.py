@@ -15,7 +15,9 @@ Prefills = Callable[[Prefill], int]
 
 
 class KvGroups:
-    """All layers' attention of a model whose KV groups differ; a section that is not there is named when needed."""
+    """All layers' attention of a model whose KV groups differ; a section that is not there is named
+    when needed.
+    """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, model: ModelSpec) -> None:
         layers = {group.name: group.num_layers for group in model.groups}
@@ -24,28 +26,46 @@ class KvGroups:
         if model.window:
             size, count = model.window.size, model.window.num_layers
             self._decodes.append(
-                table(profile, "window_decode_attention", lambda points: WindowTable(points, size, count).span)
+                table(
+                    profile,
+                    "window_decode_attention",
+                    lambda points: WindowTable(points, size, count).span,
+                )
             )
             self._prefills.append(
-                table(profile, "window_prefill_attention", lambda points: PrefillTable(points, count))
+                table(
+                    profile, "window_prefill_attention", lambda points: PrefillTable(points, count)
+                )
             )
         if model.states:
             states = model.states.num_layers
-            self._decodes.append(table(profile, "state_decode", lambda points: _by_seqs(points, states)))
-            self._prefills.append(table(profile, "state_prefill", lambda points: PrefillTable(points, states)))
+            self._decodes.append(
+                table(profile, "state_decode", lambda points: _by_seqs(points, states))
+            )
+            self._prefills.append(
+                table(profile, "state_prefill", lambda points: PrefillTable(points, states))
+            )
 
     def __call__(self, work: Work) -> int:
         time_ps = self._full(work) if self._full else 0
         if work.decode_seqs:
             time_ps += sum(decodes(work).first_ps for decodes in self._decodes)
-        return time_ps + sum(prefills(work.prefill) for prefills in self._prefills) if work.prefill else time_ps
+        return (
+            time_ps + sum(prefills(work.prefill) for prefills in self._prefills)
+            if work.prefill
+            else time_ps
+        )
 
     def span(self, work: Work) -> Affine:
         """Decode iterations in a row, the first of which is `work`."""
         first, growth, steps = self._full.span(work) if self._full else Affine(0, 0, UNBOUNDED)
         for decodes in self._decodes:
             more = decodes(work)
-            first, growth, steps = first + more.first_ps, growth + more.growth_ps, min(steps, more.steps)
+            first, growth, steps = (
+                first + more.first_ps,
+                growth + more.growth_ps,
+                min(steps, more.steps),
+            )
         return Affine(first, growth, steps)
 
 
@@ -55,25 +75,35 @@ def _by_seqs(points: Rows, num_layers: int) -> Decodes:
 
 
 class WindowTable:
-    """Decode attention of the layers with a window of `size` tokens, by points of (num_seqs, total_context).
+    """Decode attention of the layers with a window of `size` tokens, by points of (num_seqs,
+    total_context).
 
-    Shares of batches of longer and of shorter sequences are as PROFILE_FORMAT.md says; a kernel reads one block more
-    beyond the window than within it.
+    Shares of batches of longer and of shorter sequences are as PROFILE_FORMAT.md says; a kernel
+    reads one block more beyond the window than within it.
     """
 
     def __init__(self, points: Rows, size: int, num_layers: int) -> None:
         self._size = size
-        self._shorter = DecodeTable([(key, ps) for key, ps in points if key[1] <= size * key[0]], num_layers)
+        self._shorter = DecodeTable(
+            [(key, ps) for key, ps in points if key[1] <= size * key[0]], num_layers
+        )
         beyond: dict[int, list[int]] = {}
         for (num_seqs, context), ps in points:
             if context > size * num_seqs:
                 beyond.setdefault(num_seqs, []).append(ps * num_layers)
-        self._beyond = Knots((n, sorted(ps)[len(ps) // 2]) for n, ps in beyond.items()) if beyond else None
+        self._beyond = (
+            Knots((n, sorted(ps)[len(ps) // 2]) for n, ps in beyond.items()) if beyond else None
+        )
 
     def span(self, work: Work) -> Affine:
-        """Iterations in a row in which the shorter sequences read one token more each time, up to the next knot."""
+        """Iterations in a row in which the shorter sequences read one token more each time, up to
+        the next knot.
+        """
         if not work.windows:
-            raise InputError(f"work.windows is empty; it counts what decodes read in windows of {self._size} tokens")
+            raise InputError(
+                f"work.windows is empty; it counts what decodes read in windows of {self._size} "
+                f"tokens"
+            )
         num_seqs, reads = work.decode_seqs, work.windows[0]
         growing, curve = reads.growing, self._shorter.curve(num_seqs)
         whole_ps = self._beyond(num_seqs) if self._beyond else curve(num_seqs * self._size)
@@ -81,8 +111,14 @@ class WindowTable:
         if not growing:
             return Affine(whole_ps, 0, UNBOUNDED)
         tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
-        context = tokens * num_seqs // growing  # of a batch of sequences as long as the shorter ones
+        context = (
+            tokens * num_seqs // growing
+        )  # of a batch of sequences as long as the shorter ones
         time_ps, slope, end = curve.piece(context)
         first = whole_ps + slope * tokens + growing * (time_ps - slope * context) // num_seqs
-        steps = UNBOUNDED if end == UNBOUNDED else -((tokens * num_seqs - end * growing) // (growing * num_seqs))
+        steps = (
+            UNBOUNDED
+            if end == UNBOUNDED
+            else -((tokens * num_seqs - end * growing) // (growing * num_seqs))
+        )
         return Affine(first, slope * growing, min(steps, reads.steps))

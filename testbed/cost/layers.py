@@ -1,4 +1,6 @@
-"""Everything of an iteration that depends on token counts only: matrix products, norms, cache write, all-reduces."""
+"""Everything of an iteration that depends on token counts only: matrix products, norms, cache
+write, all-reduces.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -16,14 +18,20 @@ Curve = Callable[[int], int]
 
 
 class Layers:
-    """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of output.
+    """Times of all layers and of what runs once in an iteration, by scheduled tokens and by rows of
+    output.
 
-    Batches up to the largest of cuda_graph_sizes are padded to the next. An iteration with a prompt takes `eager` more
-    for its tokens, because its kernels are launched one by one; decodes alone `graph`, though these are one graph.
+    Batches up to the largest of cuda_graph_sizes are padded to the next. An iteration with a prompt
+    takes `eager` more for its tokens, because its kernels are launched one by one; decodes alone
+    `graph`, though these are one graph.
     """
 
     def __init__(
-        self, profile: Mapping[str, Any], model: ModelSpec, server: ServerSpec | None, choices: Choices
+        self,
+        profile: Mapping[str, Any],
+        model: ModelSpec,
+        server: ServerSpec | None,
+        choices: Choices,
     ) -> None:
         def curve(section: str, times: int) -> Curve:
             if included(profile, section):
@@ -31,14 +39,21 @@ class Layers:
             read = _stairs if jumps(profile, section) else _line
             return table(profile, section, lambda points: read(points, times))
 
-        self._linear, self._write = curve("linear", model.num_layers), curve("cache_write", model.num_layers)
+        self._linear, self._write = (
+            curve("linear", model.num_layers),
+            curve("cache_write", model.num_layers),
+        )
         self._head = curve("output_head", 1)
-        self._once = curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else _nothing
+        self._once = (
+            curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else _nothing
+        )
         self._experts = _experts(profile, model, choices.experts)
         self.eager = _launched(profile, "launched_eager", ())
         self.graph = _launched(profile, "launched_graph", (choices.kernel,))
         configured = choices.cuda_graph_sizes
-        self._sizes = sorted(profile.get("cuda_graph_sizes", ()) if configured is None else configured)
+        self._sizes = sorted(
+            profile.get("cuda_graph_sizes", ()) if configured is None else configured
+        )
         self._reduce, self._num_reduced = all_reduce(profile, server), 2 * model.num_layers
         self._token_bytes = 2 * model.hidden_size
         waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
@@ -48,7 +63,12 @@ class Layers:
     def _time_ps(self, num_tokens: int, num_rows: int) -> int:
         padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
         reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
-        time_ps = self._linear(padded) + self._head(num_rows) + self._write(num_tokens) + self._once(padded)
+        time_ps = (
+            self._linear(padded)
+            + self._head(num_rows)
+            + self._write(num_tokens)
+            + self._once(padded)
+        )
         return time_ps + self._experts(padded) + reduced + self._waiting_ps
 
 
@@ -56,19 +76,28 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
     def of(points: Rows) -> Curve:
         known = dict.fromkeys(key[0] for key, _ in points)
         if distribution not in known:
-            raise InputError(f"cost.choices.experts={distribution}: the profile has {', '.join(known)}; choose of them")
-        chosen = [(key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution]
+            raise InputError(
+                f"cost.choices.experts={distribution}: the profile has {', '.join(known)}; choose "
+                f"of them"
+            )
+        chosen = [
+            (key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution
+        ]
         return Knots(chosen)
 
     if model.experts:
         return table(profile, "experts", of)
     if distribution != BALANCED:
-        raise InputError(f"cost.choices.experts={distribution}: {model.name} has no experts; leave it out")
+        raise InputError(
+            f"cost.choices.experts={distribution}: {model.name} has no experts; leave it out"
+        )
     return _nothing
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
-    """Linear between measured counts, level beyond both ends; it may fall, so no span of iterations is read off it."""
+    """Linear between measured counts, level beyond both ends; it may fall, so no span of iterations
+    is read off it.
+    """
     points = rows(profile, section) if has(profile, section) else []
     measured = {key[-1]: ps for key, ps in sorted(points) if key[:-1] == kind}
     counts = list(measured)
@@ -96,6 +125,8 @@ def _stairs(points: Rows, times: int) -> Curve:
     counts = sorted(measured)
 
     def at(count: int) -> int:
-        return measured[counts[bisect_left(counts, count)]] if count <= counts[-1] else beyond(count)
+        return (
+            measured[counts[bisect_left(counts, count)]] if count <= counts[-1] else beyond(count)
+        )
 
     return at

@@ -1,6 +1,8 @@
-"""Times of transfers over a GPU's link by extents, bytes and block size, as `testbed measure transfers` measured them.
+"""Times of transfers over a GPU's link by extents, bytes and block size, as `testbed measure
+transfers` measured them.
 
-They belong to the GPU and its host, not to a model: `server.gpu.transfers` names their file; swaps and tiers use it.
+They belong to the GPU and its host, not to a model: `server.gpu.transfers` names their file; swaps
+and tiers use it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +24,9 @@ COPIES, GATHER = "copies", "gather"
 
 
 class LinkTimes:
-    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the smallest points."""
+    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the
+    smallest points.
+    """
 
     def __init__(self, points: Rows) -> None:
         found = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()
@@ -30,11 +34,17 @@ class LinkTimes:
             found.setdefault((method, way), []).append(((block, size, count), ps))
         self._times = {key: surface(measured, 2, Knots) for key, measured in found.items()}
 
-    def __call__(self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int) -> int:
-        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (copies: 0)."""
+    def __call__(
+        self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int
+    ) -> int:
+        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (copies:
+        0).
+        """
         if (method, way) not in self._times:
             known = ", ".join(" ".join(key) for key in self._times)
-            raise InputError(f"transfers {way} by {method}: were not measured (the file has {known})")
+            raise InputError(
+                f"transfers {way} by {method}: were not measured (the file has {known})"
+            )
         extent_bytes = ceil_div(num_bytes, num_extents)
         return self._times[method, way](block_bytes, extent_bytes, num_extents)
 
@@ -42,8 +52,8 @@ class LinkTimes:
 class MeasuredLink:
     """What each GPU's share of moved K and V takes on its link, all GPUs at the same time.
 
-    Not modelled: that the GPUs of a host share its memory, and that transfers slow down what runs meanwhile.
-    plane_bytes: bytes of a slot's K (or V) in one layer.
+    Not modelled: that the GPUs of a host share its memory, and that transfers slow down what runs
+    meanwhile. plane_bytes: bytes of a slot's K (or V) in one layer.
     """
 
     def __init__(self, model: ModelSpec, num_gpus: int, times: LinkTimes) -> None:
@@ -53,7 +63,9 @@ class MeasuredLink:
         self.times = times
 
     def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
-        """Picoseconds: gathered, a run of slots below the device is one extent; else a transfer is one per plane."""
+        """Picoseconds: gathered, a run of slots below the device is one extent; else a transfer is
+        one per plane.
+        """
         slots = transfers = extents = 0
         for move in moves:
             slots += move.length * move.num_transfers
@@ -68,14 +80,20 @@ class MeasuredLink:
 
 
 def measured_link(model: ModelSpec, server: ServerSpec | None) -> MeasuredLink | None:
-    """The link of a server whose GPU names measured transfers; None where its data sheet has to do."""
+    """The link of a server whose GPU names measured transfers; None where its data sheet has to
+    do.
+    """
     if server is None or server.gpu.transfers is None:
         return None
-    return MeasuredLink(model, server.num_gpus, LinkTimes(rows(read_transfers(server.gpu), SECTION)))
+    return MeasuredLink(
+        model, server.num_gpus, LinkTimes(rows(read_transfers(server.gpu), SECTION))
+    )
 
 
 def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
-    """The file that a GPU names, by path or by the name of one that ships; InputError if it is of another GPU."""
+    """The file that a GPU names, by path or by the name of one that ships; InputError if it is of
+    another GPU.
+    """
     name, kind = str(gpu.transfers), "file of `testbed measure transfers`"
     file, found = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
     try:
@@ -85,7 +103,8 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(
-            f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} ({gpu.device}); "
+            f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} "
+            f"({gpu.device}); "
             "server.gpu.transfers=null takes its data sheet"
         )
     return found

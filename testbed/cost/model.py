@@ -30,7 +30,9 @@ class Moved(NamedTuple):
 
 
 def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
-    """Moves by tiers and length, in order. A copy whose slots below the device follow the last copy's begins no run."""
+    """Moves by tiers and length, in order. A copy whose slots below the device follow the last
+    copy's begins no run.
+    """
     counts: dict[tuple[str, str, int], tuple[int, int]] = {}
     for source, target, copies in moves:
         end = -1
@@ -44,10 +46,11 @@ def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
 
 
 class WindowReads(NamedTuple):
-    """What the decodes of an iteration read in each layer whose window has `size` tokens: `tokens` in all.
+    """What the decodes of an iteration read in each layer whose window has `size` tokens: `tokens`
+    in all.
 
-    `growing` sequences are shorter than the window, and read one token more in the next iteration; the same holds for
-    the first `steps` iterations in a row.
+    `growing` sequences are shorter than the window, and read one token more in the next iteration;
+    the same holds for the first `steps` iterations in a row.
     """
 
     size: int
@@ -59,12 +62,13 @@ class WindowReads(NamedTuple):
 class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
-    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones included), the
-    longest of them decode_longest; of these tokens, decode_repeated lie in shared blocks that another sequence of the
-    iteration reads too. prefill lists (new tokens, tokens already stored) of every sequence in prefill;
-    decodes and prompts run together. num_requests requests are running: the software time of each counts too.
-    copies lists (length in slots, how many) on the device, moves those between tiers, extra whatever else a policy
-    counts by name. forks sequences were made from others since the iteration before. windows: what decodes read in
+    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones
+    included), the longest of them decode_longest; of these tokens, decode_repeated lie in shared
+    blocks that another sequence of the iteration reads too. prefill lists (new tokens, tokens
+    already stored) of every sequence in prefill; decodes and prompts run together. num_requests
+    requests are running: the software time of each counts too. copies lists (length in slots, how
+    many) on the device, moves those between tiers, extra whatever else a policy counts by name.
+    forks sequences were made from others since the iteration before. windows: what decodes read in
     layers with a window, for each size that the cost model names in `windows`.
     """
 
@@ -88,16 +92,25 @@ class Work(NamedTuple):
     def later(self, steps: int) -> "Work":
         """The same decodes, so many iterations later."""
         windows = [
-            one._replace(tokens=one.tokens + steps * one.growing, steps=one.steps - steps) for one in self.windows
+            one._replace(tokens=one.tokens + steps * one.growing, steps=one.steps - steps)
+            for one in self.windows
         ]
-        context, longest = self.decode_context + steps * self.decode_seqs, self.decode_max_context + steps
-        return self._replace(decode_context=context, decode_max_context=longest, windows=tuple(windows))
+        context, longest = (
+            self.decode_context + steps * self.decode_seqs,
+            self.decode_max_context + steps,
+        )
+        return self._replace(
+            decode_context=context, decode_max_context=longest, windows=tuple(windows)
+        )
 
 
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
-CAME_LATER = {"forks": 0, "windows": "[]"}  # what a row of an engine that did not write it yet means: none was counted
+CAME_LATER = {
+    "forks": 0,
+    "windows": "[]",
+}  # what a row of an engine that did not write it yet means: none was counted
 ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
 LISTS = ("prefill", "copies", "moves", "extra", "windows")
 
@@ -115,17 +128,27 @@ def read_work(row: Mapping[str, Any]) -> Work:
     values: dict[str, Any] = {}
     for name in Work._fields:
         try:
-            cell = row.get(PREFIX + name, CAME_LATER[name]) if name in CAME_LATER else row[PREFIX + name]
-            values[name] = tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
+            cell = (
+                row.get(PREFIX + name, CAME_LATER[name])
+                if name in CAME_LATER
+                else row[PREFIX + name]
+            )
+            values[name] = (
+                tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
+            )
         except (KeyError, ValueError, TypeError) as error:
-            raise InputError(f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?") from None
+            raise InputError(
+                f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?"
+            ) from None
     values["moves"] = tuple(Moved(*one) for one in values["moves"])
     values["windows"] = tuple(WindowReads(*one) for one in values["windows"])
     return Work(**values)
 
 
 class Affine(NamedTuple):
-    """Durations of `steps` decode iterations in a row: first_ps, first_ps + growth_ps, first_ps + 2 growth_ps, ..."""
+    """Durations of `steps` decode iterations in a row: first_ps, first_ps + growth_ps, first_ps + 2
+    growth_ps, ...
+    """
 
     first_ps: int
     growth_ps: int
@@ -136,12 +159,18 @@ class Affine(NamedTuple):
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
     def steps_to_reach(self, elapsed_ps: int) -> int:
-        """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2 first_ps."""
+        """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2
+        first_ps.
+        """
         first, growth, _ = self
         slope, elapsed = 2.0 * first - growth, float(max(elapsed_ps, 1))
-        # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few steps off.
+        # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few
+        # steps off.
         steps = int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * growth * elapsed))) + 1
-        while steps > 1 and (steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2) >= elapsed_ps:
+        while (
+            steps > 1
+            and (steps - 1) * first + growth * ((steps - 1) * (steps - 2) // 2) >= elapsed_ps
+        ):
             steps -= 1
         while steps * first + growth * (steps * (steps - 1) // 2) < elapsed_ps:
             steps += 1
@@ -149,25 +178,38 @@ class Affine(NamedTuple):
 
 
 def are_durations(durations: Any) -> bool:
-    """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes some time."""
-    kind: Any = Affine  # unknown to the compiler, which would convert the fields of an Affine before they are checked
+    """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
+    some time.
+    """
+    # Unknown to the compiler, which would convert the fields of an Affine before they are checked
+    kind: Any = Affine
     if type(durations) is not kind:
         return False
     first_ps, growth_ps, steps = durations
-    return (type(first_ps) is type(growth_ps) is type(steps) is int) and first_ps > 0 and growth_ps >= 0 and steps > 0
+    return (
+        (type(first_ps) is type(growth_ps) is type(steps) is int)
+        and first_ps > 0
+        and growth_ps >= 0
+        and steps > 0
+    )
 
 
 def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:
-    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost is refused."""
+    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost
+    is refused.
+    """
     try:
         return sum([count * round(costs_s[name] * PS) for name, count in extra])
     except KeyError as name:
         known = ", ".join(costs_s) or "none"
-        raise InputError(f"the policy counts {name}, for which the cost model has no cost (it knows {known})") from None
+        raise InputError(
+            f"the policy counts {name}, for which the cost model has no cost (it knows {known})"
+        ) from None
 
 
 class CostModel(ABC):
-    """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast, `transfer` is for tiers.
+    """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast,
+    `transfer` is for tiers.
 
     windows: the sizes of sliding windows for which `Work.windows` counts what decodes read.
     """
@@ -179,13 +221,16 @@ class CostModel(ABC):
         """Picoseconds of one iteration, a whole number above 0."""
 
     def decode(self, work: Work) -> Affine:
-        """Times of the next decode iterations, the first of which is `work` (no prompts, copies, moves, extra, forks).
+        """Times of the next decode iterations, the first of which is `work` (no prompts, copies,
+        moves, extra, forks).
 
-        In each later one every sequence reads one token more; all other counts stay. Must equal `iteration` step by
-        step, as far as it says. By default it says one step only.
+        In each later one every sequence reads one token more; all other counts stay. Must equal
+        `iteration` step by step, as far as it says. By default it says one step only.
         """
         return Affine(self.iteration(work), 0, 1)
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         """Picoseconds of one transfer in the background that has its link to itself."""
-        raise InputError(f"{type(self).__name__}: has no time for transfers between tiers (define transfer())")
+        raise InputError(
+            f"{type(self).__name__}: has no time for transfers between tiers (define transfer())"
+        )

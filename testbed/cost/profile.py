@@ -1,4 +1,6 @@
-"""Costs measured on a GPU, as in a profile: the JSON that `testbed calibrate` and `import-profile` write."""
+"""Costs measured on a GPU, as in a profile: the JSON that `testbed calibrate` and `import-profile`
+write.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,15 +30,19 @@ __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
-SWAP_STAND_IN = "not measured: bytes over the data sheet's link to the host, without latency or a cost of extents"
+SWAP_STAND_IN = (
+    "not measured: bytes over the data sheet's link to the host, without latency or a cost of "
+    "extents"
+)
 
 
 class ProfileCost(CostModel):
-    """Measured costs of one model's shard on one GPU (PROFILE_FORMAT.md); tensor-parallel GPUs work in step.
+    """Measured costs of one model's shard on one GPU (PROFILE_FORMAT.md); tensor-parallel GPUs work
+    in step.
 
-    A decode iteration of n sequences is affine in their total context between knots, so spans are cut at knots and
-    fast-forwarding equals stepping bit for bit. With server None the shard is taken by itself: no all-reduces, no
-    swaps.
+    A decode iteration of n sequences is affine in their total context between knots, so spans are
+    cut at knots and fast-forwarding equals stepping bit for bit. With server None the shard is
+    taken by itself: no all-reduces, no swaps.
     """
 
     def __init__(
@@ -48,9 +54,15 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        if not model.is_shaped_like(ModelSpec(**profile["model"])) or profile["num_gpus"] != num_gpus:
+        if (
+            not model.is_shaped_like(ModelSpec(**profile["model"]))
+            or profile["num_gpus"] != num_gpus
+        ):
             name, degree = profile["model"]["name"], profile["num_gpus"]
-            raise InputError(f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on {num_gpus}")
+            raise InputError(
+                f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on "
+                f"{num_gpus}"
+            )
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._num_layers = model.num_layers
@@ -63,7 +75,9 @@ class ProfileCost(CostModel):
         self._tiers = TierLinks(model, server)
         self.link = self._tiers.link
         link = host_link(model, server) if server and not has(profile, "swap") else None
-        self._swap: dict[str, SwapTime] = {way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")}
+        self._swap: dict[str, SwapTime] = {
+            way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
+        }
         if link and self.link is None:
             self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
         if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
@@ -78,7 +92,9 @@ class ProfileCost(CostModel):
         num_tokens, time_ps = work.num_tokens, 0
         if num_tokens:
             time_ps += self._layers.time_ps(num_tokens, work.decode_seqs + len(work.prefill))
-            time_ps += self._layers.eager(num_tokens) if work.prefill else self._layers.graph(num_tokens)
+            time_ps += (
+                self._layers.eager(num_tokens) if work.prefill else self._layers.graph(num_tokens)
+            )
             time_ps += self._software.running(num_tokens)
         time_ps += self._attention(work)
         if work.copies:
@@ -100,13 +116,17 @@ class ProfileCost(CostModel):
         return self._tiers(moves)
 
     def _with_swaps(self, computing_ps: int, work: Work) -> int:
-        """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are ever pending."""
+        """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are
+        ever pending.
+        """
         swaps = swapped(work.moves)
         moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
         if self.choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
         per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
-        num_copies = per_block * sum(move.num_transfers for moves in swaps.values() for move in moves)
+        num_copies = per_block * sum(
+            move.num_transfers for moves in swaps.values() for move in moves
+        )
         return with_swaps(computing_ps, sum(moving_ps.values()), num_copies, self._num_layers)
 
     def swap_ps(self, way: str, moves: list[Moved]) -> int:
@@ -118,19 +138,32 @@ class ProfileCost(CostModel):
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
     named = method, way
-    return table(profile, "swap", lambda points: by_size((key[2:], ps) for key, ps in points if key[:2] == named))
+    return table(
+        profile,
+        "swap",
+        lambda points: by_size((key[2:], ps) for key, ps in points if key[:2] == named),
+    )
 
 
 class Software:
     """An overhead set in the choices overrides the profile's; if neither gives one it is zero.
 
-    system: the name of the system whose software this is: the choices', else this project's engine, where `testbed
-    calibrate` measured it; None where the times are the user's own, fitted on a log, or none.
+    system: the name of the system whose software this is: the choices', else this project's engine,
+    where `testbed calibrate` measured it; None where the times are the user's own, fitted on a log,
+    or none.
     """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, num_gpus: int) -> None:
-        known = {key[0]: ps for key, ps in rows(profile, "overhead")} if has(profile, "overhead") else {}
-        is_own = choices.overhead_s is not None or "software_fitted_on" in profile["fingerprint"] or not known
+        known = (
+            {key[0]: ps for key, ps in rows(profile, "overhead")}
+            if has(profile, "overhead")
+            else {}
+        )
+        is_own = (
+            choices.overhead_s is not None
+            or "software_fitted_on" in profile["fingerprint"]
+            or not known
+        )
         self.system = choices.software or (None if is_own else ENGINE)
 
         def ps(what: str, configured_s: float | None) -> int:
@@ -145,10 +178,16 @@ class Software:
         self.fork_ps = round(choices.sequences_per_fork * choices.overhead_per_sequence_s * PS)
 
     def running(self, num_tokens: int) -> int:
-        """Picoseconds of an iteration over so many tokens, of whatever sequences; swaps hide behind it."""
+        """Picoseconds of an iteration over so many tokens, of whatever sequences; swaps hide behind
+        it.
+        """
         return self.iteration_ps + num_tokens * self.token_ps if num_tokens else 0
 
     def serving(self, work: Work) -> int:
         """Picoseconds more for its requests, their sequences and forks."""
         num_seqs = work.decode_seqs + len(work.prefill)
-        return work.num_requests * self.request_ps + num_seqs * self.sequence_ps + work.forks * self.fork_ps
+        return (
+            work.num_requests * self.request_ps
+            + num_seqs * self.sequence_ps
+            + work.forks * self.fork_ps
+        )

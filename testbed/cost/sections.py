@@ -1,4 +1,6 @@
-"""A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them are used."""
+"""A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them
+are used.
+"""
 
 import json
 import math
@@ -15,7 +17,9 @@ from testbed.core.specs import GpuSpec, ModelSpec
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)
-AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of every section; some may have one of several
+AXES: Mapping[
+    str, tuple[tuple[str, ...], ...]
+] = {  # of every section; some may have one of several
     "linear": (("num_tokens",),),
     "cache_write": (("num_tokens",),),
     "output_head": (("num_rows",),),
@@ -32,7 +36,9 @@ AXES: Mapping[str, tuple[tuple[str, ...], ...]] = {  # of every section; some ma
     "state_prefill": (("num_seqs", "new_tokens", "past_tokens"),),
     "experts": (("distribution", "num_tokens"),),
     "mixed_attention": (("prefill_tokens", "past_tokens", "num_seqs", "mean_context"),),
-    "unequal_lengths": (("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "max_context"),),
+    "unequal_lengths": (
+        ("prefill_tokens", "past_tokens", "num_seqs", "mean_percent", "max_context"),
+    ),
     "all_reduce": (("num_gpus", "bytes"),),
     "block_copy": (("block_size", "num_blocks"),),
     "swap": (("method", "direction", "block_size", "num_blocks"),),
@@ -62,15 +68,21 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
 def check_profile(profile: Mapping[str, Any], where: object) -> None:
-    """Raise InputError for the first thing in which a profile is not as PROFILE_FORMAT.md says; `where` names it."""
+    """Raise InputError for the first thing in which a profile is not as PROFILE_FORMAT.md says;
+    `where` names it.
+    """
     spec_of(ModelSpec, profile.get("model"), f"{where}, model")
     if profile.get("gpu") is not None:
         spec_of(GpuSpec, profile["gpu"], f"{where}, gpu")
     num_gpus, sections = profile.get("num_gpus"), profile.get("sections")
     if type(num_gpus) is not int or num_gpus < 1:
-        raise InputError(f"{where}: num_gpus is {num_gpus!r}; it must be a whole number of at least 1")
+        raise InputError(
+            f"{where}: num_gpus is {num_gpus!r}; it must be a whole number of at least 1"
+        )
     if not isinstance(profile.get("fingerprint"), Mapping):
-        raise InputError(f"{where}: has no fingerprint, which says who measured what on which device")
+        raise InputError(
+            f"{where}: has no fingerprint, which says who measured what on which device"
+        )
     check_sizes(profile.get("cuda_graph_sizes"), f"{where}, cuda_graph_sizes")
     if not isinstance(sections, Mapping) or not sections:
         raise InputError(f"{where}: has no sections (a profile has measured points)")
@@ -82,11 +94,15 @@ def check_sizes(sizes: Any, where: str) -> None:
     """Sizes of CUDA graphs are a list of whole numbers of at least 1; None says nothing of them."""
     if sizes is None:
         return
-    if not isinstance(sizes, list | tuple) or not all(type(size) is int and size >= 1 for size in sizes):
+    if not isinstance(sizes, list | tuple) or not all(
+        type(size) is int and size >= 1 for size in sizes
+    ):
         raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
 
 
-def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES) -> None:
+def check_section(
+    name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES
+) -> None:
     """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
     if new := new_name("section", name):
         raise InputError(f"{where}: it {advice(new)}")
@@ -99,20 +115,35 @@ def check_section(name: str, section: Any, where: str, known: Mapping[str, tuple
         if new := new_name("axis", old):
             raise InputError(f"{where}: axis {old} {advice(new)}")
     if axes not in known[name]:
-        raise InputError(f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}")
+        raise InputError(
+            f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}"
+        )
     least, most = -math.inf if name in DIFFERENCES else 0.0, 1.0 if name == SHARE else math.inf
     seen = dict[tuple[Any, ...], int]()
     for number, row in enumerate(section["points"], start=1):
         if not isinstance(row, list) or len(row) <= len(axes):
-            raise InputError(f"{where}, point {number}: {row!r} is not {len(axes)} axis values and a time")
+            raise InputError(
+                f"{where}, point {number}: {row!r} is not {len(axes)} axis values and a time"
+            )
         key, value = tuple(row[: len(axes)]), row[len(axes)]
         if not all(type(one) is str or (type(one) is int and one >= 0) for one in key):
-            raise InputError(f"{where}, point {number}: {list(key)} must be names or whole numbers of at least 0")
-        if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
-            within = "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
+            raise InputError(
+                f"{where}, point {number}: {list(key)} must be names or whole numbers of at least 0"
+            )
+        if (
+            type(value) not in (int, float)
+            or not least <= value <= most
+            or not math.isfinite(value)
+        ):
+            within = (
+                "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
+            )
             raise InputError(f"{where}, point {number}: {value!r} is not a number {within}")
         if seen.setdefault(key, number) != number:
-            raise InputError(f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep one")
+            raise InputError(
+                f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep "
+                f"one"
+            )
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:
@@ -122,8 +153,12 @@ def read_profile(path: str | Path) -> dict[str, Any]:
     return profile
 
 
-def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> tuple[Path, dict[str, Any]]:
-    """Path and content of a file by path, or by the name of one that ships; `culprit` and `kind` are for messages."""
+def measured_file(
+    name: str | Path, shipped: Path, culprit: str, kind: str
+) -> tuple[Path, dict[str, Any]]:
+    """Path and content of a file by path, or by the name of one that ships; `culprit` and `kind`
+    are for messages.
+    """
     file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
     if file is None:
         known = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
@@ -135,7 +170,9 @@ def measured_file(name: str | Path, shipped: Path, culprit: str, kind: str) -> t
     if not isinstance(found, dict):
         raise InputError(f"{file}: not a {kind}, which is a JSON object with 'format': {FORMAT}")
     if found.get("format") != FORMAT:
-        raise InputError(f"{file.name}: {kind} format {found.get('format')}, this version reads {FORMAT}")
+        raise InputError(
+            f"{file.name}: {kind} format {found.get('format')}, this version reads {FORMAT}"
+        )
     return file, found
 
 
@@ -152,7 +189,9 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
     """A section's points as (key, median in picoseconds)."""
     if not has(profile, section):
         name, there = profile["model"]["name"], ", ".join(profile["sections"])
-        raise InputError(f"the profile of {name} has no section {section}, which this run needs; it has {there}")
+        raise InputError(
+            f"the profile of {name} has no section {section}, which this run needs; it has {there}"
+        )
     body = profile["sections"][section]
     width = len(body["axes"])
     return [(tuple(row[:width]), round(row[width] * PS_PER_US)) for row in body["points"]]
@@ -164,16 +203,24 @@ def included(profile: Mapping[str, Any], section: str) -> bool:
 
 
 def jumps(profile: Mapping[str, Any], section: str) -> bool:
-    """Whether a section's times jump from one measured count to the next, instead of going in a line between them."""
+    """Whether a section's times jump from one measured count to the next, instead of going in a
+    line between them.
+    """
     between = profile["sections"].get(section, {}).get("between", "line")
     if between not in BETWEEN:
         name = profile["model"]["name"]
-        raise InputError(f"section {section} of {name}: between is {between!r}, not one of {', '.join(BETWEEN)}")
+        raise InputError(
+            f"section {section} of {name}: between is {between!r}, not one of {', '.join(BETWEEN)}"
+        )
     return bool(between == "next")
 
 
-def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -> T | Callable[..., Any]:
-    """The table of a section; of one that is not there, a stand-in that raises InputError when it is used."""
+def table(
+    profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]
+) -> T | Callable[..., Any]:
+    """The table of a section; of one that is not there, a stand-in that raises InputError when it
+    is used.
+    """
     if has(profile, section):
         return make(rows(profile, section))
     return lambda *requested: rows(profile, section)
@@ -181,16 +228,18 @@ def table(profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]) -
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml explains every value.
+    """Which of the measured alternatives is used, in seconds; experiments/conf/cost/profile.yaml
+    explains every value.
 
-    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer" (see with_swaps), or
-    "all in": no layer runs before everything has come in, and what goes out hides behind computing. overhead_s: of an
-    iteration (one graph launch, inputs in, tokens out), more for each GPU, whose worker gets its input in turn, for
-    each running request, on each GPU too, token and sequence; None is the profile's. software: the system whose times
-    these are, None where they are the profile's or the user's own. parallel_layer_s: by number of GPUs, launches that
-    wait for the slowest; one GPU needs no entry. repeated_read: of a shared token, as a share of a first read
-    (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the paper's). extra_s: of what a policy
-    counts by name.
+    kernel: "paged" (ours), "paper" (the paper's design) or "contiguous". swap_waits: "by layer"
+    (see with_swaps), or "all in": no layer runs before everything has come in, and what goes out
+    hides behind computing. overhead_s: of an iteration (one graph launch, inputs in, tokens out),
+    more for each GPU, whose worker gets its input in turn, for each running request, on each GPU
+    too, token and sequence; None is the profile's. software: the system whose times these are, None
+    where they are the profile's or the user's own. parallel_layer_s: by number of GPUs, launches
+    that wait for the slowest; one GPU needs no entry. repeated_read: of a shared token, as a share
+    of a first read (kernels/results/h200-shared-reads.csv: 0.42 with our kernel, 0.28 with the
+    paper's). extra_s: of what a policy counts by name.
     """
 
     block_size: int = 16

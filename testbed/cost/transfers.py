@@ -1,4 +1,6 @@
-"""What crosses memory or a link: block copies, swaps that hide behind computing, all-reduces, transfers of tiers."""
+"""What crosses memory or a link: block copies, swaps that hide behind computing, all-reduces,
+transfers of tiers.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,29 +14,41 @@ from testbed.cost.link_times import GATHER, INTO, OUT, measured_link
 from testbed.cost.model import Moved
 from testbed.cost.sections import has, rows
 
-MAX_PENDING = 1024  # copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
+# Copies that the driver takes before a call waits; kernels/results/h200-overlap.csv measures it
+MAX_PENDING = 1024
 
 
 def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: int) -> int:
-    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide behind computing.
+    """Time of an iteration whose swaps, num_copies calls that take moving_ps by themselves, hide
+    behind computing.
 
-    The 2023 system swaps on a separate stream, and a layer waits for no blocks but its own: layer by layer, the
-    slower of the two sets the pace, and the other is felt in one layer only. But the host launches no layer before the
-    driver has taken every copy, and it takes MAX_PENDING at a time.
+    The 2023 system swaps on a separate stream, and a layer waits for no blocks but its own: layer
+    by layer, the slower of the two sets the pace, and the other is felt in one layer only. But the
+    host launches no layer before the driver has taken every copy, and it takes MAX_PENDING at a
+    time.
     """
-    waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
+    waiting_ps = (
+        moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
+    )
     moving_ps -= waiting_ps
     return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
 
 
 def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
-    """What leaves the device for the host ("out") and comes back ("in"); moves of other tiers are left out."""
+    """What leaves the device for the host ("out") and comes back ("in"); moves of other tiers are
+    left out.
+    """
     swaps = [move for move in moves if {move.source, move.target} == {DEVICE, HOST}]
-    return {"out": [one for one in swaps if one.source == DEVICE], "in": [one for one in swaps if one.source == HOST]}
+    return {
+        "out": [one for one in swaps if one.source == DEVICE],
+        "in": [one for one in swaps if one.source == HOST],
+    }
 
 
 def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int], int]:
-    """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of the largest size."""
+    """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of
+    the largest size.
+    """
     times = curves((size, count, ps) for (size, count), ps in points)
     sizes = list(times)
 
@@ -50,18 +64,26 @@ def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int
 
 
 def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]:
-    """Swaps that were not measured: bytes over the data sheet's link to the host, each GPU its share, no latency.
+    """Swaps that were not measured: bytes over the data sheet's link to the host, each GPU its
+    share, no latency.
 
-    A bound from below; measured swaps reach some nine tenths of a link, and those of single small blocks far less.
+    A bound from below; measured swaps reach some nine tenths of a link, and those of single small
+    blocks far less.
     """
     ps_per_slot = (
-        model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus / server.gpu.host_bandwidth * PS
+        model.kv_bytes_per_token
+        * model.kv_copies(server.num_gpus)
+        / server.num_gpus
+        / server.gpu.host_bandwidth
+        * PS
     )
     return lambda block_size, num_blocks: round(block_size * num_blocks * ps_per_slot)
 
 
 def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
-    """One all-reduce by bytes: as measured, by (n - 1) / n for another n, or a ring over links without latency."""
+    """One all-reduce by bytes: as measured, by (n - 1) / n for another n, or a ring over links
+    without latency.
+    """
     if server is None or server.num_gpus == 1:
         return lambda num_bytes: 0
     n = server.num_gpus
@@ -69,25 +91,37 @@ def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callabl
     if points:
         measured = {key[0] for key, _ in points}
         m = max((degree for degree in measured if degree <= n), default=min(measured))
-        return Knots((key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m)
+        return Knots(
+            (key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m
+        )
     ps_per_byte = 2 * (n - 1) / n / server.gpu.link_bandwidth * PS
     return lambda num_bytes: round(num_bytes * ps_per_byte)
 
 
 def ring_stand_in(server: ServerSpec) -> str:
     """What a reader should know of all-reduces that were not measured."""
-    gpu, hint = server.gpu, "; over PCIe that is too fast (testbed import-profile --help says what to do)"
+    gpu, hint = (
+        server.gpu,
+        "; over PCIe that is too fast (testbed import-profile --help says what to do)",
+    )
     over_pcie = gpu.link_bandwidth <= gpu.host_bandwidth
-    return f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency{hint if over_pcie else ''}"
+    return (
+        f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without "
+        f"latency{hint if over_pcie else ''}"
+    )
 
 
 def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
-    """What tensor parallelism over num_gpus GPUs adds to a layer; an empty table says nothing of any."""
+    """What tensor parallelism over num_gpus GPUs adds to a layer; an empty table says nothing of
+    any.
+    """
     if num_gpus == 1 or not by_degree:
         return by_degree.get(1, 0.0)
     if num_gpus not in by_degree:
         known = ", ".join(map(str, by_degree))
-        raise InputError(f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {known}; add one)")
+        raise InputError(
+            f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {known}; add one)"
+        )
     return by_degree[num_gpus]
 
 
@@ -100,22 +134,31 @@ def tier_bandwidths(server: ServerSpec, tier: TierSpec) -> tuple[float, float]:
 def transfers_origin(server: ServerSpec) -> str:
     """Where the times of transfers between the GPUs and what is below them come from."""
     if server.gpu.transfers is not None:
-        return f"measured by extents ({server.gpu.transfers}); tiers with a bandwidth of their own by it"
-    return "data sheet: bytes over bandwidth, without what calls and extents cost (testbed measure transfers)"
+        return (
+            f"measured by extents ({server.gpu.transfers}); tiers with a bandwidth of their own "
+            f"by it"
+        )
+    return (
+        "data sheet: bytes over bandwidth, without what calls and extents cost (testbed measure "
+        "transfers)"
+    )
 
 
 class TierLinks:
-    """Picoseconds of transfers, one after another, from or to a tier of the server; swaps are left out.
+    """Picoseconds of transfers, one after another, from or to a tier of the server; swaps are left
+    out.
 
-    A tier without a bandwidth of its own takes the measured times of the GPUs' links, where there are any (`gather`).
-    Any other time is a lower bound: bytes over bandwidth. The tier's latency_s and extent_s are added to both. Raises
-    InputError for a tier that the server does not have.
+    A tier without a bandwidth of its own takes the measured times of the GPUs' links, where there
+    are any (`gather`). Any other time is a lower bound: bytes over bandwidth. The tier's latency_s
+    and extent_s are added to both. Raises InputError for a tier that the server does not have.
     """
 
     def __init__(self, model: ModelSpec, server: ServerSpec | None) -> None:
         self._slot_bytes = model.kv_bytes_per_token
         self._tiers = dict(server.tiers or {}) if server else {}
-        self._bandwidths = {name: tier_bandwidths(server, tier) for name, tier in self._tiers.items() if server}
+        self._bandwidths = {
+            name: tier_bandwidths(server, tier) for name, tier in self._tiers.items() if server
+        }
         self.link = measured_link(model, server)
 
     def __call__(self, moves: Iterable[Moved]) -> int:
@@ -123,13 +166,25 @@ class TierLinks:
         for move in moves:
             if HOST not in (move.source, move.target):
                 by_ends.setdefault((move.source, move.target), []).append(move)
-        latency_s = sum(self._tier(name).latency_s for ends in by_ends for name in ends if name != DEVICE)
-        return round(latency_s * PS) + sum(self._moving_ps(*ends, crossing) for ends, crossing in by_ends.items())
+        latency_s = sum(
+            self._tier(name).latency_s for ends in by_ends for name in ends if name != DEVICE
+        )
+        return round(latency_s * PS) + sum(
+            self._moving_ps(*ends, crossing) for ends, crossing in by_ends.items()
+        )
 
     def behind(self, computing_ps: int, moves: tuple[Moved, ...], num_layers: int) -> int:
-        """Time of an iteration that computes for computing_ps and hides these moves behind it, as it does swaps."""
-        num_copies = sum(move.num_transfers for move in moves if HOST not in (move.source, move.target))
-        return with_swaps(computing_ps, self(moves), num_copies, num_layers) if num_copies else computing_ps
+        """Time of an iteration that computes for computing_ps and hides these moves behind it, as
+        it does swaps.
+        """
+        num_copies = sum(
+            move.num_transfers for move in moves if HOST not in (move.source, move.target)
+        )
+        return (
+            with_swaps(computing_ps, self(moves), num_copies, num_layers)
+            if num_copies
+            else computing_ps
+        )
 
     def _moving_ps(self, source: str, target: str, moves: list[Moved]) -> int:
         tiers = [self._tier(name) for name in (source, target) if name != DEVICE]
@@ -138,15 +193,20 @@ class TierLinks:
         own = tiers[-1].read_bandwidth if is_read else tiers[-1].write_bandwidth
         if self.link is not None and own is None and DEVICE in (source, target):
             num_extents = sum(move.extents for move in moves)
-            return self.link(GATHER, INTO if is_read else OUT, moves) + round(num_extents * extent_s * PS)
+            return self.link(GATHER, INTO if is_read else OUT, moves) + round(
+                num_extents * extent_s * PS
+            )
         ways = [(name, way) for way, name in enumerate((source, target)) if name != DEVICE]
         bandwidth = min(self._bandwidths[name][way] for name, way in ways)
         return sum(
-            round(move.num_transfers * (extent_s + move.length * self._slot_bytes / bandwidth) * PS) for move in moves
+            round(move.num_transfers * (extent_s + move.length * self._slot_bytes / bandwidth) * PS)
+            for move in moves
         )
 
     def _tier(self, name: str) -> TierSpec:
         if name not in self._tiers:
             known = ", ".join(self._tiers) or "none"
-            raise InputError(f"transfers from or to {name}: the server has no such tier (it has {known})")
+            raise InputError(
+                f"transfers from or to {name}: the server has no such tier (it has {known})"
+            )
         return self._tiers[name]

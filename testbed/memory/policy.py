@@ -30,9 +30,11 @@ UNBOUNDED_LEN = 1 << 62
 
 
 class Tier(NamedTuple):
-    """A pool below the device: its name, its slots, and bytes/s each way: of `host` to one GPU, else to all together.
+    """A pool below the device: its name, its slots, and bytes/s each way: of `host` to one GPU,
+    else to all together.
 
-    write_bandwidth 0.0: the same as `bandwidth`, which is that of reading. latency_s: seconds before the first byte.
+    write_bandwidth 0.0: the same as `bandwidth`, which is that of reading. latency_s: seconds
+    before the first byte.
     """
 
     name: str
@@ -51,9 +53,9 @@ def host(num_slots: int, bandwidth: float = 0.0) -> tuple[Tier, ...]:
 class PoolSpec:
     """The pools that a policy manages, in slots, and the longest sequence in tokens.
 
-    num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V: layer_bytes bytes in each
-    of num_layers layers, over num_gpus GPUs together. groups: the model's layers by the form of their cache, with the
-    bytes over all GPUs.
+    num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V:
+    layer_bytes bytes in each of num_layers layers, over num_gpus GPUs together. groups: the model's
+    layers by the form of their cache, with the bytes over all GPUs.
     """
 
     num_slots: int
@@ -67,53 +69,67 @@ class PoolSpec:
     def __post_init__(self) -> None:
         for name, number in (("num_slots", self.num_slots), ("max_len", self.max_len)):
             if type(number) is not int:
-                raise InputError(f"PoolSpec: {name} is {number!r}; it must be a whole number, of the type int itself")
+                raise InputError(
+                    f"PoolSpec: {name} is {number!r}; it must be a whole number, of the type int "
+                    f"itself"
+                )
 
     def slots_of(self, tier: str) -> int:
         """Slots of a tier below the device; 0 where there is none of that name."""
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PoolSpec":
-        """The same value, which never changes; the compiler's frozen classes cannot be copied field by field."""
+        """The same value, which never changes; the compiler's frozen classes cannot be copied field
+        by field.
+        """
         return self
 
 
 class MemoryPolicy(Foresight, ABC):
     """Decides whether sequences get slots, and which.
 
-    A policy has no clock, queue, random numbers, GPU or logger; what must physically happen it returns as `Ops`.
-    Refusals are values and change nothing. A call sees `num_slots` and `num_stored` of its sequences as they were
-    before it; the caller moves them by the answer. The clauses that every policy must keep are in testbed.contract.
-    The constructor takes a PoolSpec first, then the policy's own parameters by name.
+    A policy has no clock, queue, random numbers, GPU or logger; what must physically happen it
+    returns as `Ops`. Refusals are values and change nothing. A call sees `num_slots` and
+    `num_stored` of its sequences as they were before it; the caller moves them by the answer. The
+    clauses that every policy must keep are in testbed.contract. The constructor takes a PoolSpec
+    first, then the policy's own parameters by name.
     """
 
     shares: ClassVar[bool] = False
     caches_prefixes: ClassVar[bool] = False
     moves_tiers: ClassVar[bool] = False
     moves_in_background: ClassVar[bool] = False
-    uses_tiers: ClassVar[bool] = False  # stores tokens in the tiers of server.tiers; so does moves_in_background
+    uses_tiers: ClassVar[bool] = (
+        False  # stores tokens in the tiers of server.tiers; so does moves_in_background
+    )
     drops_tokens: ClassVar[bool] = False
     single_sequence: ClassVar[bool] = False  # serves requests of one sequence alone
     returns_slots: ClassVar[bool] = False  # an extend may give slots back, which ends refusals
     shrinks: ClassVar[bool] = False
-    prefetches: int = 0  # a scheduler calls `load` for so many of the first waiting requests, before they are admitted
+    # A scheduler calls `load` for so many of the first waiting requests, before they are admitted
+    prefetches: int = 0
 
     @abstractmethod
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """First slots for num_tokens tokens of each of these sequences, which have one prompt; all or none.
+        """First slots for num_tokens tokens of each of these sequences, which have one prompt; all
+        or none.
 
-        A grant for each counts its leading tokens that are stored already. They may be more than num_tokens: the
-        sequence then has that many slots. Where the policy shares, several sequences are a group that comes back after
-        recompute: they differ behind their prompt and are computed in this order, so a grant may count what those
-        before store.
+        A grant for each counts its leading tokens that are stored already. They may be more than
+        num_tokens: the sequence then has that many slots. Where the policy shares, several
+        sequences are a group that comes back after recompute: they differ behind their prompt and
+        are computed in this order, so a grant may count what those before store.
         """
 
     @abstractmethod
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        """num_tokens more slots for each member, all or none: a decode step, or a prompt's next chunk."""
+        """num_tokens more slots for each member, all or none: a decode step, or a prompt's next
+        chunk.
+        """
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused, without ops."""
+        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused,
+        without ops.
+        """
         return self.extend(batch, num_steps)
 
     @abstractmethod
@@ -134,48 +150,63 @@ class MemoryPolicy(Foresight, ABC):
         """The device pool in slots."""
 
     def find(self, seq: Sequence, num_tokens: int) -> int:
-        """Leading tokens of `seq` that an admission for num_tokens tokens would find; changes nothing."""
+        """Leading tokens of `seq` that an admission for num_tokens tokens would find; changes
+        nothing.
+        """
         return 0
 
     def fits(self, seq: Sequence, num_tokens: int) -> bool:
-        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also where it is unknown.
+        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing. False also
+        where it is unknown.
 
-        A scheduler that admits with fewer tokens than must fit calls this first; after False it calls `admit`.
-        A sequence that `shrink` has left slots keeps them: the question is then whether it would get what it lacks.
+        A scheduler that admits with fewer tokens than must fit calls this first; after False it
+        calls `admit`. A sequence that `shrink` has left slots keeps them: the question is then
+        whether it would get what it lacks.
         """
         return False
 
     def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
-        """`seq`, which is in no batch, gives back the slots of its last num_tokens tokens; it keeps at least one.
+        """`seq`, which is in no batch, gives back the slots of its last num_tokens tokens; it keeps
+        at least one.
 
-        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are computed again.
+        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
+        computed again.
         """
         raise UnsupportedError(f"{type(self).__name__} takes no slots back but all of a sequence's")
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
-        """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may find them.
+        """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may
+        find them.
 
-        Called while planning, right after a chunk is scheduled and before the next admission, and again after a move to
-        the device. A sequence is not preempted in the plan that publishes it.
+        Called while planning, right after a chunk is scheduled and before the next admission, and
+        again after a move to the device. A sequence is not preempted in the plan that publishes it.
         """
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Promise: extend(batch, k) succeeds without ops for every k up to the answer; 0: step one by one.
+        """Promise: extend(batch, k) succeeds without ops for every k up to the answer; 0: step one
+        by one.
 
-        It takes free slots or cached ones, in the policy's order. The answer comes from these and max_len alone.
+        It takes free slots or cached ones, in the policy's order. The answer comes from these and
+        max_len alone.
         """
         return 0
 
     def footprint(self, seq: Sequence) -> Footprint | None:
-        """The slots that `seq` holds as a function of the tokens that it stores; None: tables are walked each step."""
+        """The slots that `seq` holds as a function of the tokens that it stores; None: tables are
+        walked each step.
+        """
         return None
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
-        """Tokens of the longest sequences of such a request that the pool, less registered prefixes, could hold."""
+        """Tokens of the longest sequences of such a request that the pool, less registered
+        prefixes, could hold.
+        """
         return UNBOUNDED_LEN
 
     def num_stored(self, num_tokens: int) -> int:
-        """Tokens in the pool of a sequence that has num_tokens of them; fewer only where the policy drops tokens."""
+        """Tokens in the pool of a sequence that has num_tokens of them; fewer only where the policy
+        drops tokens.
+        """
         return num_tokens
 
     def counters(self) -> Mapping[str, float]:
@@ -185,20 +216,26 @@ class MemoryPolicy(Foresight, ABC):
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """`child` continues with the parent's stored tokens; the copies that this takes.
 
-        Where the policy shares, a new child is admitted by this; one with slots loses them (a beam candidate that did
-        not survive, Fig. 9). Where it does not, the child has its own slots and gets a copy.
+        Where the policy shares, a new child is admitted by this; one with slots loses them (a beam
+        candidate that did not survive, Fig. 9). Where it does not, the child has its own slots and
+        gets a copy.
         """
-        return Ops(copies_between(self.table(parent), self.table(child), self.num_stored(parent.num_stored)))
+        return Ops(
+            copies_between(
+                self.table(parent), self.table(child), self.num_stored(parent.num_stored)
+            )
+        )
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         """Take a whole group to the tier of that name; shared blocks move once."""
         raise UnsupportedError(f"{type(self).__name__} does not move sequences between tiers")
 
     def load(self, seq: Sequence, num_tokens: int) -> Answer:
-        """Begin to bring what lower tiers have of `seq` to the device, for an admission with num_tokens tokens.
+        """Begin to bring what lower tiers have of `seq` to the device, for an admission with
+        num_tokens tokens.
 
-        The transfers are the grant's ops.background; none where there is nothing to load. LATER: the pool has no slots
-        for them now. While they are on their way, `admit` answers LOADING.
+        The transfers are the grant's ops.background; none where there is nothing to load. LATER:
+        the pool has no slots for them now. While they are on their way, `admit` answers LOADING.
         """
         return GRANTED
 
@@ -207,7 +244,9 @@ class MemoryPolicy(Foresight, ABC):
         return NO_OPS
 
     def landed(self, move_id: int) -> None:
-        """A transfer of ops.background has ended: its slots are no longer pinned, what it brought may be found."""
+        """A transfer of ops.background has ended: its slots are no longer pinned, what it brought
+        may be found.
+        """
         raise UnsupportedError(f"{type(self).__name__} moves nothing in the background")
 
     def close_session(self, session: int) -> None:
@@ -218,11 +257,15 @@ class MemoryPolicy(Foresight, ABC):
         raise UnsupportedError(f"{type(self).__name__} does not share prefixes")
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        """Where the slots lie that are not free though no table need contain them; for pictures and checks."""
+        """Where the slots lie that are not free though no table need contain them; for pictures and
+        checks.
+        """
         return NonSequenceSlots()
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while it is written."""
+        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
+        it is written.
+        """
         return {}
 
     def check(self) -> None:

@@ -9,7 +9,9 @@ from testbed.memory.policy import MemoryPolicy
 
 
 class Held(NamedTuple):
-    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is swapped out."""
+    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is
+    swapped out.
+    """
 
     request_id: int
     num_tokens: int
@@ -30,16 +32,20 @@ def passed_on(name: str, *, changes: bool = True) -> Any:
 
 
 class Traced(MemoryPolicy):
-    """Passes every call on to `policy`, and calls `before_change` ahead of those that may change it.
+    """Passes every call on to `policy`, and calls `before_change` ahead of those that may change
+    it.
 
-    While `stepwise` it promises no further steps, so that every block is seen to be taken in its own iteration.
-    `parts` are the KV group and the slots for each token of every part of a sequence's table.
+    While `stepwise` it promises no further steps, so that every block is seen to be taken in its
+    own iteration. `parts` are the KV group and the slots for each token of every part of a
+    sequence's table.
     """
 
     extend, advance, shrink = passed_on("extend"), passed_on("advance"), passed_on("shrink")
     publish, register_prefix = passed_on("publish"), passed_on("register_prefix")
     load, background, landed = passed_on("load"), passed_on("background"), passed_on("landed")
-    table, usage, footprint = (passed_on(name, changes=False) for name in ("table", "usage", "footprint"))
+    table, usage, footprint = (
+        passed_on(name, changes=False) for name in ("table", "usage", "footprint")
+    )
 
     def __init__(self, policy: MemoryPolicy, before_change: Callable[[], object]) -> None:
         self.policy = policy
@@ -57,7 +63,9 @@ class Traced(MemoryPolicy):
         return getattr(self.policy, name)
 
     def held(self) -> dict[int, Held]:
-        """What every sequence holds now, in order of admission, by sequence id * number of parts + part."""
+        """What every sequence holds now, in order of admission, by sequence id * number of parts +
+        part.
+        """
         found = dict[int, Held]()
         for seq_id, seq in self._sequences.items():
             if seq_id in self._swapped:
@@ -66,7 +74,9 @@ class Traced(MemoryPolicy):
             tables = self.policy.group_tables(seq)
             self.parts = [(table.group, table.slots_per_token) for table in tables]
             for part, table in enumerate(tables):
-                held = Held(seq.request_id, seq.num_slots, self._known(table.extents), first=table.first)
+                held = Held(
+                    seq.request_id, seq.num_slots, self._known(table.extents), first=table.first
+                )
                 found[seq_id * len(tables) + part] = held
         return found
 
@@ -98,11 +108,15 @@ class Traced(MemoryPolicy):
         if tier == DEVICE:
             for seq in seqs:
                 del self._swapped[seq.seq_id]
-        copies = (copy for move in answer.ops.moves if move.source == DEVICE for copy in move.copies)
+        copies = (
+            copy for move in answer.ops.moves if move.source == DEVICE for copy in move.copies
+        )
         target = {copy.src: copy.dst for copy in copies}
         for seq, table in zip(seqs, tables, strict=False):
             kept = tuple(extent for extent in table if extent.start not in target)
-            moved = tuple(Extent(target[start], length) for start, length in table if start in target)
+            moved = tuple(
+                Extent(target[start], length) for start, length in table if start in target
+            )
             self._swapped[seq.seq_id] = Held(seq.request_id, seq.num_slots, kept, moved)
         return answer
 

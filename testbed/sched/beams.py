@@ -1,4 +1,6 @@
-"""Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them continue in two."""
+"""Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them continue in
+two.
+"""
 
 import csv
 from abc import ABC, abstractmethod
@@ -23,24 +25,28 @@ FIRST_STEP = 2  # output tokens that a candidate has when parents are chosen for
 
 
 class BeamModel(ABC):
-    """Chooses parents; a plug-in of the simulator. A real engine takes them from the model's own scores."""
+    """Chooses parents; a plug-in of the simulator. A real engine takes them from the model's own
+    scores.
+    """
 
     @abstractmethod
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
-        """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least 2.
+        """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least
+        2.
 
-        Each child is a candidate that did not survive and continues from the parent's tokens. Candidates that are not
-        named as a child continue from their tokens.
+        Each child is a candidate that did not survive and continues from the parent's tokens.
+        Candidates that are not named as a child continue from their tokens.
         """
 
 
 class SyntheticBeams(BeamModel):
     """Beam search on synthetic next-token probabilities.
 
-    At every step each of the k candidates draws a distribution over next tokens by breaking a stick (a Dirichlet
-    process): token j takes a share 1 - u^(1/concentration) of what those before it left; the best k of all
-    continuations survive. The larger the concentration, the more often parents change. Requests follow one long search
-    at places that depend on seed and request only: every memory policy sees the same beams.
+    At every step each of the k candidates draws a distribution over next tokens by breaking a stick
+    (a Dirichlet process): token j takes a share 1 - u^(1/concentration) of what those before it
+    left; the best k of all continuations survive. The larger the concentration, the more often
+    parents change. Requests follow one long search at places that depend on seed and request only:
+    every memory policy sees the same beams.
     """
 
     def __init__(self, concentration: float = 0.6, seed: int = 0) -> None:
@@ -61,19 +67,24 @@ def search(k: int, concentration: float, seed: int) -> list[tuple[Replacement, .
     totals = np.zeros((NUM_SEARCHES, k))
     history = np.empty((NUM_STEPS, NUM_SEARCHES, k), dtype=np.int64)
     for step in range(NUM_STEPS):
-        left = -rng.exponential(1 / concentration, (NUM_SEARCHES, k, k + EXTRA_TOKENS))  # log share that a token leaves
+        left = -rng.exponential(
+            1 / concentration, (NUM_SEARCHES, k, k + EXTRA_TOKENS)
+        )  # log share that a token leaves
         taken = np.log(-np.expm1(left))
         taken[:, :, 1:] += left.cumsum(axis=2)[:, :, :-1]
         history[step], totals = survivors(totals, taken)
-    return [pairs(tuple(row)) for row in np.sort(history.swapaxes(0, 1).reshape(-1, k), axis=1).tolist()]
+    return [
+        pairs(tuple(row)) for row in np.sort(history.swapaxes(0, 1).reshape(-1, k), axis=1).tolist()
+    ]
 
 
 def survivors(totals: Floats, ahead: Floats) -> tuple[Ints, Floats]:
-    """One step of many searches at once: the parent of each candidate that continues, and its new total.
+    """One step of many searches at once: the parent of each candidate that continues, and its new
+    total.
 
-    totals: [search, candidate]; ahead: [search, candidate, token], log-probabilities. A parent's first continuation
-    stays in its place; the others take the places of candidates that did not survive, as in `pairs`. Totals are
-    relative to the best of their search.
+    totals: [search, candidate]; ahead: [search, candidate, token], log-probabilities. A parent's
+    first continuation stays in its place; the others take the places of candidates that did not
+    survive, as in `pairs`. Totals are relative to the best of their search.
     """
     num, k = totals.shape
     scores = (totals[:, :, None] + ahead).reshape(num, -1)
@@ -94,7 +105,9 @@ def survivors(totals: Floats, ahead: Floats) -> tuple[Ints, Floats]:
 
 @lru_cache(1 << 16)
 def pairs(parents: tuple[int, ...]) -> tuple[Replacement, ...]:
-    """Sorted parents, one a survivor, as replacements: first uses of a parent stay where they are."""
+    """Sorted parents, one a survivor, as replacements: first uses of a parent stay where they
+    are.
+    """
     free = [child for child in range(len(parents)) if child not in parents]
     again = [parent for i, parent in enumerate(parents) if i and parents[i - 1] == parent]
     return tuple(zip(again, free, strict=True))
@@ -103,9 +116,9 @@ def pairs(parents: tuple[int, ...]) -> tuple[Replacement, ...]:
 class RecordedBeams(BeamModel):
     """A CSV with a line for each candidate that did not survive: request, step, parent, child.
 
-    step: the output tokens that each candidate then has, from 2 on; at one without lines all survive, and a line
-    without parent and child says so where a search ends. Requests follow the searches in turn; a longer output goes
-    through its search again.
+    step: the output tokens that each candidate then has, from 2 on; at one without lines all
+    survive, and a line without parent and child says so where a search ends. Requests follow the
+    searches in turn; a longer output goes through its search again.
     """
 
     def __init__(self, path: str) -> None:
@@ -128,20 +141,31 @@ class RecordedBeams(BeamModel):
         step = (num_generated - FIRST_STEP) % (max(search) - FIRST_STEP + 1) + FIRST_STEP
         pairs = search.get(step, ())
         if any(max(pair) >= request.num_seqs for pair in pairs):
-            raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}")
+            raise InputError(
+                f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}"
+            )
         return pairs
 
     def _numbers(self, line: int, cells: list[str]) -> list[int]:
         """Request, step, and parent and child unless the line says that all survive."""
         numbers = cells[:2] if cells[2:] == ["", ""] else cells
-        if len(cells) != len(COLUMNS) or not all(cell.isdecimal() for cell in numbers) or int(cells[1]) < FIRST_STEP:
+        if (
+            len(cells) != len(COLUMNS)
+            or not all(cell.isdecimal() for cell in numbers)
+            or int(cells[1]) < FIRST_STEP
+        ):
             wanted = f"{len(COLUMNS)} whole numbers, the step at least {FIRST_STEP}"
             raise InputError(f"{self.path}, line {line}: {','.join(cells)!r}; a line has {wanted}")
         return list(map(int, numbers))
 
-    def _with(self, pairs: tuple[Replacement, ...], pair: list[int], line: int) -> tuple[Replacement, ...]:
+    def _with(
+        self, pairs: tuple[Replacement, ...], pair: list[int], line: int
+    ) -> tuple[Replacement, ...]:
         pairs = (*pairs, (pair[0], pair[1]))
         children = {child for _, child in pairs}
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:
-            raise InputError(f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in a step")
+            raise InputError(
+                f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in "
+                f"a step"
+            )
         return pairs

@@ -9,18 +9,20 @@ from testbed.sched.plan import Plan, one_answer
 
 
 class Groups:
-    """Groups and batch, consistent with the policy's tables: counts change by the policy's answers alone.
+    """Groups and batch, consistent with the policy's tables: counts change by the policy's answers
+    alone.
 
-    waiting: in order of service, preempted groups in front. running: admitted, in order of admission.
-    swapped: on the host, the first to come back in front. batch: the sequences that decode in lockstep; beams: those of
-    its groups that search with beams. num_seqs counts the running sequences.
-    kept: the waiting group, if any, that has lost the end of its tokens only, and keeps the slots of the others.
-    unloaded: groups that have come, for which nothing was loaded yet; empty unless the policy prefetches.
-    arriving: groups that the next plan does not see yet; ended: those that have their whole output and keep their
-    slots until results are in. Both are empty unless a scheduler plans ahead.
-    refused: the group that was refused since memory was last released; by clause 2 of the contract it would be refused
-    again, so the scheduler does not retry. swap_in_refused: the same for the first swapped group.
-    forks: the sequences forked since the last plan; copies: what they have left to copy before the next one.
+    waiting: in order of service, preempted groups in front. running: admitted, in order of
+    admission. swapped: on the host, the first to come back in front. batch: the sequences that
+    decode in lockstep; beams: those of its groups that search with beams. num_seqs counts the
+    running sequences. kept: the waiting group, if any, that has lost the end of its tokens only,
+    and keeps the slots of the others. unloaded: groups that have come, for which nothing was loaded
+    yet; empty unless the policy prefetches. arriving: groups that the next plan does not see yet;
+    ended: those that have their whole output and keep their slots until results are in. Both are
+    empty unless a scheduler plans ahead. refused: the group that was refused since memory was last
+    released; by clause 2 of the contract it would be refused again, so the scheduler does not
+    retry. swap_in_refused: the same for the first swapped group. forks: the sequences forked since
+    the last plan; copies: what they have left to copy before the next one.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -46,11 +48,15 @@ class Groups:
             plan.ops.append(ops)
 
     def memory_released(self) -> None:
-        """Memory was released, moved out or published, or a transfer has landed: a refused request may be retried."""
+        """Memory was released, moved out or published, or a transfer has landed: a refused request
+        may be retried.
+        """
         self.refused, self.swap_in_refused = None, False
 
     def returns_first(self) -> bool:
-        """Whether the first swapped group, which there is, comes back before a waiting one is admitted."""
+        """Whether the first swapped group, which there is, comes back before a waiting one is
+        admitted.
+        """
         return True
 
     def preemptible(self) -> dict[int, SequenceGroup]:
@@ -85,7 +91,9 @@ class Groups:
         group.resident = []
 
     def take_kept(self, num_tokens: int = 0) -> bool:
-        """Release at least num_tokens slots of what a waiting group has kept, 0: all; False where none has any."""
+        """Release at least num_tokens slots of what a waiting group has kept, 0: all; False where
+        none has any.
+        """
         group = self.kept
         if group is None:
             return False
@@ -102,7 +110,9 @@ class Groups:
         return True
 
     def settle(self) -> bool:
-        """Results are in: ended groups release their slots, arrived ones wait. Whether there were any."""
+        """Results are in: ended groups release their slots, arrived ones wait. Whether there were
+        any.
+        """
         pending = bool(self.ended or self.arriving)
         self.finish_ended()
         self.waiting.extend(self.arriving)
@@ -111,14 +121,20 @@ class Groups:
 
     def finish_ended(self) -> None:
         """Those that have ended give their slots back, in order of admission."""
-        ended = self.ended if len(self.ended) < 2 else [one for one in self.running.values() if one in self.ended]
+        ended = (
+            self.ended
+            if len(self.ended) < 2
+            else [one for one in self.running.values() if one in self.ended]
+        )
         for group in ended:
             self.leave_batch(group)
             self.release(group, SequenceStatus.FINISHED)
         self.ended.clear()
 
     def end_early(self, plan: Plan) -> bool:
-        """The last that was admitted is preempted if it has ended: its results, about to come, are its last."""
+        """The last that was admitted is preempted if it has ended: its results, about to come, are
+        its last.
+        """
         last = next(reversed(self.running.values()))
         if last not in self.ended:
             return False
@@ -133,7 +149,9 @@ class Groups:
         """The group, which is in no batch, is about to lose its slots."""
 
     def preempt_by_recompute(self, group: SequenceGroup, tail_tokens: int = 0) -> None:
-        """Tokens go back to the head of the queue; with tail_tokens one group loses only so many of its last slots."""
+        """Tokens go back to the head of the queue; with tail_tokens one group loses only so many of
+        its last slots.
+        """
         self.before_preemption(group)
         if tail_tokens and self.kept is None:
             self.kept, resident, group.resident = group, group.resident, []

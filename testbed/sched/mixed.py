@@ -11,8 +11,9 @@ from testbed.sched.scheduler import IterationLevel
 class MixedPrefill(IterationLevel):
     """At most max_num_batched_tokens tokens and max_num_seqs running sequences in an iteration.
 
-    An item larger than the token budget runs alone, ahead of the decodes. A smaller one waits until the decodes leave
-    enough of the budget. vLLM 0.2 therefore refuses a budget below the model's longest sequence.
+    An item larger than the token budget runs alone, ahead of the decodes. A smaller one waits until
+    the decodes leave enough of the budget. vLLM 0.2 therefore refuses a budget below the model's
+    longest sequence.
     """
 
     def note(self, max_len: int) -> str | None:
@@ -20,8 +21,10 @@ class MixedPrefill(IterationLevel):
         if max_len <= tokens:
             return None
         return (
-            f"a prompt of almost {tokens:,} tokens waits until the running requests leave enough of an iteration "
-            f"(scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, or scheduler=chunked)"
+            f"a prompt of almost {tokens:,} tokens waits until the running requests leave enough "
+            f"of an iteration "
+            f"(scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, or "
+            f"scheduler=chunked)"
         )
 
     def plan(self) -> Plan:
@@ -45,6 +48,8 @@ class GroupLimit(Prefills):
 
 
 class Mixed2023(MixedPrefill):
-    """As MixedPrefill, but max_num_seqs limits the sum of the number of groups and the sequences of the next one."""
+    """As MixedPrefill, but max_num_seqs limits the sum of the number of groups and the sequences of
+    the next one.
+    """
 
     prefills: ClassVar[type[Prefills]] = GroupLimit

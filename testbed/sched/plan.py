@@ -1,4 +1,6 @@
-"""What a scheduler hands to an engine, what it gets back, and the errors where a plug-in's answer is none."""
+"""What a scheduler hands to an engine, what it gets back, and the errors where a plug-in's answer
+is none.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -10,12 +12,15 @@ from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import Replacement
 
-Summed: TypeAlias = tuple[tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]]
+Summed: TypeAlias = tuple[
+    tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]
+]
 NOTHING: Summed = ((), (), ())
 
 
 class Chunk(NamedTuple):
-    """`new` tokens of a group's sequence `seq` behind `num_stored` ones; `last` completes the group's prefill.
+    """`new` tokens of a group's sequence `seq` behind `num_stored` ones; `last` completes the
+    group's prefill.
 
     padding tokens are computed and discarded.
     """
@@ -31,21 +36,36 @@ class Chunk(NamedTuple):
 class Plan:
     """One iteration, and how often it may be repeated.
 
-    decode_seqs sequences take a step and read decode_context tokens, the longest of them decode_max_context, padding
-    included. Sequences of swapped_in groups are among them where they have a slot for the next token.
-    guaranteed_steps: how many further identical steps the policy has promised; ends_on_arrival: an arrival ends them.
-    rejected: groups that could never run. forks: sequences forked from others since the plan before. ended_early:
-    groups that have ended, and were preempted before their results were in. wake_ps: the scheduler wants to plan again
-    at the first iteration boundary at or after this time, and then if nothing runs; UNBOUNDED: for no such reason.
+    decode_seqs sequences take a step and read decode_context tokens, the longest of them
+    decode_max_context, padding included. Sequences of swapped_in groups are among them where they
+    have a slot for the next token. guaranteed_steps: how many further identical steps the policy
+    has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run.
+    forks: sequences forked from others since the plan before. ended_early: groups that have ended,
+    and were preempted before their results were in. wake_ps: the scheduler wants to plan again at
+    the first iteration boundary at or after this time, and then if nothing runs; UNBOUNDED: for no
+    such reason.
     """
 
     __slots__ = (
-        "chunks", "decode_context", "decode_max_context", "decode_seqs", "ended_early", "ends_on_arrival", "forks",
-        "guaranteed_steps", "ops", "preempted", "rejected", "swapped_in", "wake_ps",
-    )  # fmt: skip
+        "chunks",
+        "decode_context",
+        "decode_max_context",
+        "decode_seqs",
+        "ended_early",
+        "ends_on_arrival",
+        "forks",
+        "guaranteed_steps",
+        "ops",
+        "preempted",
+        "rejected",
+        "swapped_in",
+        "wake_ps",
+    )
 
     def __init__(self) -> None:
-        self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = self.forks = 0
+        self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = (
+            self.forks
+        ) = 0
         self.ends_on_arrival = False
         self.wake_ps = UNBOUNDED
         self.ended_early: list[SequenceGroup] = []
@@ -73,19 +93,28 @@ class Plan:
     @property
     def stepping(self) -> list[SequenceGroup]:
         """The swapped-in groups that take a step: they have a slot for their next token."""
-        return [group for group in self.swapped_in if group.sequences[0].num_slots > group.sequences[0].num_stored]
+        return [
+            group
+            for group in self.swapped_in
+            if group.sequences[0].num_slots > group.sequences[0].num_stored
+        ]
 
     @property
     def repeats(self) -> bool:
-        """Whether the iteration is a plain decode step, whose cost may be computed as one of many."""
-        return bool(self.decode_seqs) and not (self.chunks or self.ops or self.swapped_in or self.forks)
+        """Whether the iteration is a plain decode step, whose cost may be computed as one of
+        many.
+        """
+        return bool(self.decode_seqs) and not (
+            self.chunks or self.ops or self.swapped_in or self.forks
+        )
 
 
 class Results(NamedTuple):
-    """What the model generated in the iterations of a plan; an engine knows it only when they have run.
+    """What the model generated in the iterations of a plan; an engine knows it only when they have
+    run.
 
-    ended: the requests that have their whole output now, in order. parents: of each beam request that took a step, the
-    candidates that did not survive, as (parent, child).
+    ended: the requests that have their whole output now, in order. parents: of each beam request
+    that took a step, the candidates that did not survive, as (parent, child).
     """
 
     ended: tuple[int, ...] = ()
@@ -93,7 +122,9 @@ class Results(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What an iteration brought: groups that have their first token, groups that are done, how the batch grew."""
+    """What an iteration brought: groups that have their first token, groups that are done, how the
+    batch grew.
+    """
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
@@ -101,17 +132,40 @@ class Outcome(NamedTuple):
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
-    """The counts from which a plan's cost is computed; repeated: shared slots, num_requests: running requests."""
+    """The counts from which a plan's cost is computed; repeated: shared slots, num_requests:
+    running requests.
+    """
     context = plan.decode_context
     repeated = min(repeated, context) if repeated else 0
-    prefill = tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks]) if plan.chunks else ()
+    prefill = (
+        tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks])
+        if plan.chunks
+        else ()
+    )
     copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
     decodes, longest, forks = plan.decode_seqs, plan.decode_max_context, plan.forks
-    return record(Work, (decodes, context, longest, repeated, prefill, num_requests, copies, moves, extra, forks, ()))
+    return record(
+        Work,
+        (
+            decodes,
+            context,
+            longest,
+            repeated,
+            prefill,
+            num_requests,
+            copies,
+            moves,
+            extra,
+            forks,
+            (),
+        ),
+    )
 
 
 def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
-    """What the decodes of a plan read, for each size: of the batch where it steps, and of those just swapped in."""
+    """What the decodes of a plan read, for each size: of the batch where it steps, and of those
+    just swapped in.
+    """
     back = [seq.num_slots for group in plan.stepping for seq in group.sequences]
     members = [seq.num_slots for seq in batch] if plan.decode_seqs > len(back) else []
     found = []
@@ -124,7 +178,9 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
 
 
 def summed(ops: list[Ops]) -> Summed:
-    """Copies by length, moves by tiers and length, and what policies count by name; each kind in order."""
+    """Copies by length, moves by tiers and length, and what policies count by name; each kind in
+    order.
+    """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
     moves = counted(move for one in ops for move in one.moves)
@@ -135,7 +191,11 @@ def summed(ops: list[Ops]) -> Summed:
             extra[name] = extra.get(name, 0) + count
     wrong = [
         *[f"copy {length} slots" for length in copies if length < 1],
-        *[f"move {move.length} slots from {move.source} to {move.target}" for move in moves if move.length < 1],
+        *[
+            f"move {move.length} slots from {move.source} to {move.target}"
+            for move in moves
+            if move.length < 1
+        ],
         *[f"count {count} {name}" for name, count in extra.items() if count < 0],
     ]
     if wrong:
@@ -152,11 +212,15 @@ def one_answer(policy: MemoryPolicy, answer: object) -> Answer:
 def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInError:
     """The answer to an extend by guaranteed steps is no grant, or needs ops."""
     name, answered = type(policy).__name__, one_answer(policy, answer)
-    return PlugInError(f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}")
+    return PlugInError(
+        f"{name} promised {steps} more steps by guaranteed_steps() and then answered {answered}"
+    )
 
 
 def whole(plug_in: object, name: str, answer: object) -> int:
-    """The answer, if it is an int of Python's own: an object of another class would hear what it is compared with."""
+    """The answer, if it is an int of Python's own: an object of another class would hear what it is
+    compared with.
+    """
     if type(answer) is not int:
         raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")
     return answer

@@ -1,4 +1,6 @@
-"""Whom to preempt, and how the victim comes back (section 4.5): all-or-nothing, the whole group of a request."""
+"""Whom to preempt, and how the victim comes back (section 4.5): all-or-nothing, the whole group of
+a request.
+"""
 
 from abc import ABC, abstractmethod
 from enum import Enum
@@ -22,7 +24,8 @@ class Recovery(Enum):
 class PreemptionRule(Foresight, ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
-    `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL takes at a time.
+    `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL
+    takes at a time.
     """
 
     tail_tokens: int = 1
@@ -31,7 +34,8 @@ class PreemptionRule(Foresight, ABC):
         self.cost = cost
 
     def victim(self, running: dict[int, SequenceGroup], batch: Batch) -> SequenceGroup:
-        """The running group to preempt, from their live counts. First come, first served: the last that came.
+        """The running group to preempt, from their live counts. First come, first served: the last
+        that came.
 
         `running` has the groups by request id, in order of admission; `batch` those that decode.
         """
@@ -50,10 +54,11 @@ class Recompute(PreemptionRule):
 
 
 class RecomputeTail(PreemptionRule):
-    """Take the last tokens of the victim, tail_tokens in whole blocks at a time, for as long as others lack slots.
+    """Take the last tokens of the victim, tail_tokens in whole blocks at a time, for as long as
+    others lack slots.
 
-    The victim waits with what it keeps, and computes the rest again. A group of several sequences, and one of a policy
-    that does not shrink, loses everything.
+    The victim waits with what it keeps, and computes the rest again. A group of several sequences,
+    and one of a policy that does not shrink, loses everything.
     """
 
     def __init__(self, cost: CostModel | None = None, *, tail_tokens: int = 1) -> None:
@@ -81,17 +86,26 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
-    """Take slots back from the rule's victim, or from the last that was admitted if it has ended."""
+    """Take slots back from the rule's victim, or from the last that was admitted if it has
+    ended.
+    """
     if state.take_kept(rule.tail_tokens) or (state.ended and state.end_early(plan)):
         return
     group = rule.victim(state.preemptible(), state.batch)
-    if not isinstance(group, SequenceGroup) or state.running.get(group.request.request_id) is not group:
+    if (
+        not isinstance(group, SequenceGroup)
+        or state.running.get(group.request.request_id) is not group
+    ):
         raise wrong_answer(rule, group, "victim() gives a running group")
     preempt_group(state, rule, group, plan)
 
 
-def preempt_group(state: SchedulerState, rule: PreemptionRule, group: SequenceGroup, plan: Plan) -> None:
-    """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how it returns."""
+def preempt_group(
+    state: SchedulerState, rule: PreemptionRule, group: SequenceGroup, plan: Plan
+) -> None:
+    """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how
+    it returns.
+    """
     swaps = shrinks = False
     plan.preempted.append(group)
     if group.batch is not None:
@@ -100,7 +114,11 @@ def preempt_group(state: SchedulerState, rule: PreemptionRule, group: SequenceGr
         if not isinstance(recovery, Recovery):
             raise wrong_answer(rule, recovery, "recovery() gives a Recovery")
         swaps = recovery is Recovery.SWAP and state.policy.moves_tiers
-        shrinks = recovery is Recovery.RECOMPUTE_TAIL and state.policy.shrinks and len(group.sequences) == 1
+        shrinks = (
+            recovery is Recovery.RECOMPUTE_TAIL
+            and state.policy.shrinks
+            and len(group.sequences) == 1
+        )
     if not (swaps and state.swap_out(group, plan)):
         state.preempt_by_recompute(group, rule.tail_tokens if shrinks else 0)
     state.memory_released()

@@ -1,4 +1,6 @@
-"""Puts prefills into a plan, first come, first served (section 4.5): whole prompts, or chunks of them."""
+"""Puts prefills into a plan, first come, first served (section 4.5): whole prompts, or chunks of
+them.
+"""
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Refusal
@@ -7,21 +9,29 @@ from testbed.sched.state import SchedulerState
 
 
 class Prefills:
-    """Whole prompts; an item larger than max_num_batched_tokens, the token budget, runs alone in an iteration.
+    """Whole prompts; an item larger than max_num_batched_tokens, the token budget, runs alone in an
+    iteration.
 
-    `partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it has no work.
+    `partial` is the one group, if any, whose prefill does not end in this plan; preempted since, it
+    has no work.
     """
 
-    def __init__(self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int
+    ) -> None:
         self.state = state
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
-        """Continue the unfinished prefill, then admit within the budget; none after a preemption or before a swap."""
+        """Continue the unfinished prefill, then admit within the budget; none after a preemption or
+        before a swap.
+        """
         state, waiting = self.state, self.state.waiting
-        if (self.partial is None and (not waiting or waiting[0] is state.refused)) or plan.preempted_any:
+        if (
+            self.partial is None and (not waiting or waiting[0] is state.refused)
+        ) or plan.preempted_any:
             return
         budget = self.budget_left(plan)
         if self.partial is not None:
@@ -44,19 +54,25 @@ class Prefills:
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
-        """Whether the limit on sequences keeps `group` out; a group larger than the limit runs alone."""
+        """Whether the limit on sequences keeps `group` out; a group larger than the limit runs
+        alone.
+        """
         state = self.state
         return bool(state.running) and state.num_seqs + len(group.sequences) > self.max_num_seqs
 
     def next_exceeds_budget(self) -> bool:
-        """Whether the item that would be computed next has more tokens than any iteration may have."""
+        """Whether the item that would be computed next has more tokens than any iteration may
+        have.
+        """
         most, waiting = self.max_num_batched_tokens, self.state.waiting
         if self.partial is not None and self.partial.todo:
             return self.partial.todo[0].new > most
         return bool(waiting) and waiting[0].prefill_len > most
 
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
-        """Whether the token budget lets the group begin in an iteration that does other work too."""
+        """Whether the token budget lets the group begin in an iteration that does other work
+        too.
+        """
         return group.prefill_len <= budget
 
     def first_tokens(self, group: SequenceGroup, budget: int) -> int:
@@ -64,12 +80,16 @@ class Prefills:
         return group.prefill_len
 
     def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Tokens of the group's next item that the budget and its slots allow; 0: the item waits."""
+        """Tokens of the group's next item that the budget and its slots allow; 0: the item
+        waits.
+        """
         new = group.todo[0].new
         return new if new <= budget or plan.is_idle else 0
 
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Put as much of the group's prefill into the plan as the budget allows; what is left of the budget."""
+        """Put as much of the group's prefill into the plan as the budget allows; what is left of
+        the budget.
+        """
         while group.todo and (new := self.next_chunk(group, plan, budget)):
             self.state.schedule_chunk(group, new, plan)
             budget -= new
@@ -95,15 +115,22 @@ class PrefillChunks(Prefills):
 
 
 class ConcurrentPrefills(PrefillChunks):
-    """Several prompts at once, each in chunks of limited tokens (vLLM V1) behind what it finds in the cache.
+    """Several prompts at once, each in chunks of limited tokens (vLLM V1) behind what it finds in
+    the cache.
 
-    fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget leaves of a chunk waits,
-    else the group waits for budget for all of it. Who is in prefill is seen from what it has to do: `partial` stays
-    empty.
+    fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget
+    leaves of a chunk waits, else the group waits for budget for all of it. Who is in prefill is
+    seen from what it has to do: `partial` stays empty.
     """
 
     def __init__(
-        self, state: SchedulerState, max_num_batched_tokens: int, max_num_seqs: int, *, fits_whole: bool, cuts: bool
+        self,
+        state: SchedulerState,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        *,
+        fits_whole: bool,
+        cuts: bool,
     ) -> None:
         super().__init__(state, max_num_batched_tokens, max_num_seqs)
         self.max_chunk_tokens = max_num_batched_tokens
@@ -120,7 +147,9 @@ class ConcurrentPrefills(PrefillChunks):
         return found + min(chunk, budget)
 
     def _first_chunk(self, group: SequenceGroup) -> tuple[int, int]:
-        found = min(self.state.policy.find(group.sequences[0], group.prefill_len), group.prefill_len - 1)
+        found = min(
+            self.state.policy.find(group.sequences[0], group.prefill_len), group.prefill_len - 1
+        )
         return found, min(group.prefill_len - found, self.max_chunk_tokens)
 
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:

@@ -1,4 +1,6 @@
-"""Schedulers that serve by rank instead of by arrival: priority classes that age, and sessions by their start."""
+"""Schedulers that serve by rank instead of by arrival: priority classes that age, and sessions by
+their start.
+"""
 
 from abc import abstractmethod
 from collections import deque
@@ -14,10 +16,12 @@ from testbed.sched.state import SchedulerState
 
 
 class RankedState(SchedulerState):
-    """Swapped groups are in order of rank too, and the running group that ranks last is the one to preempt.
+    """Swapped groups are in order of rank too, and the running group that ranks last is the one to
+    preempt.
 
-    A group of smaller rank is therefore never preempted for one of larger rank, and while it waits or is swapped out no
-    group of larger rank is admitted: as long as ranks grow with time, nobody is starved.
+    A group of smaller rank is therefore never preempted for one of larger rank, and while it waits
+    or is swapped out no group of larger rank is admitted: as long as ranks grow with time, nobody
+    is starved.
     """
 
     def returns_first(self) -> bool:
@@ -40,7 +44,9 @@ class Ranked(ChunkedPrefill):
 
     @abstractmethod
     def rank(self, request: Incoming) -> int:
-        """The rank of a request that arrives now: the smallest is served first, equal ones in order of arrival."""
+        """The rank of a request that arrives now: the smallest is served first, equal ones in order
+        of arrival.
+        """
 
     def add(self, request: Incoming) -> SequenceGroup:
         group = super().add(request)
@@ -52,10 +58,11 @@ class Ranked(ChunkedPrefill):
 
 
 class PriorityClasses(Ranked):
-    """A request of priority p is served as if it had arrived p * patience_s seconds later than it did.
+    """A request of priority p is served as if it had arrived p * patience_s seconds later than it
+    did.
 
-    The smaller number is the more urgent, as in vLLM, which has no ageing: a large patience_s comes close to it. The
-    running request to preempt is the one that is served last by this order.
+    The smaller number is the more urgent, as in vLLM, which has no ageing: a large patience_s comes
+    close to it. The running request to preempt is the one that is served last by this order.
     """
 
     def __init__(
@@ -67,7 +74,12 @@ class PriorityClasses(Ranked):
         max_num_seqs: int,
         patience_s: float = 10.0,
     ) -> None:
-        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
+        super().__init__(
+            policy,
+            preemption,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+        )
         self.patience_ps = round(patience_s * PS)
 
     def rank(self, request: Incoming) -> int:
@@ -75,16 +87,27 @@ class PriorityClasses(Ranked):
 
 
 class SessionOrder(Ranked):
-    """A request is served as if it had arrived with the first request of its session (Continuum's program-level order).
+    """A request is served as if it had arrived with the first request of its session (Continuum's
+    program-level order).
 
-    A session that has begun is thus ended before a later one, which waits for ever if the earlier one never ends. A
-    request without a session is one of its own.
+    A session that has begun is thus ended before a later one, which waits for ever if the earlier
+    one never ends. A request without a session is one of its own.
     """
 
     def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
+        self,
+        policy: MemoryPolicy,
+        preemption: PreemptionRule,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
     ) -> None:
-        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
+        super().__init__(
+            policy,
+            preemption,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+        )
         self._start_ps: dict[int, int] = {}
 
     def rank(self, request: Incoming) -> int:

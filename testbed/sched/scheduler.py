@@ -18,9 +18,9 @@ from testbed.sched.state import SchedulerState
 class Scheduler(Foresight, ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
-    It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in which order. now_ps is
-    the time in picoseconds at which `plan` is called. A scheduler whose next decision depends on time sets
-    Plan.wake_ps, because a span of many iterations makes no call.
+    It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in
+    which order. now_ps is the time in picoseconds at which `plan` is called. A scheduler whose next
+    decision depends on time sets Plan.wake_ps, because a span of many iterations makes no call.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
@@ -55,21 +55,29 @@ class Scheduler(Foresight, ABC):
         self.state.release(group, SequenceStatus.FINISHED)
 
     def choose_order(self, waiting: deque[SequenceGroup]) -> None:
-        """Put the queue into the order of service before a plan; first come, first served leaves it as it is.
+        """Put the queue into the order of service before a plan; first come, first served leaves it
+        as it is.
 
-        The order depends on the requests in the queue alone, not on the number of calls: a span makes none.
+        The order depends on the requests in the queue alone, not on the number of calls: a span
+        makes none.
         """
 
     def note(self, max_len: int) -> str | None:
-        """What a user must know before a run whose sequences may have max_len tokens; the run's first lines have it."""
+        """What a user must know before a run whose sequences may have max_len tokens; the run's
+        first lines have it.
+        """
         return None
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Request slots from the policy, choose victims, and return the next iteration's plan; a false plan is idle."""
+        """Request slots from the policy, choose victims, and return the next iteration's plan; a
+        false plan is idle.
+        """
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these results."""
+        """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these
+        results.
+        """
         state, grown = self.state, GRANTED
         first_tokens: list[SequenceGroup] = []
         finished: list[SequenceGroup] = []
@@ -99,7 +107,9 @@ class Scheduler(Foresight, ABC):
         return record(Outcome, (first_tokens, finished, grown))
 
     def new_plan(self) -> Plan:
-        """The queue is put in order; a plan that has the forks since the last one, and what they left to copy."""
+        """The queue is put in order; a plan that has the forks since the last one, and what they
+        left to copy.
+        """
         plan, state = Plan(), self.state
         if not self._keeps_order and state.waiting:
             self.choose_order(state.waiting)
@@ -137,7 +147,12 @@ class Scheduler(Foresight, ABC):
         They step with the batch at once; a group without a slot for its next token only joins.
         """
         state = self.state
-        while state.swapped and not plan.preempted_any and not state.swap_in_refused and state.returns_first():
+        while (
+            state.swapped
+            and not plan.preempted_any
+            and not state.swap_in_refused
+            and state.returns_first()
+        ):
             group, policy = state.swapped[0], state.policy
             answer = one_answer(policy, policy.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
@@ -159,8 +174,12 @@ class Scheduler(Foresight, ABC):
                 plan.decode_context += len(group.sequences) * read
                 plan.decode_max_context = max(plan.decode_max_context, read)
 
-    def _join(self, plan: Plan, prefilled: list[SequenceGroup], results: Results) -> list[SequenceGroup]:
-        """Groups that are prefilled, or back from the host, join the batch; returns those that have ended instead."""
+    def _join(
+        self, plan: Plan, prefilled: list[SequenceGroup], results: Results
+    ) -> list[SequenceGroup]:
+        """Groups that are prefilled, or back from the host, join the batch; returns those that have
+        ended instead.
+        """
         state, stepping, finished = self.state, plan.stepping, []
         for group in (*prefilled, *stepping):
             group.generate()
@@ -181,7 +200,8 @@ class Scheduler(Foresight, ABC):
 
 
 class IterationLevel(Scheduler):
-    """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and max_num_seqs sequences.
+    """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and
+    max_num_seqs sequences.
 
     `prefills` is the class of `prompts`, which puts prefills into a plan.
     """
@@ -189,24 +209,39 @@ class IterationLevel(Scheduler):
     prefills: ClassVar[type[Prefills]] = Prefills
 
     def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_num_batched_tokens: int, max_num_seqs: int
+        self,
+        policy: MemoryPolicy,
+        preemption: PreemptionRule,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
 
     def enable_fast_forward(self, plan: Plan) -> None:
-        """Offer further identical steps where only an end or an arrival matters; requests that wait are prefetched.
+        """Offer further identical steps where only an end or an arrival matters; requests that wait
+        are prefetched.
 
-        An arrival matters where the queue is empty, where it might come to stand at its head, and to a prefetch.
+        An arrival matters where the queue is empty, where it might come to stand at its head, and
+        to a prefetch.
         """
         r = self.state
         if r.unloaded and not plan.preempted_any:
             r.prefetch(plan)
-        if plan.chunks or len(r.batch.sequences) != r.num_seqs or not plan.repeats or r.beams or plan.preempted_any:
+        if (
+            plan.chunks
+            or len(r.batch.sequences) != r.num_seqs
+            or not plan.repeats
+            or r.beams
+            or plan.preempted_any
+        ):
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.ends_on_arrival = r.policy.prefetches > 0 or not (self._keeps_order and (swapped or waiting))
+        plan.ends_on_arrival = r.policy.prefetches > 0 or not (
+            self._keeps_order and (swapped or waiting)
+        )
         if swapped and r.returns_first():
             stable = r.swap_in_refused
         else:

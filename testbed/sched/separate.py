@@ -1,4 +1,6 @@
-"""Iteration-level scheduling (Orca): an iteration is either prompts or decodes, and prompts go first."""
+"""Iteration-level scheduling (Orca): an iteration is either prompts or decodes, and prompts go
+first.
+"""
 
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import IterationLevel

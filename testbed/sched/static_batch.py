@@ -20,18 +20,25 @@ class PaddedGroups(SchedulerState):
 
 
 class StaticBatch(Scheduler):
-    """Takes up to max_batch_size of the earliest requests and pads their prompts and outputs to the longest of each.
+    """Takes up to max_batch_size of the earliest requests and pads their prompts and outputs to the
+    longest of each.
 
-    A batch ends before its longest prompt and longest output together would exceed max_padded_len tokens, and so reads
-    true lengths. Padding is paid in time: every sequence passes through every iteration until the last has its output,
-    and all are answered then. Nothing is ever preempted, so the policy must reserve whole outputs at admission.
+    A batch ends before its longest prompt and longest output together would exceed max_padded_len
+    tokens, and so reads true lengths. Padding is paid in time: every sequence passes through every
+    iteration until the last has its output, and all are answered then. Nothing is ever preempted,
+    so the policy must reserve whole outputs at admission.
     """
 
     reads_output_len: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = PaddedGroups
 
     def __init__(
-        self, policy: MemoryPolicy, preemption: PreemptionRule, *, max_batch_size: int, max_padded_len: int
+        self,
+        policy: MemoryPolicy,
+        preemption: PreemptionRule,
+        *,
+        max_batch_size: int,
+        max_padded_len: int,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_batch_size = max_batch_size
@@ -70,15 +77,21 @@ class StaticBatch(Scheduler):
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
-        padded_len = max(r.prompt_len for r in batch) + max(self.output_len[r.request_id] for r in batch)
-        return not plan.chunks or (len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len)
+        padded_len = max(r.prompt_len for r in batch) + max(
+            self.output_len[r.request_id] for r in batch
+        )
+        return not plan.chunks or (
+            len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len
+        )
 
     def _decode(self) -> Plan:
         batch, num_seqs = self.state.batch, self.state.num_seqs
         answer = self.policy.extend(batch, 1)
         if isinstance(answer, Refusal):
             name = type(self.policy).__name__
-            raise InputError(f"static batching never preempts, and {name} refused (choose a contiguous policy)")
+            raise InputError(
+                f"static batching never preempts, and {name} refused (choose a contiguous policy)"
+            )
         batch.extend(1)
         plan = self.new_plan()
         self.state.order(answer.ops, plan)

@@ -1,4 +1,6 @@
-"""What an answered request has stored stays allocated for a time, so that its session's next request finds it."""
+"""What an answered request has stored stays allocated for a time, so that its session's next
+request finds it.
+"""
 
 from typing import ClassVar
 
@@ -14,10 +16,11 @@ from testbed.sched.state import SchedulerState
 
 
 class RetainingState(RankedState):
-    """`retained` has the answered groups of sessions, which keep their slots, and until when; 0: not known yet.
+    """`retained` has the answered groups of sessions, which keep their slots, and until when; 0:
+    not known yet.
 
-    They are released for the request whose prompt continues theirs; the last in rank also to a running group that lacks
-    slots, and to a waiting one where nothing runs.
+    They are released for the request whose prompt continues theirs; the last in rank also to a
+    running group that lacks slots, and to a waiting one where nothing runs.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -30,13 +33,17 @@ class RetainingState(RankedState):
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
         answers = super().admit(group, num_tokens, plan)
         if not isinstance(answers, Refusal):
-            self.release_retained([old for old in self.retained if continues(group.request, old.request)])
+            self.release_retained(
+                [old for old in self.retained if continues(group.request, old.request)]
+            )
         return answers
 
     def take_kept(self, num_tokens: int = 0) -> bool:
         if super().take_kept(num_tokens):
             return True
-        if not self.retained or (self.running and not num_tokens):  # num_tokens: those of a running group
+        if not self.retained or (
+            self.running and not num_tokens
+        ):  # num_tokens: those of a running group
             return False
         self.release_retained([max(self.retained, key=rank_of)])
         return True
@@ -52,7 +59,9 @@ class RetainingState(RankedState):
         """Release what has been retained for time_ps; when the next group will have been."""
         for group, until_ps in self.retained.items():
             self.retained[group] = until_ps or now_ps + time_ps
-        self.release_retained([group for group, until_ps in self.retained.items() if until_ps <= now_ps])
+        self.release_retained(
+            [group for group, until_ps in self.retained.items() if until_ps <= now_ps]
+        )
         return min(self.retained.values(), default=UNBOUNDED)
 
     def _release_slots(self, group: SequenceGroup) -> None:
@@ -63,7 +72,9 @@ class RetainingState(RankedState):
 
 
 def continues(request: Incoming, before: Incoming) -> bool:
-    """Whether a prompt begins with that of an earlier request of its session, but for the last id of that one."""
+    """Whether a prompt begins with that of an earlier request of its session, but for the last id
+    of that one.
+    """
     ids, old = request.prompt_ids, before.prompt_ids
     if request.session != before.session or ids is None or old is None:
         return False
@@ -71,10 +82,11 @@ def continues(request: Incoming, before: Incoming) -> bool:
 
 
 class TimeToLive(SessionOrder):
-    """Sessions in their order, whose answered requests keep their slots for time_to_live_s (Continuum).
+    """Sessions in their order, whose answered requests keep their slots for time_to_live_s
+    (Continuum).
 
-    Nobody evicts what is retained; when its time is up it is cached like all else. A session that has ended retains
-    nothing. Continuum estimates a time for each tool; here all have one.
+    Nobody evicts what is retained; when its time is up it is cached like all else. A session that
+    has ended retains nothing. Continuum estimates a time for each tool; here all have one.
     """
 
     state_class: ClassVar[type[SchedulerState]] = RetainingState
@@ -88,7 +100,12 @@ class TimeToLive(SessionOrder):
         max_num_seqs: int,
         time_to_live_s: float = 10.0,
     ) -> None:
-        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=max_num_seqs)
+        super().__init__(
+            policy,
+            preemption,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+        )
         self.time_to_live_ps = max(round(time_to_live_s * PS), 1)
         assert isinstance(self.state, RetainingState)
         self._retaining = self.state
@@ -101,5 +118,7 @@ class TimeToLive(SessionOrder):
 
     def close_session(self, session: int) -> None:
         state = self._retaining
-        state.release_retained([group for group in state.retained if group.request.session == session])
+        state.release_retained(
+            [group for group in state.retained if group.request.session == session]
+        )
         super().close_session(session)

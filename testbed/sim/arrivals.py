@@ -17,13 +17,17 @@ MAX_BURST = 3_000_000
 
 
 class ArrivalProcess(ABC):
-    """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole trace for that."""
+    """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole
+    trace for that.
+    """
 
     replays: ClassVar[bool] = False
 
     @abstractmethod
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        """Arrival times in order, in picoseconds. `rows` is a whole trace where the process replays time stamps."""
+        """Arrival times in order, in picoseconds. `rows` is a whole trace where the process replays
+        time stamps.
+        """
 
 
 def positive(**values: float) -> None:
@@ -43,11 +47,15 @@ class Poisson(ArrivalProcess):
         self.duration_s = duration_s
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        return renewal_times(np.random.default_rng([seed, 1]), 1 / self.burstiness, self.rate, self.duration_s)
+        return renewal_times(
+            np.random.default_rng([seed, 1]), 1 / self.burstiness, self.rate, self.duration_s
+        )
 
 
 class Gamma(Poisson):
-    """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1: Poisson)."""
+    """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1:
+    Poisson).
+    """
 
     def __init__(self, rate: float, duration_s: float, burstiness: float) -> None:
         super().__init__(rate, duration_s)
@@ -56,14 +64,17 @@ class Gamma(Poisson):
 
 
 class Slotted(ArrivalProcess):
-    """The artifact's recipe: a Poisson count for every slot of 10 ms, all of it arriving at the slot's start."""
+    """The artifact's recipe: a Poisson count for every slot of 10 ms, all of it arriving at the
+    slot's start.
+    """
 
     def __init__(self, rate: float, duration_s: float, slot_s: float = 0.01) -> None:
         positive(rate=rate, duration_s=duration_s, slot_s=slot_s)
         excess_s = abs(round(duration_s / slot_s) * slot_s - duration_s)
         if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS or excess_s > duration_s / MAX_SLOTS:
             raise InputError(
-                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a whole number of slots "
+                f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a "
+                f"whole number of slots "
                 f"of at least 1e-12 s (1 ps), and at most {MAX_SLOTS:,}"
             )
         self.rate = rate
@@ -74,7 +85,9 @@ class Slotted(ArrivalProcess):
         # The artifact draws from NumPy's legacy generator, whose stream is frozen.
         rng, num_slots = np.random.RandomState(seed), round(self.duration_s / self.slot_s)
         times = [np.empty(0, np.int64)]
-        for start in range(0, num_slots, SLOTS_AT_ONCE):  # a million seconds are a hundred million slots
+        for start in range(
+            0, num_slots, SLOTS_AT_ONCE
+        ):  # a million seconds are a hundred million slots
             draws = rng.poisson(self.rate * self.slot_s, size=min(SLOTS_AT_ONCE, num_slots - start))
             used = np.flatnonzero(draws)
             times.append(np.repeat((start + used) * round(self.slot_s * PS), draws[used]))
@@ -92,16 +105,20 @@ class Replay(ArrivalProcess):
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         if rows is None or rows.arrival_s is None:
-            raise InputError("arrivals=replay needs a trace with time stamps: this has none; choose arrivals=poisson")
+            raise InputError(
+                "arrivals=replay needs a trace with time stamps: this has none; choose "
+                "arrivals=poisson"
+            )
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload(Workload):
-    """Rows that go out as their turns say, with `at_once` sessions open at any time while there are more.
+    """Rows that go out as their turns say, with `at_once` sessions open at any time while there are
+    more.
 
-    The first sessions start gap_ps apart, each later one when another has ended. arrival_ps is not known beforehand,
-    and 0 everywhere.
+    The first sessions start gap_ps apart, each later one when another has ended. arrival_ps is not
+    known beforehand, and 0 everywhere.
     """
 
     at_once: int = 1
@@ -114,11 +131,15 @@ class SessionWorkload(Workload):
 
 
 class Sessions(ArrivalProcess):
-    """A closed loop: a session's next request goes out its think time (max_think_s at most) after the last answer."""
+    """A closed loop: a session's next request goes out its think time (max_think_s at most) after
+    the last answer.
+    """
 
     replays: ClassVar[bool] = True
 
-    def __init__(self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None) -> None:
+    def __init__(
+        self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None
+    ) -> None:
         if at_once < 1:
             raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")
         self.at_once = at_once
@@ -126,13 +147,16 @@ class Sessions(ArrivalProcess):
         self.max_think_s = max_think_s
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        raise InputError("arrivals=sessions: has no arrival times (each depends on when an answer ends)")
+        raise InputError(
+            "arrivals=sessions: has no arrival times (each depends on when an answer ends)"
+        )
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
         """The rows of a whole trace that says which of them wait for others."""
         if rows.turns is None:
             raise InputError(
-                "arrivals=sessions needs a trace that says which request waits for which answer: trace=agent_sessions"
+                "arrivals=sessions needs a trace that says which request waits for which answer: "
+                "trace=agent_sessions"
             )
         turns = rows.turns
         if self.max_think_s is not None:
@@ -140,7 +164,9 @@ class Sessions(ArrivalProcess):
         order = likely_order(turns, self.at_once, self.start_gap_s)
         rows = replace(rows.take(order), turns=turns.take(order))
         unknown = np.zeros(len(rows), np.int64)
-        return SessionWorkload(rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS))
+        return SessionWorkload(
+            rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS)
+        )
 
 
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
@@ -150,7 +176,8 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
         drawn += len(times[-1])
         if drawn > 10 * rate * duration_s + MAX_BURST:
             raise InputError(
-                f"arrivals.burstiness is {1 / shape:g}: of {rate * duration_s:,.0f} requests that are expected in "
+                f"arrivals.burstiness is {1 / shape:g}: of {rate * duration_s:,.0f} requests that "
+                f"are expected in "
                 f"{duration_s:g} s, {drawn:,} come at once; choose less"
             )
         gaps = rng.gamma(shape, 1 / (rate * shape), size=int(rate * duration_s * 1.1) + 64)
@@ -161,7 +188,9 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
 
 
 def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
-    """The rows in the order of sending if answers take as long as recorded, which Belady's order sees beforehand."""
+    """The rows in the order of sending if answers take as long as recorded, which Belady's order
+    sees beforehand.
+    """
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):

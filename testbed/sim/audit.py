@@ -1,4 +1,6 @@
-"""What the engine asserts of plug-ins: always in constant time a span, and now and then what takes longer."""
+"""What the engine asserts of plug-ins: always in constant time a span, and now and then what takes
+longer.
+"""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -23,21 +25,30 @@ def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> N
     """Only a policy that declares it may drop tokens, and none has more slots than it was given."""
     name, kept, total = type(policy).__name__, policy.num_stored(max_len), policy.usage().total
     if kept != max_len and not policy.drops_tokens:
-        raise PlugInError(f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True")
+        raise PlugInError(
+            f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True"
+        )
     if pool and total > pool.num_slots:
         raise PlugInError(f"{name} has {total} slots by usage(); {pool.num_slots} were given")
 
 
 def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) -> None:
     """Nothing moves beyond what the policy was given of a tier."""
-    moves = [move for ops in ordered for move in (*ops.moves, *(transfer.move for transfer in ops.background))]
+    moves = [
+        move
+        for ops in ordered
+        for move in (*ops.moves, *(transfer.move for transfer in ops.background))
+    ]
     for source, target, copies in moves:
         read = max((copy.src + copy.length for copy in copies), default=0)
         written = max((copy.dst + copy.length for copy in copies), default=0)
         for tier, end in ((source, read), (target, written)):
             given = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
             if end > given:
-                raise PlugInError(f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were given")
+                raise PlugInError(
+                    f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were "
+                    f"given"
+                )
 
 
 def check_tables(state: SchedulerState, used: Usage) -> None:
@@ -50,16 +61,26 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
             clauses.check_footprint(policy, seq, table)
         if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
             held = clauses.num_slots_of(chain(pinned, *tables)) - used.saved
-            clauses.require(4, held == used.held, f"usage() reports {used.held} held slots, the tables have {held}")
+            clauses.require(
+                4,
+                held == used.held,
+                f"usage() reports {used.held} held slots, the tables have {held}",
+            )
     except clauses.ClauseBroken as error:
         whose = f"{type(policy).__name__}: usage() does not go with its tables or footprints"
-        raise PlugInError(f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls") from error
+        raise PlugInError(
+            f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls"
+        ) from error
 
 
 def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
-    """A plan promises a whole number of steps; an object of another class would hear when the next output ends."""
+    """A plan promises a whole number of steps; an object of another class would hear when the next
+    output ends.
+    """
     if type(plan.wake_ps) is not int:
-        return wrong_answer(scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself")
+        return wrong_answer(
+            scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself"
+        )
     promise = f"{type(scheduler.policy).__name__} promises {plan.guaranteed_steps!r} steps"
     return PlugInError(f"{promise} by guaranteed_steps(); it is an int of at least 0")
 
@@ -70,7 +91,8 @@ def wrong_durations(cost: CostModel, durations: object) -> PlugInError:
         return wrong_answer(cost, durations, "decode() gives an Affine")
     first_ps, growth_ps, steps = durations
     return PlugInError(
-        f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
+        f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one "
+        f"{growth_ps!r} more, "
         f"for {steps!r} iterations; costs are whole numbers above 0"
     )
 
@@ -83,7 +105,10 @@ def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
     single = [cost.iteration(work.later(step)) for step in steps]
     row = [durations.first_ps + step * durations.growth_ps for step in steps]
     if row != single:
-        raise PlugInError(f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of {work}")
+        raise PlugInError(
+            f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of "
+            f"{work}"
+        )
 
 
 def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
@@ -91,7 +116,10 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
     taken = policy.usage().held - before.held
     if taken != grown.growth.slots:
         name = type(policy).__name__
-        raise PlugInError(f"{name} took {taken} slots in several steps, and says {grown.growth.slots} by Grant.growth")
+        raise PlugInError(
+            f"{name} took {taken} slots in several steps, and says {grown.growth.slots} by "
+            f"Grant.growth"
+        )
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
@@ -99,28 +127,39 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
     if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):
         raise PlugInError(
-            f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} arrived, {totals.finished} "
+            f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} "
+            f"arrived, {totals.finished} "
             f"are finished, {totals.rejected} rejected, {waiting} waiting, {running} running and "
             f"{len(r.swapped)} swapped"
         )
 
 
 def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -> None:
-    """The kinds of slots add up to the pool (clause 4), in whole slots; a row of `used` for each field of Usage."""
+    """The kinds of slots add up to the pool (clause 4), in whole slots; a row of `used` for each
+    field of Usage.
+    """
     if not isinstance(sum(chain.from_iterable(accounts)), Integral):
         part = next(account for account in accounts if not isinstance(sum(account), Integral))
         raise PlugInError(f"{policy} counts parts of slots: {part}")
     total, _, _, allocated, cached, free, largest_free, _, in_transit = used
-    wrong = (allocated + cached + in_transit + free != total) | (free < 0) | (largest_free < 0) | (total != total[0])
+    wrong = (
+        (allocated + cached + in_transit + free != total)
+        | (free < 0)
+        | (largest_free < 0)
+        | (total != total[0])
+    )
     if wrong.any():
         raise PlugInError(f"{policy} miscounts its slots: {accounts[int(wrong.argmax())]}")
 
 
 def check_measures(sums: NDArray[Any], policy: str) -> None:
-    """No kind of memory is negative, in any span; a row of `sums` for each of Measures. `policy` is whose they are."""
+    """No kind of memory is negative, in any span; a row of `sums` for each of Measures. `policy` is
+    whose they are.
+    """
     if (sums < 0).any():
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(
-            f"{policy}: usage() does not go with its tables or footprints (clause 4 or 11; testbed check shows the "
+            f"{policy}: usage() does not go with its tables or footprints (clause 4 or 11; testbed "
+            f"check shows the "
             f"calls): summed over the iterations of a span, {Measures(*sums[:, span].tolist())}"
         )

@@ -1,4 +1,6 @@
-"""What happens to an engine between its plans: expected events and marks, and transfers in the background that land."""
+"""What happens to an engine between its plans: expected events and marks, and transfers in the
+background that land.
+"""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -13,7 +15,9 @@ from testbed.cost.model import UNBOUNDED, CostModel, counted
 
 
 class Urgent(simpy.Event):
-    """An arrival or a landing: before anything else at its time, so that an iteration that ends then sees it."""
+    """An arrival or a landing: before anything else at its time, so that an iteration that ends
+    then sees it.
+    """
 
     def __init__(self, env: simpy.Environment, delay: int) -> None:
         super().__init__(env)
@@ -25,9 +29,9 @@ class Urgent(simpy.Event):
 class Calendar:
     """Expected events, such as arrivals, and marks; all times are in ps.
 
-    expected_ps and mark_ps: the first expected event that has not happened, and the next mark; UNBOUNDED where there is
-    none. stop_ps is a mark too, unless it is UNBOUNDED. is_in_span: several iterations, which an arrival would have
-    ended, are being carried out at once.
+    expected_ps and mark_ps: the first expected event that has not happened, and the next mark;
+    UNBOUNDED where there is none. stop_ps is a mark too, unless it is UNBOUNDED. is_in_span:
+    several iterations, which an arrival would have ended, are being carried out at once.
     """
 
     def __init__(self, env: simpy.Environment, marks_ps: Iterable[int], stop_ps: int) -> None:
@@ -49,7 +53,9 @@ class Calendar:
         return self._expected[0]
 
     def happened(self, request: Request) -> None:
-        """The first expected event happens now; raises PlugInError if none was expected and it would end a span."""
+        """The first expected event happens now; raises PlugInError if none was expected and it
+        would end a span.
+        """
         if self._expected[0] <= self._env.now:
             heapq.heappop(self._expected)
         elif self.is_in_span:
@@ -68,9 +74,15 @@ class Calendar:
         """An event that happens at the next `rouse`, at wake_ps or at stop_ps."""
         self._wake, now_ps = self._env.event(), int(self._env.now)
         if wake_ps <= now_ps:
-            raise PlugInError(f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later")
+            raise PlugInError(
+                f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later"
+            )
         until_ps = min(self.stop_ps, wake_ps)
-        return self._wake if until_ps == UNBOUNDED else self._wake | self._env.timeout(until_ps - now_ps)
+        return (
+            self._wake
+            if until_ps == UNBOUNDED
+            else self._wake | self._env.timeout(until_ps - now_ps)
+        )
 
     def rouse(self) -> None:
         """Something has happened for which an idle engine waits."""
@@ -92,8 +104,8 @@ class Flow:
 class Link:
     """The transfers of one tier, in both directions.
 
-    Loads share the link equally; while there are any, stores wait, and then share it too. Every picosecond of a share
-    is a whole one: what dividing leaves over is lost.
+    Loads share the link equally; while there are any, stores wait, and then share it too. Every
+    picosecond of a share is a whole one: what dividing leaves over is lost.
     """
 
     flows: list[Flow] = field(default_factory=list)
@@ -106,7 +118,11 @@ class Link:
     def next_ps(self) -> int:
         """When the next transfer lands if none begins before."""
         served = self.served()
-        return self.since_ps + len(served) * min(flow.left_ps for flow in served) if served else UNBOUNDED
+        return (
+            self.since_ps + len(served) * min(flow.left_ps for flow in served)
+            if served
+            else UNBOUNDED
+        )
 
     def begin(self, flow: Flow, now_ps: int) -> None:
         """One transfer more; `land` was called up to now."""
@@ -130,14 +146,17 @@ class Link:
 
 
 class Links:
-    """The links of one engine, by tier; `on_landed` is called when a transfer has landed, whose id is then in `landed`.
+    """The links of one engine, by tier; `on_landed` is called when a transfer has landed, whose id
+    is then in `landed`.
 
-    A tier has one link for both directions. Not modelled: that transfers slow down what the device computes meanwhile
-    (mostly by less than 10%; `kernels/results/h200-profiles.md`), and that swaps, whose time is part of an iteration,
-    may use the same wires.
+    A tier has one link for both directions. Not modelled: that transfers slow down what the device
+    computes meanwhile (mostly by less than 10%; `kernels/results/h200-profiles.md`), and that
+    swaps, whose time is part of an iteration, may use the same wires.
     """
 
-    def __init__(self, env: simpy.Environment, cost: CostModel, on_landed: Callable[[], None]) -> None:
+    def __init__(
+        self, env: simpy.Environment, cost: CostModel, on_landed: Callable[[], None]
+    ) -> None:
         self.landed: list[int] = []
         self.num_pending = 0
         self.next_ps = UNBOUNDED
@@ -152,7 +171,9 @@ class Links:
             flow = Flow(move_id, target == DEVICE, max(self._cost.transfer(counted([move])), 1))
             now_ps = int(self._env.now)
             self._land(now_ps)
-            self._links.setdefault(source if target == DEVICE else target, Link()).begin(flow, now_ps)
+            self._links.setdefault(source if target == DEVICE else target, Link()).begin(
+                flow, now_ps
+            )
             self.num_pending += 1
             self._expect()
 

@@ -11,7 +11,9 @@ from testbed.sim.calendar import Urgent
 from testbed.sim.engine import Engine, ProcessGenerator
 
 
-def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request]) -> ProcessGenerator:
+def open_loop(
+    env: simpy.Environment, engine: Engine, requests: Iterable[Request]
+) -> ProcessGenerator:
     """Submit requests at their own times, whatever the engine does."""
     for request in requests:
         now_ps, arrival_ps = int(env.now), request.arrival_ps
@@ -25,8 +27,8 @@ def open_loop(env: simpy.Environment, engine: Engine, requests: Iterable[Request
 class ClosedLoop:
     """Sends the requests of a session workload to an engine, which reports when each has ended.
 
-    A request that is rejected has ended too: its session goes on. What follows an answer at once misses the plan that
-    is made at that very moment, as a client's would.
+    A request that is rejected has ended too: its session goes on. What follows an answer at once
+    misses the plan that is made at that very moment, as a client's would.
     """
 
     def __init__(self, env: simpy.Environment, engine: Engine, workload: SessionWorkload) -> None:
@@ -37,7 +39,8 @@ class ClosedLoop:
         self._requests = list(workload)
         self._wait_ps = [round(wait * PS) for wait in turns.wait_s.tolist()]
         self._session: list[int] = turns.session.tolist()
-        # A row that waits for no other one waits for the start of its session, which stands as row ~session.
+        # A row that waits for no other one waits for the start of its session, which stands as row
+        # ~session.
         awaited = [before or (~self._session[row],) for row, before in enumerate(turns.after)]
         self._num_awaited = list(map(len, awaited))
         self._followers = defaultdict[int, list[int]](list)

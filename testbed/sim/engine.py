@@ -22,7 +22,9 @@ ProcessGenerator = Generator[simpy.Event, Any, None]
 
 
 class Samples:
-    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at almost no cost."""
+    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at
+    almost no cost.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,11 +38,12 @@ class Samples:
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
-    It may carry out many identical iterations at once, as many as the meter can see, but ends a span where a request
-    ends, at the first iteration boundary at or after the next mark, the next landing of a transfer or the plan's
-    wake_ps and, where an arrival could change the next decision, the next event for which `expect` was called; events
-    of other engines on the same clock do not end it. Step by step it gives the same, bit for bit. A client may set
-    `ended`, which is called with the id of each that was answered or turned away, at that time.
+    It may carry out many identical iterations at once, as many as the meter can see, but ends a
+    span where a request ends, at the first iteration boundary at or after the next mark, the next
+    landing of a transfer or the plan's wake_ps and, where an arrival could change the next
+    decision, the next event for which `expect` was called; events of other engines on the same
+    clock do not end it. Step by step it gives the same, bit for bit. A client may set `ended`,
+    which is called with the id of each that was answered or turned away, at that time.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Engine:
         self.ended: Callable[[int], None] = lambda request_id: None
 
     def expect(self, at_ps: int) -> None:
-        """Announce an event addressed to this engine, such as a `submit`, before the span begins that it could end."""
+        """Announce an event addressed to this engine, such as a `submit`, before the span begins
+        that it could end.
+        """
         self.calendar.expect(at_ps)
 
     def submit(self, request: Request) -> None:
@@ -82,7 +87,9 @@ class Engine:
         policy = scheduler.state.policy
         if final_len > self.max_len:
             reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        elif final_len > whole(policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)):
+        elif final_len > whole(
+            policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)
+        ):
             reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         else:
             self.outputs.arrived(request)
@@ -140,7 +147,9 @@ class Engine:
         self._stop(start_ps)
 
     def _begin(self, plan: Plan, start_ps: int) -> tuple[Usage, Affine, int]:
-        """The pool as the plan's first iteration sees it, the iterations' durations, and how many to take at once."""
+        """The pool as the plan's first iteration sees it, the iterations' durations, and how many
+        to take at once.
+        """
         state, cost = self.scheduler.state, self.cost
         used = state.policy.usage()
         if plan.chunks and self._tables.due():
@@ -151,9 +160,13 @@ class Engine:
             work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
         if work.prefill and state.policy.drops_tokens:
             num_stored = state.policy.num_stored
-            work = work._replace(prefill=tuple((new, num_stored(before)) for new, before in work.prefill))
+            work = work._replace(
+                prefill=tuple((new, num_stored(before)) for new, before in work.prefill)
+            )
         is_span = bool(plan.guaranteed_steps) and plan.repeats
-        durations: Any = cost.decode(work) if is_span else record(Affine, (cost.iteration(work), 0, 1))
+        durations: Any = (
+            cost.decode(work) if is_span else record(Affine, (cost.iteration(work), 0, 1))
+        )
         if not are_durations(durations):
             raise audit.wrong_durations(cost, durations)
         if not is_span:
@@ -167,7 +180,9 @@ class Engine:
         calendar, promised = self.calendar, plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        most = min(durations.steps, self.meter.max_steps(used))  # min of two: the compiler has no call for these
+        most = min(
+            durations.steps, self.meter.max_steps(used)
+        )  # min of two: the compiler has no call for these
         steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
         end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
         if plan.ends_on_arrival and calendar.expected_ps < end_ps:
@@ -181,7 +196,9 @@ class Engine:
         state = self.scheduler.state
         if plan.ops or plan.preempted:
             self._without_tokens(plan)
-        if plan.rejected or self.links.landed or (plan.preempted and state.running):  # a prompt in prefill goes on
+        if (
+            plan.rejected or self.links.landed or (plan.preempted and state.running)
+        ):  # a prompt in prefill goes on
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
         if (state.waiting or state.swapped) and not self.links.num_pending and wake_ps == UNBOUNDED:
@@ -191,7 +208,9 @@ class Engine:
         if self._closed and not (state.waiting or state.swapped):
             return False
         yield self.calendar.awake(wake_ps)
-        for mark_ps in self.calendar.take_marks(self._now_ps() - 1):  # as they would be at their own time
+        for mark_ps in self.calendar.take_marks(
+            self._now_ps() - 1
+        ):  # as they would be at their own time
             self.recorder.mark(mark_ps, mark_ps)
         return True
 
@@ -210,7 +229,9 @@ class Engine:
             self.recorder.mark(mark_ps, now_ps)
 
     def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
-        """Begin the transfers in the background; returns those that wait for the moves of this iteration."""
+        """Begin the transfers in the background; returns those that wait for the moves of this
+        iteration.
+        """
         if self._pool:
             audit.check_moves(self.scheduler.policy, ordered, self._pool)
         transfers = tuple([transfer for ops in ordered for transfer in ops.background])
@@ -233,4 +254,6 @@ class Engine:
             self.ended(request.request_id)
 
     def _now_ps(self) -> int:
-        return int(self.env.now)  # whole already, because every delay is; SimPy's type allows for floats
+        return int(
+            self.env.now
+        )  # whole already, because every delay is; SimPy's type allows for floats

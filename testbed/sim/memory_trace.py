@@ -21,9 +21,11 @@ BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
 
 
 class Frame(NamedTuple):
-    """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the next frame.
+    """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the
+    next frame.
 
-    pools: the slots of no table, on the device and then in each tier that stores prefixes; adjacent ones together.
+    pools: the slots of no table, on the device and then in each tier that stores prefixes; adjacent
+    ones together.
     """
 
     start_ps: int
@@ -36,9 +38,10 @@ class Frame(NamedTuple):
 class MemoryTrace:
     """Frames in order of time, and the requests that they show.
 
-    num_states of the pool were seen; where they are more than the frames, one frame was kept for each point of an
-    even grid over time. A block is block_size slots and stores tokens_per_block tokens. parts: the KV group and the
-    slots for each token of every part of a sequence's table. tiers: their slots, by name.
+    num_states of the pool were seen; where they are more than the frames, one frame was kept for
+    each point of an even grid over time. A block is block_size slots and stores tokens_per_block
+    tokens. parts: the KV group and the slots for each token of every part of a sequence's table.
+    tiers: their slots, by name.
     """
 
     num_slots: int
@@ -56,12 +59,17 @@ class MemoryTrace:
 class Tracer:
     """Takes a frame whenever the clock moves on after the policy may have changed.
 
-    `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever there are too many frames, so
-    the end of the run need not be known.
+    `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever there are too
+    many frames, so the end of the run need not be known.
     """
 
     def __init__(
-        self, env: simpy.Environment, policy: MemoryPolicy, trace: MemoryTrace, stop_ps: int, max_frames: int
+        self,
+        env: simpy.Environment,
+        policy: MemoryPolicy,
+        trace: MemoryTrace,
+        stop_ps: int,
+        max_frames: int,
     ) -> None:
         self.env = env
         self.trace = trace
@@ -72,7 +80,9 @@ class Tracer:
         self._since_ps = 0
 
     def before_change(self) -> None:
-        """The policy may change now; what it was until now has lasted since the clock last stood still."""
+        """The policy may change now; what it was until now has lasted since the clock last stood
+        still.
+        """
         now = int(self.env.now)
         if now > self._since_ps:
             self._take(self._since_ps, now)
@@ -91,7 +101,9 @@ class Tracer:
         self.trace.num_states += 1
         if covers_grid_point(self.trace, self.gap_ps, start, end):
             others = (self.policy.non_sequence_slots(), *self.policy.tier_slots().values())
-            self.trace.frames.append(Frame(start, end, self.policy.held(), tuple(map(joined, others))))
+            self.trace.frames.append(
+                Frame(start, end, self.policy.held(), tuple(map(joined, others)))
+            )
         while len(self.trace.frames) > self.max_frames:
             self.gap_ps *= 2
             self.trace.frames = thinned(self.trace, self.gap_ps)
@@ -99,7 +111,11 @@ class Tracer:
 
 def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
     """The frames that an even grid over time meets; one that lasts is among them."""
-    return [frame for frame in trace.frames if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)]
+    return [
+        frame
+        for frame in trace.frames
+        if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)
+    ]
 
 
 def covers_grid_point(trace: MemoryTrace, gap_ps: int, start_ps: int, end_ps: int) -> bool:
@@ -136,7 +152,9 @@ def trace_memory(
     max_frames: int = MAX_FRAMES,
     pool: PoolSpec | None = None,
 ) -> MemoryTrace:
-    """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV groups, or tiers."""
+    """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV
+    groups, or tiers.
+    """
     env, policy = simpy.Environment(), scheduler.policy
     block_size = int(getattr(policy, "block_size", getattr(policy, "page_units", BLOCK_SIZE)))
     tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))
@@ -145,9 +163,17 @@ def trace_memory(
     fast_forward = fast_forward and says_footprints(policy)
     scheduler.state.policy = tracer.policy
     recorder = simulate(
-        requests, scheduler, cost, max_len,
-        marks_ps=[start_ps], stop_ps=stop_ps, fast_forward=fast_forward, beams=beams, recorder=Recorder(), env=env,
-    )  # fmt: skip
+        requests,
+        scheduler,
+        cost,
+        max_len,
+        marks_ps=[start_ps],
+        stop_ps=stop_ps,
+        fast_forward=fast_forward,
+        beams=beams,
+        recorder=Recorder(),
+        env=env,
+    )
     tracer.finish(recorder.end_ps)
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
     trace.requests = {one.request_id: one for one in requests if one.request_id in shown}
@@ -160,5 +186,9 @@ def trace_memory(
 def named_parts(parts: Sequence[tuple[int, int]], pool: PoolSpec) -> tuple[tuple[str, int], ...]:
     """The parts of a table with the names of their KV groups; those of one group are numbered."""
     names = [pool.groups[group].name for group, _ in parts] if len(parts) > 1 else [""]
-    numbers = [f" {names[: i + 1].count(name)}" * (names.count(name) > 1) for i, name in enumerate(names)]
-    return tuple((name + number, each) for name, number, (_, each) in zip(names, numbers, parts, strict=True))
+    numbers = [
+        f" {names[: i + 1].count(name)}" * (names.count(name) > 1) for i, name in enumerate(names)
+    ]
+    return tuple(
+        (name + number, each) for name, number, (_, each) in zip(names, numbers, parts, strict=True)
+    )

@@ -23,18 +23,26 @@ class Meter(ABC):
 
     @abstractmethod
     def open(self, plan: Plan, used: Usage) -> None:
-        """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own account of it."""
+        """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own
+        account of it.
+        """
 
     @abstractmethod
-    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
+    def close(
+        self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
+    ) -> Seen:
         """What the `steps` iterations saw that were carried out, in duration_ps."""
 
     def max_steps(self, used: Usage) -> int:
-        """How many iterations it can see at once; asked whatever the true lengths are, for a policy may be called."""
+        """How many iterations it can see at once; asked whatever the true lengths are, for a policy
+        may be called.
+        """
         return 1
 
     def unused(self, group: SequenceGroup) -> int:
-        """Slots in a group's tables that will never be used; those of a block that several still share count once."""
+        """Slots in a group's tables that will never be used; those of a block that several still
+        share count once.
+        """
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
@@ -47,13 +55,21 @@ class Meter(ABC):
         return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
-        """Slots that the prompt of a group would take on top if each of its sequences had one already."""
+        """Slots that the prompt of a group would take on top if each of its sequences had one
+        already.
+        """
         unforked = len(group.sequences) - len(group.resident)
         first = group.sequences[0]
-        return unforked * sum(length for _, length in self._whole(first, self.policy.table(first))) if unforked else 0
+        return (
+            unforked * sum(length for _, length in self._whole(first, self.policy.table(first)))
+            if unforked
+            else 0
+        )
 
     def _whole(self, seq: Sequence, extents: list[Any]) -> list[Any]:
-        """The extents, whose type is Any because the compiler would make a plain int of every other number."""
+        """The extents, whose type is Any because the compiler would make a plain int of every other
+        number.
+        """
         if [kind for kind in map(type, chain.from_iterable(extents)) if kind is not int]:
             raise wrong_answer(self.policy, extents, f"the table of {seq} has whole numbers (int)")
         return extents
@@ -64,9 +80,15 @@ class PlainMeter(Meter):
 
     def open(self, plan: Plan, used: Usage) -> None:
         running = self.state.running
-        internal, copies = (sum(map(count, running.values())) for count in (self.unused, self.copies))
+        internal, copies = (
+            sum(map(count, running.values())) for count in (self.unused, self.copies)
+        )
         self._first = Seen(len(running), used, internal, copies)
 
-    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
+    def close(
+        self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
+    ) -> Seen:
         used, saved = self._first.used, self._first.used.saved + self._first.copies
-        return self._first._replace(shared=(Shared(used.held, saved, saved * duration_ps),) if saved else ())
+        return self._first._replace(
+            shared=(Shared(used.held, saved, saved * duration_ps),) if saved else ()
+        )

@@ -1,4 +1,6 @@
-"""What the model will say: how long every output is, and which beams survive. The future, known to the engine alone."""
+"""What the model will say: how long every output is, and which beams survive. The future, known to
+the engine alone.
+"""
 
 import heapq
 from collections.abc import Mapping
@@ -17,9 +19,9 @@ NOTHING = Results()
 class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
-    `lengths` is what oracles may read, and no part may write: true output lengths in tokens by request id. An entry of
-    the heap counts while `_end_step` says the same of its request: a group that was preempted has left its entry
-    behind.
+    `lengths` is what oracles may read, and no part may write: true output lengths in tokens by
+    request id. An entry of the heap counts while `_end_step` says the same of its request: a group
+    that was preempted has left its entry behind.
     """
 
     def __init__(self, state: SchedulerState, beams: BeamModel) -> None:
@@ -40,7 +42,9 @@ class Outputs:
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
-        """Steps after which the next group of the batch has its whole output. The batch is not empty."""
+        """Steps after which the next group of the batch has its whole output. The batch is not
+        empty.
+        """
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)
@@ -67,7 +71,9 @@ class Outputs:
             searching = [*state.beams.values(), *searching]
         parents, requests = self._beams.parents, self.requests
         ids = [(group.request.request_id, group.num_generated + steps) for group in searching]
-        return Results(tuple(ended), {one: parents(requests[one], num_generated) for one, num_generated in ids})
+        return Results(
+            tuple(ended), {one: parents(requests[one], num_generated) for one, num_generated in ids}
+        )
 
     def follow(self, plan: Plan, outcome: Outcome) -> None:
         """The plan was committed: note who decodes from now on."""

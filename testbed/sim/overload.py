@@ -1,7 +1,8 @@
 """Stops a run as soon as its mean normalized latency is certain to exceed a limit.
 
-A waiting request's age is less than its latency will be, so the mean over all requests is at least the sum of the
-finished ones' latencies and the others' ages, divided by their number: the stop is exact, never a guess.
+A waiting request's age is less than its latency will be, so the mean over all requests is at least
+the sum of the finished ones' latencies and the others' ages, divided by their number: the stop is
+exact, never a guess.
 """
 
 from typing import Any

@@ -1,4 +1,6 @@
-"""What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in seconds of them."""
+"""What a run leaves behind: requests and iteration spans as rows, exact totals, and columns in
+seconds of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +25,16 @@ Columns = dict[str, NDArray[Any]]
 
 NOT_YET = -1
 BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
-SHAPE = ("start_ps", "duration_ps", "iterations", "decode_seqs", "prefill_tokens", "preempted", "waiting", "swapped")
+SHAPE = (
+    "start_ps",
+    "duration_ps",
+    "iterations",
+    "decode_seqs",
+    "prefill_tokens",
+    "preempted",
+    "waiting",
+    "swapped",
+)
 SLOTS = Measures._fields[1:]
 
 
@@ -71,14 +82,18 @@ class Mark(NamedTuple):
 class Recorder:
     """Everything that a run leaves behind.
 
-    requests: one row a request that has ended, in order of ending; a rejected one has times of NOT_YET and a reason in
-    `rejections`. spans: one row a span of identical iterations, its slots as means over them. marks: by requested time.
-    The spans, and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once. `policy`
-    names whose memory it is, for complaints.
+    requests: one row a request that has ended, in order of ending; a rejected one has times of
+    NOT_YET and a reason in `rejections`. spans: one row a span of identical iterations, its slots
+    as means over them. marks: by requested time. The spans, and the sums in `totals`, are brought
+    up to date by `settle`, the counts in `totals` at once. `policy` names whose memory it is, for
+    complaints.
     """
 
     def __init__(self) -> None:
-        times, counts = ("arrival_ps", "first_token_ps", "finish_ps"), ("num_seqs", "num_swaps", "num_recomputes")
+        times, counts = (
+            ("arrival_ps", "first_token_ps", "finish_ps"),
+            ("num_seqs", "num_swaps", "num_recomputes"),
+        )
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
         self.spans = PackedRows(*SHAPE, "running", *SLOTS)
         self.rejections: dict[int, str] = {}
@@ -111,7 +126,14 @@ class Recorder:
         self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
 
     def span(
-        self, start_ps: int, duration_ps: int, steps: int, plan: Plan, waiting: int, swapped: int, seen: Seen
+        self,
+        start_ps: int,
+        duration_ps: int,
+        steps: int,
+        plan: Plan,
+        waiting: int,
+        swapped: int,
+        seen: Seen,
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
         if plan.preempted or plan.ops:
@@ -122,7 +144,16 @@ class Recorder:
                 prefill += new
                 if group.num_recomputes:
                     self.totals.recomputed += new
-        shape = start_ps, duration_ps, steps, plan.decode_seqs, prefill, len(plan.preempted), waiting, swapped
+        shape = (
+            start_ps,
+            duration_ps,
+            steps,
+            plan.decode_seqs,
+            prefill,
+            len(plan.preempted),
+            waiting,
+            swapped,
+        )
         shapes = self._shapes
         shapes.append(shape)
         self._seen.append(seen)
@@ -148,7 +179,9 @@ class Recorder:
         self._seen.clear()
         firsts = self._firsts(accounts, *map(packed, (running, internal, copies)))
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
-        over_time = [sum(map(mul, column.tolist(), shape[1])) if column.any() else 0 for column in firsts]
+        over_time = [
+            sum(map(mul, column.tolist(), shape[1])) if column.any() else 0 for column in firsts
+        ]
         for i, column in zip(CHANGING, changes_time, strict=True):
             over_time[i] += sum(column)
         counts = [*map(packed, shape)]
@@ -162,18 +195,32 @@ class Recorder:
         totals.per_iteration = Measures(*map(add, totals.per_iteration, sums.sum(axis=1).tolist()))
         totals.over_time = Measures(*map(add, totals.over_time, over_time))
         if any(shared):
-            totals.shared, totals.shared_ps = totals.shared.copy(), totals.shared_ps.copy()  # a mark keeps the others
+            totals.shared, totals.shared_ps = (
+                totals.shared.copy(),
+                totals.shared_ps.copy(),
+            )  # a mark keeps the others
             for held, saved, saved_ps in chain.from_iterable(shared):
                 totals.shared[held] += saved
                 totals.shared_ps[held] += saved_ps
         self.spans.extend([*counts, sums[0] // steps, *(sums[1:] / steps)])
 
-    def _firsts(self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts) -> list[Counts]:
+    def _firsts(
+        self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts
+    ) -> list[Counts]:
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
         reserved, external_fragmentation = held - live - internal, free + cached - largest_free
-        return [running, live, reserved, internal, saved + copies, cached, allocated - held, external_fragmentation]
+        return [
+            running,
+            live,
+            reserved,
+            internal,
+            saved + copies,
+            cached,
+            allocated - held,
+            external_fragmentation,
+        ]
 
     def mark(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
@@ -186,43 +233,60 @@ def packed(column: tuple[int, ...]) -> Counts:
         return np.fromiter(column, np.int64, len(column))
     except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
         raise InputError(
-            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up to "
+            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up "
+            f"to "
             f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
         ) from error
 
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:
     """The column; where all its values are the same one, it takes the memory of one."""
-    return np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
+    return (
+        np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
+    )
 
 
 def request_columns(recorder: Recorder) -> Columns:
-    """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a reason, no times."""
+    """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a
+    reason, no times.
+    """
     table = in_seconds(recorder.requests.columns())
-    reasons = [recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()]
+    reasons = [
+        recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()
+    ]
     table["rejected"] = np.array(reasons, dtype=object)
     order = np.argsort(table["request_id"], kind="stable")
     table = {name: column[order] for name, column in table.items()}
     arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))
     with np.errstate(divide="ignore", invalid="ignore"):
         later = np.where(table["output_len"] > 1, table["output_len"] - 1, np.nan)
-        table |= {"ttft_s": first - arrival, "tpot_s": (finish - first) / later, "e2e_s": finish - arrival}
+        table |= {
+            "ttft_s": first - arrival,
+            "tpot_s": (finish - first) / later,
+            "e2e_s": finish - arrival,
+        }
     return table
 
 
 def with_identity(table: Columns, rows: Rows) -> Columns:
     """A table of requests with their session and their priority, where the trace has them."""
     identity = {"session": rows.sessions, "priority": rows.priority}
-    return table | {name: column[table["request_id"]] for name, column in identity.items() if column is not None}
+    return table | {
+        name: column[table["request_id"]] for name, column in identity.items() if column is not None
+    }
 
 
 def span_columns(recorder: Recorder) -> Columns:
-    """One row a span of identical iterations, in order of time; slots are means over its iterations."""
+    """One row a span of identical iterations, in order of time; slots are means over its
+    iterations.
+    """
     return in_seconds(recorder.spans.columns())
 
 
 def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
-    """Columns that end in _ps become columns that end in _s; what has not happened becomes missing."""
+    """Columns that end in _ps become columns that end in _s; what has not happened becomes
+    missing.
+    """
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):

@@ -35,10 +35,11 @@ def simulate(
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
-    Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their arrival_ps says.
-    `beams` says which candidates of a beam survive; by default SyntheticBeams(). Without fast_forward every iteration
-    is one event and the pool is measured by walking every table; the result is the same. The policy is checked with
-    `pool`, its configured pool, where that is given. A caller's recorder or environment can be observed during the run.
+    Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their
+    arrival_ps says. `beams` says which candidates of a beam survive; by default SyntheticBeams().
+    Without fast_forward every iteration is one event and the pool is measured by walking every
+    table; the result is the same. The policy is checked with `pool`, its configured pool, where
+    that is given. A caller's recorder or environment can be observed during the run.
     """
     check_policy(scheduler.policy, max_len, pool)
     env = env or Environment(0)
@@ -59,5 +60,7 @@ def simulate(
 
 
 def says_footprints(policy: MemoryPolicy) -> bool:
-    """Whether its memory can be measured over whole spans: footprints of its own, and every stored token stays."""
+    """Whether its memory can be measured over whole spans: footprints of its own, and every stored
+    token stays.
+    """
     return type(policy).footprint is not MemoryPolicy.footprint and not policy.drops_tokens

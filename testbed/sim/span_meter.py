@@ -1,4 +1,6 @@
-"""The meter of whole spans: never-used slots are counted in closed form, by the steps at which they begin."""
+"""The meter of whole spans: never-used slots are counted in closed form, by the steps at which they
+begin.
+"""
 
 import heapq
 from collections import Counter
@@ -6,7 +8,16 @@ from itertools import count
 
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
-from testbed.core.slots import NO_GROWTH, Footprint, Grant, Granular, Growth, Usage, is_footprint, record
+from testbed.core.slots import (
+    NO_GROWTH,
+    Footprint,
+    Grant,
+    Granular,
+    Growth,
+    Usage,
+    is_footprint,
+    record,
+)
 from testbed.cost.model import UNBOUNDED, Affine
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
@@ -16,11 +27,15 @@ from testbed.sim.totals import NO_CHANGE, Changes, Seen, Shared, Span
 
 
 class Tracked:
-    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len, slots) to come."""
+    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len,
+    slots) to come.
+    """
 
     __slots__ = ("active", "alive", "later")
 
-    def __init__(self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int) -> None:
+    def __init__(
+        self, footprint: Footprint, final_len: int, num_seqs: int, num_tokens: int
+    ) -> None:
         self.active = 0
         self.later: list[tuple[int, int]] = []
         self.alive = True
@@ -32,10 +47,12 @@ class Tracked:
 
 
 class SpanMeter(Meter):
-    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say their footprints.
+    """Integrates whole spans in closed form. Equals the plain meter exactly, for policies that say
+    their footprints.
 
-    The never-used slots of a decoding group start to count at known steps of the batch; `_starts` orders these steps.
-    `_forked` holds groups whose sequences may share their last block, as they do from a fork to their next step.
+    The never-used slots of a decoding group start to count at known steps of the batch; `_starts`
+    orders these steps. `_forked` holds groups whose sequences may share their last block, as they
+    do from a fork to their next step.
     """
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
@@ -47,7 +64,9 @@ class SpanMeter(Meter):
         self._internal = self._repeated = 0
         self._copies = 0
         self._taken: list[int] = []
-        self._footprint: Footprint | None = None  # the last that was looked at: most policies have one for all
+        self._footprint: Footprint | None = (
+            None  # the last that was looked at: most policies have one for all
+        )
         self._slots_per_token = 1
 
     def open(self, plan: Plan, used: Usage) -> None:
@@ -67,13 +86,25 @@ class SpanMeter(Meter):
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
         self._copies = 0
         if in_prompts:
-            unforked = [group for group in state.running.values() if len(group.resident) < len(group.sequences)]
+            unforked = [
+                group
+                for group in state.running.values()
+                if len(group.resident) < len(group.sequences)
+            ]
             self._copies = sum(map(self.copies, unforked))
         if used.saved and plan.guaranteed_steps and (size := self._block_size()):
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
-    def close(self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome) -> Seen:
-        state, starts, used, started, changes = self.state, self._starts, self._used, NO_GROWTH, NO_CHANGE
+    def close(
+        self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
+    ) -> Seen:
+        state, starts, used, started, changes = (
+            self.state,
+            self._starts,
+            self._used,
+            NO_GROWTH,
+            NO_CHANGE,
+        )
         if plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
             started = self._start(state.batch.steps, steps)
         if steps == 1:
@@ -95,33 +126,61 @@ class SpanMeter(Meter):
         return record(Seen, (self._running, used, internal, self._copies, changes, shared))
 
     def max_steps(self, used: Usage) -> int:
-        """While slots are shared it must know when each step takes some, which whole blocks alone tell it."""
+        """While slots are shared it must know when each step takes some, which whole blocks alone
+        tell it.
+        """
         return UNBOUNDED if not used.saved or self._block_size() else 1
 
     def _block_size(self) -> int:
-        """The size of the blocks in which the batch's members grow; 0 where they do not grow in blocks."""
+        """The size of the blocks in which the batch's members grow; 0 where they do not grow in
+        blocks.
+        """
         footprint = self.policy.footprint(next(iter(self.state.batch)))
         return footprint.size if isinstance(footprint, Granular) else 0
 
-    def _shared(self, steps: int, durations: Affine, saved: int, grown: Grant) -> tuple[Shared, ...]:
-        """Every iteration of a span in which slots are shared; nothing is shared or copied within one."""
-        held, step_ps, taken, rows = self._used.held, durations.first_ps, self._taken, list[Shared]()
+    def _shared(
+        self, steps: int, durations: Affine, saved: int, grown: Grant
+    ) -> tuple[Shared, ...]:
+        """Every iteration of a span in which slots are shared; nothing is shared or copied within
+        one.
+        """
+        held, step_ps, taken, rows = (
+            self._used.held,
+            durations.first_ps,
+            self._taken,
+            list[Shared](),
+        )
         for step in range(steps):
             if step:
                 held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
             rows.append(Shared(held, saved, saved * step_ps))
         if (whole := held - self._used.held) != grown.growth.slots:
             name = type(self.policy).__name__
-            raise PlugInError(f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}")
+            raise PlugInError(
+                f"{name} took {grown.growth.slots} slots where whole blocks would take {whole}"
+            )
         return tuple(rows)
 
     def _changes(self, span: Span, started: Growth, grown: Grant) -> Changes:
         live, live_time = span.ramp(self._growing * self._slots_per_token)
-        held, held_time = (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
-        evicted, evicted_time = (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
+        held, held_time = (
+            (0, 0) if grown.growth is NO_GROWTH else self._taken_after(span, grown.growth)
+        )
+        evicted, evicted_time = (
+            (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
+        )
         internal, internal_time = span.at(started) if started.slots else (0, 0)
         reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
-        changes = live, reserved, internal, -evicted, live_time, reserved_time, internal_time, -evicted_time
+        changes = (
+            live,
+            reserved,
+            internal,
+            -evicted,
+            live_time,
+            reserved_time,
+            internal_time,
+            -evicted_time,
+        )
         return record(Changes, changes)
 
     def _taken_after(self, span: Span, growth: Growth) -> tuple[int, int]:
@@ -137,16 +196,26 @@ class SpanMeter(Meter):
         footprint = self.policy.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
-            raise PlugInError(f"{name} has no footprint for {first}: answer for all, or leave footprint() out")
+            raise PlugInError(
+                f"{name} has no footprint for {first}: answer for all, or leave footprint() out"
+            )
         if footprint is not self._footprint:
             if not is_footprint(footprint):
-                raise wrong_answer(self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers")
-            self._slots_per_token = footprint.slots_per_token if isinstance(footprint, Granular) else 1
+                raise wrong_answer(
+                    self.policy, footprint, "it is no Fixed, Granular or Stepped of whole numbers"
+                )
+            self._slots_per_token = (
+                footprint.slots_per_token if isinstance(footprint, Granular) else 1
+            )
             self._footprint = footprint
         num_slots: object = first.num_slots
         if type(num_slots) is not int:
-            raise wrong_answer(self.policy, num_slots, "num_slots is a whole number, of the type int itself")
-        tracked = Tracked(footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots)
+            raise wrong_answer(
+                self.policy, num_slots, "num_slots is a whole number, of the type int itself"
+            )
+        tracked = Tracked(
+            footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots
+        )
         self._tracked[request_id] = tracked
         self._internal += tracked.active
         return tracked
@@ -158,10 +227,15 @@ class SpanMeter(Meter):
             self._forked[group.request.request_id] = group
         joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
         for from_len, slots in tracked.later:
-            heapq.heappush(self._starts, (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked))
+            heapq.heappush(
+                self._starts,
+                (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked),
+            )
 
     def _counted_again(self, group: SequenceGroup) -> int:
-        """Never-used slots that are counted for each of the sequences that share them, but for the first."""
+        """Never-used slots that are counted for each of the sequences that share them, but for the
+        first.
+        """
         tracked = self._tracked.get(group.request.request_id)
         return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
 
@@ -173,7 +247,9 @@ class SpanMeter(Meter):
             self._internal -= tracked.active
 
     def _start(self, end: int, steps: int) -> Growth:
-        """What begins to count in the `steps` steps before batch step `end`, by step of the span."""
+        """What begins to count in the `steps` steps before batch step `end`, by step of the
+        span.
+        """
         starts, begin = self._starts, end - steps
         total = slot_steps = slot_steps_squared = 0
         while starts and starts[0][0] < end:
@@ -189,8 +265,8 @@ class SpanMeter(Meter):
 def taken_from_now(batch: Batch, block_size: int, slots_per_token: int) -> list[int]:
     """Slots that the members take at each of the next block_size steps, after which it goes round.
 
-    It walks the batch, and only where slots are shared: an index of the meter's would lie on the batch, where policies
-    could reach it and, behind it, the future.
+    It walks the batch, and only where slots are shared: an index of the meter's would lie on the
+    batch, where policies could reach it and, behind it, the future.
     """
     taken, extended = [0] * block_size, batch.extended
     in_last_block = Counter([(seq.slots_offset + extended) % block_size for seq in batch])

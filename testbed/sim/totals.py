@@ -1,4 +1,6 @@
-"""Exact sums over iterations and over time, from which every average comes; those of a span in closed form."""
+"""Exact sums over iterations and over time, from which every average comes; those of a span in
+closed form.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -12,11 +14,13 @@ from testbed.cost.model import Affine
 class Measures(NamedTuple):
     """What an iteration sees; a new measure is one line here and one in the meter.
 
-    running: admitted requests. The rest is in slots. live ones store K and V (token states), reserved ones are held
-    and will be used by the same request, internal ones are held and never used (section 3.1); what is left of the pool
-    is external fragmentation and others. saved: slots that would be held on top without sharing, also while a prompt
-    is computed once for several sequences. cached: unreferenced but findable. rounding: not held, yet unusable, by an
-    allocator's rounding. external_fragmentation: free or cached, but outside the largest free extent.
+    running: admitted requests. The rest is in slots. live ones store K and V (token states),
+    reserved ones are held and will be used by the same request, internal ones are held and never
+    used (section 3.1); what is left of the pool is external fragmentation and others. saved: slots
+    that would be held on top without sharing, also while a prompt is computed once for several
+    sequences. cached: unreferenced but findable. rounding: not held, yet unusable, by an
+    allocator's rounding. external_fragmentation: free or cached, but outside the largest free
+    extent.
     """
 
     running: int = 0
@@ -33,7 +37,9 @@ class Measures(NamedTuple):
 
 
 class Span:
-    """Iterations in a row, whose durations are affine: the first takes first_ps, each later one growth_ps more."""
+    """Iterations in a row, whose durations are affine: the first takes first_ps, each later one
+    growth_ps more.
+    """
 
     __slots__ = ("duration_ps", "first_ps", "growth_ps", "steps")
 
@@ -42,15 +48,21 @@ class Span:
         self.first_ps, self.growth_ps, _ = durations
 
     def ramp(self, slope: int) -> tuple[int, int]:
-        """Summed over the iterations, and integrated over their time: a count that grows by `slope` with each."""
+        """Summed over the iterations, and integrated over their time: a count that grows by `slope`
+        with each.
+        """
         steps = self.steps
         pairs = steps * (steps - 1) // 2
-        return slope * pairs, slope * (self.first_ps * pairs + self.growth_ps * (pairs * (2 * steps - 1) // 3))
+        return slope * pairs, slope * (
+            self.first_ps * pairs + self.growth_ps * (pairs * (2 * steps - 1) // 3)
+        )
 
     def at(self, growth: Growth) -> tuple[int, int]:
         """The same of a count that grows from the iteration of each event on."""
         w0, w1, w2 = growth
-        return w0 * self.steps - w1, w0 * self.duration_ps - w1 * self.first_ps - self.growth_ps * ((w2 - w1) // 2)
+        return w0 * self.steps - w1, w0 * self.duration_ps - w1 * self.first_ps - self.growth_ps * (
+            (w2 - w1) // 2
+        )
 
     def after(self, growth: Growth) -> tuple[int, int]:
         """The same of a count that grows from the iteration after each event on."""
@@ -60,7 +72,9 @@ class Span:
 
 
 class Changes(NamedTuple):
-    """What changes in a span after its first iteration: summed over the iterations, and integrated over picoseconds."""
+    """What changes in a span after its first iteration: summed over the iterations, and integrated
+    over picoseconds.
+    """
 
     live: int = 0
     reserved: int = 0
@@ -77,7 +91,9 @@ CHANGING = [Measures._fields.index(name) for name in Changes._fields[:4]]
 
 
 class Shared(NamedTuple):
-    """An iteration that held `held` slots and saved `saved`; saved_ps: the same times its picoseconds."""
+    """An iteration that held `held` slots and saved `saved`; saved_ps: the same times its
+    picoseconds.
+    """
 
     held: int
     saved: int
@@ -87,8 +103,9 @@ class Shared(NamedTuple):
 class Seen(NamedTuple):
     """What the iterations of a span see.
 
-    The first one's running requests, its Usage, slots of it that will never be used, slots of prompts that are
-    computed once for several sequences; what changes after it; each iteration that saved any slots.
+    The first one's running requests, its Usage, slots of it that will never be used, slots of
+    prompts that are computed once for several sequences; what changes after it; each iteration that
+    saved any slots.
     """
 
     running: int
@@ -101,10 +118,11 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give the same.
+    """Sums since the start over iterations and time, in whole numbers, so that steps and spans give
+    the same.
 
-    shared and shared_ps: by slots held, the slots saved, summed over iterations, and integrated over picoseconds; their
-    ratio is taken once, at the end.
+    shared and shared_ps: by slots held, the slots saved, summed over iterations, and integrated
+    over picoseconds; their ratio is taken once, at the end.
     """
 
     iterations: int = 0
@@ -123,4 +141,6 @@ class Totals:
     shared_ps: Counter[int] = field(default_factory=Counter)
 
     def since(self, earlier: "Totals") -> "Totals":
-        return Totals(*[getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)])
+        return Totals(
+            *[getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)]
+        )

@@ -1,4 +1,6 @@
-"""Every built-in memory policy keeps the contract; a broken one is caught, its clause named and its calls shown."""
+"""Every built-in memory policy keeps the contract; a broken one is caught, its clause named and its
+calls shown.
+"""
 
 import time
 from functools import partial
@@ -53,7 +55,9 @@ POLICIES = {
     "caching_arc": caching(8, Arc),
     "caching_cost_aware": caching(4, CostAware),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
-    "caching_outputs_uncached_first": lambda pool: OutputCaching(pool, 4, watermark=0, uncached_first=True),
+    "caching_outputs_uncached_first": lambda pool: OutputCaching(
+        pool, 4, watermark=0, uncached_first=True
+    ),
     "caching_weak_hash": weak_hash,
 }
 
@@ -71,7 +75,10 @@ def test_a_sequence_finds_again_what_it_generated_though_it_asks_for_less():
     assert broken is None, str(broken)
 
 
-POOLS = [PoolSpec(num_slots=90, max_len=120, tiers=host(32)), PoolSpec(num_slots=131, max_len=80, tiers=host(60))]
+POOLS = [
+    PoolSpec(num_slots=90, max_len=120, tiers=host(32)),
+    PoolSpec(num_slots=131, max_len=80, tiers=host(60)),
+]
 GROUPS = KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10), KvGroup("state", 3, 0, None, 250)
 
 
@@ -89,12 +96,20 @@ def found_in(policy, **options):
 def test_the_broken_clause_is_named_with_the_calls(name, golden):
     found = found_in(BROKEN[name], shrink=False)
     digest = crc32("\n".join(found.calls).encode())
-    golden("broken.csv", name, {"calls": len(found.calls), "checksum": f"{digest:08x}", "broken": found})
+    golden(
+        "broken.csv",
+        name,
+        {"calls": len(found.calls), "checksum": f"{digest:08x}", "broken": found},
+    )
 
 
-@pytest.mark.parametrize("name", ["ReadsOutputLenInAdmit", "LeaksOnRefusal", "SeatsHalf", "StoresToSlot0"])
+@pytest.mark.parametrize(
+    "name", ["ReadsOutputLenInAdmit", "LeaksOnRefusal", "SeatsHalf", "StoresToSlot0"]
+)
 def test_the_shortest_calls_are_found_soon(name, golden):
-    """Half an admitted group took 28 s: every history that broke nothing was carried out twice, for clause 9."""
+    """Half an admitted group took 28 s: every history that broke nothing was carried out twice, for
+    clause 9.
+    """
     started = time.process_time()
     found = found_in(BROKEN[name])
     golden("shortest.csv", name, {"broken": found, "calls": " | ".join(found.calls[1:])})

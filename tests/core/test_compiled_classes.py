@@ -1,4 +1,6 @@
-"""What compiled modules import as `abc.ABC` refuses what Python's own does; here of classes that are not compiled."""
+"""What compiled modules import as `abc.ABC` refuses what Python's own does; here of classes that
+are not compiled.
+"""
 
 from abc import abstractmethod
 
@@ -11,7 +13,9 @@ def test_abstract_classes_are_refused_and_so_are_arguments_that_nothing_takes(mo
     def answer(self):
         return 4
 
-    kind = type("Kind", (compiled.ABC,), {"answer": abstractmethod(lambda self: 3), "other": answer})
+    kind = type(
+        "Kind", (compiled.ABC,), {"answer": abstractmethod(lambda self: 3), "other": answer}
+    )
     whole = type("Whole", (kind,), {"answer": answer})
     made = type("Made", (whole,), {"__init__": lambda self, number: None})
     refuses("Can't instantiate abstract class Kind", kind, error=TypeError)

@@ -1,4 +1,6 @@
-"""Golden rows of the models that ship, and of what is made of files of models when single values change."""
+"""Golden rows of the models that ship, and of what is made of files of models when single values
+change.
+"""
 
 import json
 from zlib import crc32
@@ -13,20 +15,47 @@ from testbed.core.specs import ModelSpec
 
 CONFIGS = {name: config for name, config in vars(hf_configs).items() if name.isupper()}
 OPTIONAL = {
-    "attention_head_dim", "dtype", "head_dim", "mamba_ssm_cache_dtype", "max_window_layers", "mlp_only_layers",
-    "model_type", "n_shared_experts", "num_key_value_heads", "q_lora_rank", "sliding_window_pattern",
-}  # fmt: skip
+    "attention_head_dim",
+    "dtype",
+    "head_dim",
+    "mamba_ssm_cache_dtype",
+    "max_window_layers",
+    "mlp_only_layers",
+    "model_type",
+    "n_shared_experts",
+    "num_key_value_heads",
+    "q_lora_rank",
+    "sliding_window_pattern",
+}
 VALUES = (
-    None, 0, 1, 7, -1, True, "float32", [], ["sliding_attention"] * 24, {"quant_method": "fp8"},
-    {"quant_method": "gptq", "bits": 4}, {"quant_method": "awq", "bits": 4, "group_size": 64},
-)  # fmt: skip
+    None,
+    0,
+    1,
+    7,
+    -1,
+    True,
+    "float32",
+    [],
+    ["sliding_attention"] * 24,
+    {"quant_method": "fp8"},
+    {"quant_method": "gptq", "bits": 4},
+    {"quant_method": "awq", "bits": 4, "group_size": 64},
+)
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_numbers_of_a_model_are_those_of_its_golden_row(name, golden):
     model = read_model(name)
-    counts = {key: getattr(model, key) for key, value in vars(ModelSpec).items() if isinstance(value, property)}
-    golden("models.csv", name, {**counts, "read_bytes": model.read_bytes(1.5), "kv_copies": model.kv_copies(16)})
+    counts = {
+        key: getattr(model, key)
+        for key, value in vars(ModelSpec).items()
+        if isinstance(value, property)
+    }
+    golden(
+        "models.csv",
+        name,
+        {**counts, "read_bytes": model.read_bytes(1.5), "kv_copies": model.kv_copies(16)},
+    )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -37,7 +66,9 @@ def test_changed_files_describe_the_models_of_the_golden_row(name, golden, tmp_p
     for key in sorted({*text, *types()["memory"], *OPTIONAL}):
         for value in VALUES:
             changed = {**text, key: value}
-            path.write_text(json.dumps(changed if text is config else {**config, "text_config": changed}))
+            path.write_text(
+                json.dumps(changed if text is config else {**config, "text_config": changed})
+            )
             try:
                 made.append(repr(model_of(path)))
             except InputError as error:
@@ -45,4 +76,6 @@ def test_changed_files_describe_the_models_of_the_golden_row(name, golden, tmp_p
             except (TypeError, ValueError) as error:
                 made.append(type(error).__name__)
     num_models = sum(one.startswith("ModelSpec") for one in made)
-    golden("configs.csv", name, {"models": num_models, "checksum": f"{crc32(repr(made).encode()):08x}"})
+    golden(
+        "configs.csv", name, {"models": num_models, "checksum": f"{crc32(repr(made).encode()):08x}"}
+    )

@@ -1,4 +1,6 @@
-"""Values at a policy's border, slot by slot; the batch's clock; bytes of a token, of the weights and of the pool."""
+"""Values at a policy's border, slot by slot; the batch's clock; bytes of a token, of the weights
+and of the pool.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -24,13 +26,25 @@ FOOTPRINTS = {
     "blocks of 1": (Granular(1), lambda num_stored: num_stored, []),
     "blocks of 16": (Granular(16), lambda num_stored: -(-num_stored // 16) * 16, [(1, 6)]),
     "blocks of 7": (Granular(7), lambda num_stored: -(-num_stored // 7) * 7, [(8, 4)]),
-    "doubling": (doubling(128), lambda num_stored: max(4, 1 << (num_stored - 1).bit_length()), [
-        (9, 6), (17, 16), (33, 32), (65, 64),
-    ]),
-    "a last step": (Stepped(((10, 12), (48, 50))), lambda num_stored: 12 if num_stored <= 10 else 50, [
-        (0, 2), (11, 38),
-    ]),
-}  # fmt: skip
+    "doubling": (
+        doubling(128),
+        lambda num_stored: max(4, 1 << (num_stored - 1).bit_length()),
+        [
+            (9, 6),
+            (17, 16),
+            (33, 32),
+            (65, 64),
+        ],
+    ),
+    "a last step": (
+        Stepped(((10, 12), (48, 50))),
+        lambda num_stored: 12 if num_stored <= 10 else 50,
+        [
+            (0, 2),
+            (11, 38),
+        ],
+    ),
+}
 
 
 @pytest.mark.parametrize("final_len", [1, 2, 7, 8, 10, 11, 16, 17, 33, 47, 48])
@@ -70,9 +84,19 @@ def test_copies_between_extents_move_every_slot(seed):
 
 def test_operations_are_summed_by_length_tier_and_name():
     ops = [
-        Ops((Copy(0, 16, 16), Copy(32, 64, 16)), (Move("device", "host", (Copy(0, 0, 16), Copy(16, 16, 16))),)),
-        Ops((Copy(0, 16, 4),), (Move("host", "device", (Copy(0, 0, 16),)),), (("pages mapped", 3), ("unmapped", 1))),
-        Ops(moves=(Move("device", "host", (Copy(0, 0, 16), Copy(48, 64, 8))),), extra=(("pages mapped", 2),)),
+        Ops(
+            (Copy(0, 16, 16), Copy(32, 64, 16)),
+            (Move("device", "host", (Copy(0, 0, 16), Copy(16, 16, 16))),),
+        ),
+        Ops(
+            (Copy(0, 16, 4),),
+            (Move("host", "device", (Copy(0, 0, 16),)),),
+            (("pages mapped", 3), ("unmapped", 1)),
+        ),
+        Ops(
+            moves=(Move("device", "host", (Copy(0, 0, 16), Copy(48, 64, 8))),),
+            extra=(("pages mapped", 2),),
+        ),
     ]
     copies, moves, extra = summed(ops)
     assert copies == ((4, 1), (16, 2))
@@ -94,7 +118,9 @@ def test_batch_counts_equal_counts_per_member(seed):
     for turn in range(600):
         choice = rng.random()
         if choice < 0.35:
-            seq = unbatched(turn, num_slots := rng.randrange(1, 60), num_stored := rng.randrange(num_slots + 1))
+            seq = unbatched(
+                turn, num_slots := rng.randrange(1, 60), num_stored := rng.randrange(num_slots + 1)
+            )
             batch.add(seq)
             members[turn], expected[turn] = seq, [num_slots, num_stored]
         elif choice < 0.6 and members:
@@ -107,12 +133,20 @@ def test_batch_counts_equal_counts_per_member(seed):
                 members[seq_id], expected[seq_id] = seq, [seq.num_slots, seq.num_stored]
         elif choice < 0.8:
             batch.extend(more := rng.randrange(4))
-            expected = {seq_id: [num_slots + more, num_stored] for seq_id, (num_slots, num_stored) in expected.items()}
+            expected = {
+                seq_id: [num_slots + more, num_stored]
+                for seq_id, (num_slots, num_stored) in expected.items()
+            }
         else:
             batch.advance(more := rng.randrange(4))
-            expected = {seq_id: [num_slots, num_stored + more] for seq_id, (num_slots, num_stored) in expected.items()}
+            expected = {
+                seq_id: [num_slots, num_stored + more]
+                for seq_id, (num_slots, num_stored) in expected.items()
+            }
         slot_counts = [num_slots for num_slots, _ in expected.values()]
-        assert {seq_id: [seq.num_slots, seq.num_stored] for seq_id, seq in members.items()} == expected
+        assert {
+            seq_id: [seq.num_slots, seq.num_stored] for seq_id, seq in members.items()
+        } == expected
         found = batch.max_context_len, batch.context, len(batch)
         assert found == (max(slot_counts, default=0), sum(slot_counts), len(slot_counts))
 
@@ -135,17 +169,34 @@ def test_disbanded_temporary_batch_updates_its_members():
     batch.extend(2)
     batch.advance(2)
     disband(batch)
-    assert [(seq.num_slots, seq.num_stored, seq.batch) for seq in seqs] == [(6, 5, None), (7, 5, None), (8, 5, None)]
+    assert [(seq.num_slots, seq.num_stored, seq.batch) for seq in seqs] == [
+        (6, 5, None),
+        (7, 5, None),
+        (8, 5, None),
+    ]
 
 
-# 3 layers; 2 * 10 * 4 * 5 for queries and outputs, 2 * 10 * 2 * 5 for K and V, 3 * 10 * 20 for the MLP; 7 words of 10
-TINY = ModelSpec("tiny", 3, 10, num_heads=4, num_kv_heads=2, head_size=5, ffn_size=20, ffn_matrices=3, vocab_size=7,
-                 max_len=64)  # fmt: skip
+# 3 layers; 2 * 10 * 4 * 5 for queries and outputs, 2 * 10 * 2 * 5 for K and V, 3 * 10 * 20 for the
+# MLP; 7 words of 10
+TINY = ModelSpec(
+    "tiny",
+    3,
+    10,
+    num_heads=4,
+    num_kv_heads=2,
+    head_size=5,
+    ffn_size=20,
+    ffn_matrices=3,
+    vocab_size=7,
+    max_len=64,
+)
 WEIGHTS = 3 * (400 + 200 + 600) + 70
 
 
 def server(num_gpus, memory_bytes=10 * GIB, **options):
-    return ServerSpec("server", GpuSpec("gpu", memory_bytes, 1e9, 1e12, 1e9, 1e9), num_gpus, **options)
+    return ServerSpec(
+        "server", GpuSpec("gpu", memory_bytes, 1e9, 1e12, 1e9, 1e9), num_gpus, **options
+    )
 
 
 def test_kv_bytes_per_token_count_kv_heads():
@@ -157,18 +208,29 @@ def test_kv_bytes_per_token_count_kv_heads():
 
 def test_weight_count_includes_tied_embedding_once():
     tied = replace(TINY, tied_embedding=True)
-    assert (TINY.linear_params, TINY.num_params, tied.num_params) == (WEIGHTS, WEIGHTS + 70, WEIGHTS)
+    assert (TINY.linear_params, TINY.num_params, tied.num_params) == (
+        WEIGHTS,
+        WEIGHTS + 70,
+        WEIGHTS,
+    )
     assert TINY.weight_bytes == 2 * (WEIGHTS + 70)
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 4])
 def test_pool_is_memory_left_by_weights_and_workspace(num_gpus):
     usable = num_gpus * (5 - 1.5) * GIB
-    assert server(num_gpus, memory_utilization=0.5, workspace_gib=1.5).kv_pool_bytes(TINY) == usable - TINY.weight_bytes
+    assert (
+        server(num_gpus, memory_utilization=0.5, workspace_gib=1.5).kv_pool_bytes(TINY)
+        == usable - TINY.weight_bytes
+    )
     assert server(num_gpus, kv_memory_gib={"tiny": 2.5}).kv_pool_bytes(TINY) == 2.5 * GIB
 
 
 def test_pool_has_at_least_one_whole_block():
     small = server(1, kv_memory_gib={"tiny": 101 * 120 / GIB})
-    assert (small.kv_slots(TINY), small.kv_slots(TINY, 16), small.kv_slots(TINY, 100)) == (101, 96, 100)
+    assert (small.kv_slots(TINY), small.kv_slots(TINY, 16), small.kv_slots(TINY, 100)) == (
+        101,
+        96,
+        100,
+    )
     refuses("leaves no memory", small.kv_slots, TINY, 102)

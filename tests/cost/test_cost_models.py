@@ -1,4 +1,6 @@
-"""Costs small enough to be worked out by hand: of data sheets, copies, all-reduces, prompts and mixed batches."""
+"""Costs small enough to be worked out by hand: of data sheets, copies, all-reduces, prompts and
+mixed batches.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +17,12 @@ from testbed.cost.transfers import all_reduce
 
 MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
 GPU = GpuSpec("gpu", 10**9, 1e30, 1e30, 1e8, link_bandwidth=2e9)
-REDUCED_US = [[2, 1000, 4.0], [2, 3000, 10.0], [4, 1000, 8.0], [4, 3000, 10.0]]  # by number of GPUs and bytes
+REDUCED_US = [
+    [2, 1000, 4.0],
+    [2, 3000, 10.0],
+    [4, 1000, 8.0],
+    [4, 3000, 10.0],
+]  # by number of GPUs and bytes
 
 
 def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30, **efficiencies):
@@ -54,7 +61,10 @@ def test_ring_all_reduce_sends_its_share_of_bytes(num_gpus, sent):
 
 def test_measured_all_reduces_scale_from_most_gpus():
     measured = {"axes": ["num_gpus", "bytes"], "columns": ["median_us"], "points": REDUCED_US}
-    found = [reduced_ps(n, num_bytes, all_reduce=measured) for n, num_bytes in ((1, 1000), (2, 1000), (4, 2000))]
+    found = [
+        reduced_ps(n, num_bytes, all_reduce=measured)
+        for n, num_bytes in ((1, 1000), (2, 1000), (4, 2000))
+    ]
     assert found == [0, 4_000_000, 9_000_000]
     assert reduced_ps(8, 1000, all_reduce=measured) == round(8e6 * (7 / 8) / (3 / 4))
     few = {**measured, "points": REDUCED_US[:2]}
@@ -81,7 +91,9 @@ def test_two_prompts_never_exceed_their_separate_times():
 
 
 def test_new_tokens_attend_only_to_their_context():
-    """A launch of 100, 10 a token and 1 a pair; so one launch for two prompts is cheaper than two launches."""
+    """A launch of 100, 10 a token and 1 a pair; so one launch for two prompts is cheaper than two
+    launches.
+    """
     points = [(key, 100 + ps) for key, ps in MIXED]
     assert mixed_ps(points, (10, 100), (10, 0)) == 100 + 10 * 20 + 10 * 100
     assert mixed_ps(points, (10, 100), (10, 100)) == 100 + 10 * 20 + 20 * 100
@@ -91,18 +103,26 @@ def special(**parts):
     """The times of MODEL with other parts on a GPU of 1 GB/s, whose peak bounds nothing."""
     gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, 1e30, 1e30)
     byte_shares = {"byte_kv_bandwidth": 0.5, "byte_window_bandwidth": 0.25}
-    return AnalyticCost(replace(MODEL, **parts), ServerSpec("server", gpu, 1), Efficiencies(**byte_shares))
+    return AnalyticCost(
+        replace(MODEL, **parts), ServerSpec("server", gpu, 1), Efficiencies(**byte_shares)
+    )
 
 
 def test_windows_are_read_by_their_own_count():
-    """All layers but one read 100 tokens, one layer 30; two sequences, of which one fills the window in 4 steps."""
+    """All layers but one read 100 tokens, one layer 30; two sequences, of which one fills the
+    window in 4 steps.
+    """
     times = special(window={"size": 20, "num_layers": 1})
     work = Work(2, 100, 80, windows=(WindowReads(20, 30, 1, 5),))
     plain, layers = special(), MODEL.num_layers
     layer_ps = MODEL.slot_bytes * 1000
     assert plain.iteration(work) - times.iteration(work) == (100 - 30) * layer_ps
     span = times.decode(work)
-    assert (span.first_ps, span.growth_ps, span.steps) == (times.iteration(work), (2 * (layers - 1) + 1) * layer_ps, 5)
+    assert (span.first_ps, span.growth_ps, span.steps) == (
+        times.iteration(work),
+        (2 * (layers - 1) + 1) * layer_ps,
+        5,
+    )
     for new, stored in ((7, 30), (30, 7), (5, 3), (20, 0), (25, 0)):
         assert pairs_of(new, stored, 20) == sum(min(stored + i + 1, 20) for i in range(new))
 
@@ -118,7 +138,9 @@ def test_a_state_is_read_and_written_and_an_image_only_read():
     state = special(states={"num_layers": 1, "state_bytes": 100 * MODEL.slot_bytes}).iteration(work)
     read_ps = 2 * 100 * MODEL.slot_bytes * 1000
     assert state - special(states=image).iteration(work) == read_ps
-    wide, narrow = (special(states=image, kv_dtype_bytes=size).iteration(work) for size in (None, 1))
+    wide, narrow = (
+        special(states=image, kv_dtype_bytes=size).iteration(work) for size in (None, 1)
+    )
     assert wide - narrow == read_ps // 2
     for given in ({}, {"state_bytes": 1, "num_tokens": 1}):
         refuses("give one of them", States, 1, **given)
@@ -131,8 +153,14 @@ def test_a_latent_is_stored_on_every_gpu_and_bound_by_memory_or_peak():
     gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, 1e30, 1e30)
     times = [AnalyticCost(model, ServerSpec("server", gpu, n), Efficiencies()) for n in (1, 8)]
     reads = {"decode_seqs": 2, "decode_context": 1000}
-    assert attention_ps(times[0], **reads) == attention_ps(times[1], **reads) == 1000 * 1152 * MODEL.num_layers * 1000
-    slow = AnalyticCost(model, ServerSpec("server", replace(gpu, fp16_flops=1e6), 1), Efficiencies())
+    assert (
+        attention_ps(times[0], **reads)
+        == attention_ps(times[1], **reads)
+        == 1000 * 1152 * MODEL.num_layers * 1000
+    )
+    slow = AnalyticCost(
+        model, ServerSpec("server", replace(gpu, fp16_flops=1e6), 1), Efficiencies()
+    )
     flops = 2 * MODEL.num_heads * (2 * 512 + 64) * MODEL.num_layers
     assert attention_ps(slow, **reads) == 1000 * flops * 10**6
 
@@ -141,7 +169,14 @@ def test_experts_are_read_as_far_as_tokens_go_through_them():
     experts = {"count": 8, "per_token": 2, "size": 100}
     times, model = special(experts=experts), replace(MODEL, experts=experts)
     expert = model.num_layers * model.expert_params * MODEL.dtype_bytes
-    read = [times.iteration(Work(n, 0)) / 1000 - model.dense_params * 2 - 2 * model.vocab_size * model.hidden_size
-            for n in (1, 2, 500)]  # fmt: skip
+    read = [
+        times.iteration(Work(n, 0)) / 1000
+        - model.dense_params * 2
+        - 2 * model.vocab_size * model.hidden_size
+        for n in (1, 2, 500)
+    ]
     assert read == pytest.approx([2 * expert, 8 * (1 - 0.75**2) * expert, 8 * expert], rel=1e-9)
-    assert model.active_params - model.dense_params - model.vocab_size * model.hidden_size == 2 * expert // 2
+    assert (
+        model.active_params - model.dense_params - model.vocab_size * model.hidden_size
+        == 2 * expert // 2
+    )

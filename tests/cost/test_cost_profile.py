@@ -1,4 +1,6 @@
-"""Costs from shipped profiles: what they count, what was not measured, and the numbers that they always gave."""
+"""Costs from shipped profiles: what they count, what was not measured, and the numbers that they
+always gave.
+"""
 
 import csv
 from functools import partial
@@ -44,7 +46,9 @@ def test_recorded_fit_equals_the_loaded_prediction(name):
     profile = read_profile(name)
     cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, Choices(overhead_s=0.0))
     for num_seqs, context, _, _, predicted_us in profile["fit"]["points"][::7]:
-        assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(predicted_us, abs=0.06)
+        assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(
+            predicted_us, abs=0.06
+        )
 
 
 def test_unmeasured_choices_are_refused():
@@ -69,7 +73,12 @@ def test_parallel_layer_time_is_added_for_several_gpus():
         shard = time_of(work, server=None)
         assert time_of(work, server=None, parallel_layer_s=configured) == shard
     assert added_us(Work(), parallel_layer_s=configured) == 0
-    refuses(r"has no cost for 4 GPUs \(it has 2, 8; add one\)", time_of, Work(), parallel_layer_s={2: 1e-6, 8: 1e-6})
+    refuses(
+        r"has no cost for 4 GPUs \(it has 2, 8; add one\)",
+        time_of,
+        Work(),
+        parallel_layer_s={2: 1e-6, 8: 1e-6},
+    )
 
 
 KEPT = GOLDEN / "profile_times.csv"
@@ -86,13 +95,20 @@ WORKS = [
 CHOICES = {
     "plain": Choices(),
     "paper": Choices(kernel="paper", block_size=32, swap="per block", repeated_read=0.28),
-    "told": Choices(overhead_s=0.003, overhead_per_worker_s=0.001, overhead_per_request_s=7e-6, attention_scale=1.3),
+    "told": Choices(
+        overhead_s=0.003,
+        overhead_per_worker_s=0.001,
+        overhead_per_request_s=7e-6,
+        attention_scale=1.3,
+    ),
     "contiguous": Choices(kernel="contiguous", repeated_read=1.0),
 }
 
 
 def golden_rows(name):
-    """(profile, choices, work, cost in picoseconds, growth of a decode step) for every case of a shipped profile."""
+    """(profile, choices, work, cost in picoseconds, growth of a decode step) for every case of a
+    shipped profile.
+    """
     profile = read_profile(name)
     for kind, choices in CHOICES.items():
         cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, choices)
@@ -110,30 +126,53 @@ def test_shipped_profiles_keep_their_golden_times(name):
 
 
 TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 3e9, 1e9, 1e-4, 1e-5)}
-MADE_UP = ["groups", "plain", "linked"]  # KV groups and experts; mixed batches and unequal lengths; measured transfers
+MADE_UP = [
+    "groups",
+    "plain",
+    "linked",
+]  # KV groups and experts; mixed batches and unequal lengths; measured transfers
 EXTRA = {"pages": 3e-6, "maps": 2e-5}
 SHARES = Efficiencies(
-    all_reduce_s=5e-6, copy_s=2e-6, overhead_s=1e-3, overhead_per_request_s=2e-5, overhead_per_token_s=3e-6,
-    overhead_per_sequence_s=4e-6, repeated_read=0.3, byte_kv_bandwidth=0.7, byte_window_bandwidth=0.6, extra_s=EXTRA,
-)  # fmt: skip
+    all_reduce_s=5e-6,
+    copy_s=2e-6,
+    overhead_s=1e-3,
+    overhead_per_request_s=2e-5,
+    overhead_per_token_s=3e-6,
+    overhead_per_sequence_s=4e-6,
+    repeated_read=0.3,
+    byte_kv_bandwidth=0.7,
+    byte_window_bandwidth=0.6,
+    extra_s=EXTRA,
+)
 MORE_CHOICES = CHOICES | {
     "skewed": Choices(extra_s=EXTRA, experts="power_law_1.2"),
     "equal": Choices(extra_s=EXTRA, swap_waits="all in", spread="equal"),
     "other": Choices(
-        overhead_s=0.001, overhead_per_token_s=3e-6, overhead_per_input_s=5e-6, overhead_per_sequence_s=4e-6,
-        sequences_per_fork=2.0, software="other", parallel_layer_s={4: 9e-6}, cuda_graph_sizes=[2, 40],
+        overhead_s=0.001,
+        overhead_per_token_s=3e-6,
+        overhead_per_input_s=5e-6,
+        overhead_per_sequence_s=4e-6,
+        sequences_per_fork=2.0,
+        software="other",
+        parallel_layer_s={4: 9e-6},
+        cuda_graph_sizes=[2, 40],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MADE_UP)
 def test_made_up_profiles_give_the_times_that_are_kept(name, request):
-    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves; and by a roofline."""
+    """Whatever an iteration can be: its time, a span of its decodes, and its moves by themselves;
+    and by a roofline.
+    """
     profile, lines = read_profile(GOLDEN / "costs" / f"{name}.json"), []
     model, gpu = ModelSpec(**profile["model"]), GpuSpec(**profile["gpu"])
     server = ServerSpec("server", gpu, profile["num_gpus"], tiers=TIERS)
     works = [read_work(row) for row in csv.DictReader((GOLDEN / "costs" / "works.csv").open())]
-    makes = {chosen: partial(ProfileCost, model, server, profile, one) for chosen, one in MORE_CHOICES.items()}
+    makes = {
+        chosen: partial(ProfileCost, model, server, profile, one)
+        for chosen, one in MORE_CHOICES.items()
+    }
     makes |= {
         "shard": partial(ProfileCost, model, None, profile),
         "roofline": partial(AnalyticCost, model, server, SHARES),
@@ -148,7 +187,11 @@ def test_made_up_profiles_give_the_times_that_are_kept(name, request):
         lines.append(f"{chosen}, software of {cost.software}, windows of {cost.windows}: {origin}")
         for work in works:
             decodes = work if work.decode_seqs else None
-            for ask, of in ((cost.iteration, work), (cost.decode, decodes), (cost.transfer, work.moves)):
+            for ask, of in (
+                (cost.iteration, work),
+                (cost.decode, decodes),
+                (cost.transfer, work.moves),
+            ):
                 try:
                     lines += [f"  {ask.__name__}: {ask(of)}"] if of else []
                 except InputError as error:

@@ -1,4 +1,6 @@
-"""The profile format: its example, optional sections, mixed batches, unequal lengths; spans equal to steps."""
+"""The profile format: its example, optional sections, mixed batches, unequal lengths; spans equal
+to steps.
+"""
 
 import json
 import re
@@ -23,11 +25,17 @@ UNEQUAL = {
     "points": [
         [0, 0, seqs, percent, longest, share]
         for seqs, percent, longest, share in [
-            (8, 40, 100, 0.5), (8, 40, 1000, 0.031), (8, 70, 1000, 0.2), (8, 100, 100, 0.0137),
-            (64, 40, 100, 0.9), (64, 40, 1000, 0.8), (64, 70, 100, 0.1234), (64, 100, 1000, 1.0),
+            (8, 40, 100, 0.5),
+            (8, 40, 1000, 0.031),
+            (8, 70, 1000, 0.2),
+            (8, 100, 100, 0.0137),
+            (64, 40, 100, 0.9),
+            (64, 40, 1000, 0.8),
+            (64, 70, 100, 0.1234),
+            (64, 100, 1000, 1.0),
         ]
     ],
-}  # fmt: skip
+}
 MIXED = [
     [new, past, seqs, mean, 5 + new / 16 + past / 100 + seqs * (1 + mean / 100)]
     for new in (16, 128)
@@ -70,7 +78,8 @@ def us(**work):
 
 
 def test_documented_example_profile_gives_the_expected_time():
-    # Two layers: linear of 1 token 20 us, decode attention of 16 tokens 5 us; head 50 us; padding and software none.
+    # Two layers: linear of 1 token 20 us, decode attention of 16 tokens 5 us; head 50 us; padding
+    # and software none.
     assert us(decode_seqs=1, decode_context=16, decode_max_context=16) == 2 * 20 + 2 * 5 + 50
 
 
@@ -103,15 +112,29 @@ def test_missing_section_is_refused_only_when_needed():
 
 
 def test_unequal_length_shares_interpolate_between_bins():
-    points = [[new, past, n, 100, longest, new / 1000 + past / 10_000 + n / 640 + (longest > 100) / 8]
-              for new in (0, 16, 128) for past in (0, 512) for n in (8, 64) for longest in (100, 1000)]  # fmt: skip
-    table = UnequalLengths({"default": 0.7, "points": [row for row in points if row[0] or not row[1]]})
+    points = [
+        [new, past, n, 100, longest, new / 1000 + past / 10_000 + n / 640 + (longest > 100) / 8]
+        for new in (0, 16, 128)
+        for past in (0, 512)
+        for n in (8, 64)
+        for longest in (100, 1000)
+    ]
+    table = UnequalLengths(
+        {"default": 0.7, "points": [row for row in points if row[0] or not row[1]]}
+    )
     assert table.share(0, 0, Work(36, 36 * 90, 90)) == pytest.approx(36 / 640)
     assert table.share(72, 256, Work(36, 36 * 90, 90)) == pytest.approx(0.072 + 0.0256 + 36 / 640)
-    assert table.share(72, 256, Work(36, 36 * 101, 101)) == pytest.approx(0.072 + 0.0256 + 36 / 640 + 1 / 8)
-    assert table.share(4, 0, Work(8, 8, 1)) == table.share(16, 0, Work(8, 8, 1))  # not blended with decodes alone
+    assert table.share(72, 256, Work(36, 36 * 101, 101)) == pytest.approx(
+        0.072 + 0.0256 + 36 / 640 + 1 / 8
+    )
+    assert table.share(4, 0, Work(8, 8, 1)) == table.share(
+        16, 0, Work(8, 8, 1)
+    )  # not blended with decodes alone
     assert table.share(999, 9999, Work(999, 999, 1)) == pytest.approx(0.128 + 0.0512 + 0.1)
-    assert UnequalLengths({"default": 0.7, "points": points[:1]}).share(16, 0, Work(8, 8, 1)) == points[0][-1]
+    assert (
+        UnequalLengths({"default": 0.7, "points": points[:1]}).share(16, 0, Work(8, 8, 1))
+        == points[0][-1]
+    )
 
 
 def test_mixed_batch_times_are_measured_and_interpolated():
@@ -127,17 +150,27 @@ def test_mixed_batch_times_are_measured_and_interpolated():
     assert attention_us((128, 512), seqs=32, mean=1024) == 5 + 8 + 5.12 + 32 * 11.24
     assert attention_us((72, 256), seqs=18, mean=520) == pytest.approx(5 + 4.5 + 2.56 + 18 * 6.2)
     assert attention_us((3, 0), seqs=4, mean=16) == attention_us((16, 0), seqs=4, mean=16)
-    assert attention_us((240, 0)) == pytest.approx(5 + 240 / 16)  # beyond the grid the last piece goes on
+    assert attention_us((240, 0)) == pytest.approx(
+        5 + 240 / 16
+    )  # beyond the grid the last piece goes on
     both = attention_us((64, 0), (64, 100))
     assert attention_us((128, 0)) < both <= attention_us((64, 0)) + attention_us((64, 100))
 
 
 @settings(max_examples=400)
 @given(
-    st.sampled_from(COSTS), st.integers(1, 400), st.integers(1, 2048), st.integers(0, 400), st.integers(0, 100),
-)  # fmt: skip
+    st.sampled_from(COSTS),
+    st.integers(1, 400),
+    st.integers(1, 2048),
+    st.integers(0, 400),
+    st.integers(0, 100),
+)
 def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, shared_percent):
-    context = max(num_seqs * max(1, longest - shorter), longest + num_seqs - 1) if num_seqs > 1 else longest
+    context = (
+        max(num_seqs * max(1, longest - shorter), longest + num_seqs - 1)
+        if num_seqs > 1
+        else longest
+    )
     context = min(context, num_seqs * longest)
     work = Work(num_seqs, context, longest, context * shared_percent // 100, (), num_seqs)
     span = cost.decode(work)
@@ -146,7 +179,9 @@ def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, sh
     last = 2000 if span.steps == UNBOUNDED else span.steps - 1
     for step in {0, 1, last // 3, last // 2, last}:
         if step < span.steps:
-            later = work._replace(decode_context=context + step * num_seqs, decode_max_context=longest + step)
+            later = work._replace(
+                decode_context=context + step * num_seqs, decode_max_context=longest + step
+            )
             time_ps = cost.iteration(later)
             assert isinstance(time_ps, int)
             assert span.first_ps + step * span.growth_ps == time_ps

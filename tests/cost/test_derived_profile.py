@@ -1,4 +1,6 @@
-"""Which profile costs start from, by shape and GPU; what a profile that is carried keeps, moves and never claims."""
+"""Which profile costs start from, by shape and GPU; what a profile that is carried keeps, moves and
+never claims.
+"""
 
 import json
 from dataclasses import replace
@@ -42,7 +44,9 @@ def loads_of(profile):
 def test_profile_derived_for_its_gpu_is_unchanged(name):
     profile = read_profile(name)
     for section, derived in derive(profile, H200, H200)["sections"].items():
-        for (_, times), (_, moved) in zip(measured(profile["sections"][section]), measured(derived), strict=True):
+        for (_, times), (_, moved) in zip(
+            measured(profile["sections"][section]), measured(derived), strict=True
+        ):
             assert moved == pytest.approx(times, abs=1e-3)
 
 
@@ -79,7 +83,9 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     assert derived["fingerprint"]["from"]["device"] == "NVIDIA H200"
     path = tmp_path / "a100.json"
     path.write_text(json.dumps(derived))
-    cost, source = (ProfileCost(ModelSpec(**profile["model"]), None, one) for one in (path, profile))
+    cost, source = (
+        ProfileCost(ModelSpec(**profile["model"]), None, one) for one in (path, profile)
+    )
     for work, least, most in (
         (Work(64, 64 * 1000), 2.5, 4.8e12 / 1.555e12 + 0.01),
         (Work(prefill=((2048, 0),)), 2.5, 3.3),
@@ -92,7 +98,13 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
 def test_a_made_up_profile_is_carried_to_the_times_that_are_kept(name, request):
     """To another GPU; and to another shard too, whose cache has one byte a value."""
     profile = read_profile(GOLDEN / "costs" / f"{name}.json")
-    model = replace(ModelSpec(**profile["model"]), num_layers=5, hidden_size=64, num_kv_heads=1, kv_dtype_bytes=1)
+    model = replace(
+        ModelSpec(**profile["model"]),
+        num_layers=5,
+        hidden_size=64,
+        num_kv_heads=1,
+        kv_dtype_bytes=1,
+    )
     ways = ((None, None), (0.5, Loads(model, 2, byte_kv_bandwidth=0.7)))
     found = [dump(derive(profile, GpuSpec(**profile["gpu"]), A100, *way)) for way in ways]
     check_text("".join(found), request)
@@ -113,7 +125,12 @@ def cost(model, on, **options):
         (LLAMA, server(L4), OTHER_GPU, "llama-3-8b"),
         (LLAMA, server(num_gpus=2), OTHER_MODEL, "llama-3-8b"),
         (replace(LLAMA, ffn_size=15_000), server(), OTHER_MODEL, "llama-3-8b"),
-        (replace(read_model("opt-66b"), vocab_size=51_200), server(num_gpus=4), OTHER_MODEL, "opt-66b"),
+        (
+            replace(read_model("opt-66b"), vocab_size=51_200),
+            server(num_gpus=4),
+            OTHER_MODEL,
+            "opt-66b",
+        ),
     ],
 )
 def test_the_best_way_comes_first(model, on, way, found):
@@ -133,7 +150,9 @@ def test_what_is_near_to_no_profile_costs_what_a_data_sheet_says(change):
 
 def test_a_profile_carried_to_its_own_shard_and_gpu_stays_as_it_is():
     one = by_way(LLAMA, server(), SHIPPED)[MEASURED]
-    same = ProfileCost(LLAMA, server(), carried(OTHER_MODEL, one, LLAMA, server(), SHIPPED), Choices())
+    same = ProfileCost(
+        LLAMA, server(), carried(OTHER_MODEL, one, LLAMA, server(), SHIPPED), Choices()
+    )
     measured = ProfileCost(LLAMA, server(), one.profile, Choices())
     for work in (Work(8, 4096, 512, num_requests=8), Work(prefill=((512, 0),), num_requests=1)):
         assert same.iteration(work) == pytest.approx(measured.iteration(work), rel=1e-3)
@@ -142,19 +161,28 @@ def test_a_profile_carried_to_its_own_shard_and_gpu_stays_as_it_is():
 @pytest.mark.parametrize("on", [server(), server(L4)])
 def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(on):
     narrow = replace(LLAMA, kv_dtype_bytes=1)
-    wide_cost, narrow_cost = (auto_cost(model, on, H200, Choices(), Efficiencies(byte_kv_bandwidth=0.7))
-                              for model in (LLAMA, narrow))  # fmt: skip
+    wide_cost, narrow_cost = (
+        auto_cost(model, on, H200, Choices(), Efficiencies(byte_kv_bandwidth=0.7))
+        for model in (LLAMA, narrow)
+    )
     assert narrow_cost.fingerprint["way"] == OTHER_CACHE
-    few, many = Work(32, 32 * 16, 16, num_requests=32), Work(32, 32 * 16_384, 16_384, num_requests=32)
+    few, many = (
+        Work(32, 32 * 16, 16, num_requests=32),
+        Work(32, 32 * 16_384, 16_384, num_requests=32),
+    )
     wide, less = (cost.iteration(many) - cost.iteration(few) for cost in (wide_cost, narrow_cost))
-    assert 0.7 <= less / wide < 0.85  # half the bytes at 0.7 of the bandwidth; what no bandwidth shortens stays
+    assert (
+        0.7 <= less / wide < 0.85
+    )  # half the bytes at 0.7 of the bandwidth; what no bandwidth shortens stays
     prompt = Work(prefill=((512, 0),), num_requests=1)
     assert narrow_cost.iteration(prompt) == pytest.approx(wide_cost.iteration(prompt), rel=0.01)
 
 
 def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and_gpu_alone():
     def found(model, on, **options):
-        return auto_cost(model, on, H200, Choices(software="engine"), Efficiencies(), **options).fingerprint
+        return auto_cost(
+            model, on, H200, Choices(software="engine"), Efficiencies(), **options
+        ).fingerprint
 
     opt = read_model("opt-13b")
     assert "two runs of the engine" in found(opt, server())["tested"]
@@ -165,16 +193,22 @@ def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and
 
 
 def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
-    profile = carried(OTHER_MODEL, by_way(LLAMA, server(), SHIPPED)[MEASURED], LLAMA, server(num_gpus=2), SHIPPED)
-    assert profile["sections"]["all_reduce"] == read_profile("h200-opt-66b-tp4")["sections"]["all_reduce"] | {
-        "points": profile["sections"]["all_reduce"]["points"]
-    }
+    profile = carried(
+        OTHER_MODEL, by_way(LLAMA, server(), SHIPPED)[MEASURED], LLAMA, server(num_gpus=2), SHIPPED
+    )
+    assert profile["sections"]["all_reduce"] == read_profile("h200-opt-66b-tp4")["sections"][
+        "all_reduce"
+    ] | {"points": profile["sections"]["all_reduce"]["points"]}
     assert cost(LLAMA, server(num_gpus=2)).iteration(Work(8, 4096, 512)) > 0
 
 
 def test_a_profile_of_one_s_own_comes_before_the_shipped_ones(tmp_path):
     own = read_profile("h200-llama-3-8b-tp1")
-    own["fingerprint"] = {**own["fingerprint"], "date": "2027-01-01", "software_fitted_on": {"log": "hash"}}
+    own["fingerprint"] = {
+        **own["fingerprint"],
+        "date": "2027-01-01",
+        "software_fitted_on": {"log": "hash"},
+    }
     (tmp_path / "mine.json").write_text(json.dumps(own))
     for path in (tmp_path, tmp_path / "mine.json"):
         found = cost(LLAMA, server(), path=path)
@@ -184,6 +218,9 @@ def test_a_profile_of_one_s_own_comes_before_the_shipped_ones(tmp_path):
 
 def test_an_unmeasured_block_size_takes_the_next_larger_one():
     work = Work(64, 64 * 1024, 1024)
-    found = [auto_cost(LLAMA, server(), H200, Choices(block_size=size), Efficiencies()) for size in (24, 32, 512, 256)]
+    found = [
+        auto_cost(LLAMA, server(), H200, Choices(block_size=size), Efficiencies())
+        for size in (24, 32, 512, 256)
+    ]
     assert found[0].iteration(work) == found[1].iteration(work)
     assert found[2].iteration(work) == found[3].iteration(work)

@@ -1,4 +1,6 @@
-"""Times of transfers by extents; costs of windows, states and experts by their sections, each rule by hand."""
+"""Times of transfers by extents; costs of windows, states and experts by their sections, each rule
+by hand.
+"""
 
 import json
 import random
@@ -15,7 +17,16 @@ from testbed.core.shapes import read_model
 from testbed.core.slots import DEVICE, HOST, Copy, Move
 from testbed.core.specs import ServerSpec, TierSpec
 from testbed.cost.kv_groups import WindowTable
-from testbed.cost.link_times import COPIES, GATHER, HARDWARE, INTO, OUT, LinkTimes, measured_link, read_transfers
+from testbed.cost.link_times import (
+    COPIES,
+    GATHER,
+    HARDWARE,
+    INTO,
+    OUT,
+    LinkTimes,
+    measured_link,
+    read_transfers,
+)
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import rows
@@ -33,10 +44,14 @@ def server(gpu=H200, **tiers):
 
 
 def test_points_are_met_and_lines_join_them():
-    times = LinkTimes([(("gather", "in", n, size, 16), n * (10 + size)) for n in (1, 10, 100) for size in (8, 80)])
+    times = LinkTimes(
+        [(("gather", "in", n, size, 16), n * (10 + size)) for n in (1, 10, 100) for size in (8, 80)]
+    )
     for count, size in ((1, 8), (10, 80), (4, 44), (55, 8), (1000, 80), (10, 800)):
         assert times("gather", "in", count, count * size, 16) == count * (10 + size)
-    assert times("gather", "in", 10, 40, 16) == 10 * 18  # below the smallest extent its time is used
+    assert (
+        times("gather", "in", 10, 40, 16) == 10 * 18
+    )  # below the smallest extent its time is used
     assert times("gather", "in", 2, 88, 99) == 2 * 54  # one block size: no line to continue
     refuses("transfers out by copies: were not measured", times, "copies", "out", 1, 8, 0)
 
@@ -62,7 +77,9 @@ def test_each_way_has_points_enough():
 
 
 def test_fragments_cost_what_was_measured():
-    """One extent of 64 MiB against 4,096 of 16 KiB: ten times and more, by copies and by a kernel."""
+    """One extent of 64 MiB against 4,096 of 16 KiB: ten times and more, by copies and by a
+    kernel.
+    """
     times, size = LinkTimes(POINTS), 1 << 26
     for method, block in ((COPIES, 0), (GATHER, 1 << 14)):
         for way in (OUT, INTO):
@@ -70,7 +87,9 @@ def test_fragments_cost_what_was_measured():
 
 
 def test_runs_are_those_of_slots_below_the_device():
-    out = Move(DEVICE, HOST, (Copy(0, 64, 16), Copy(160, 80, 16), Copy(32, 96, 5), Copy(48, 32, 16)))
+    out = Move(
+        DEVICE, HOST, (Copy(0, 64, 16), Copy(160, 80, 16), Copy(32, 96, 5), Copy(48, 32, 16))
+    )
     assert counted([out]) == (Moved(DEVICE, HOST, 5, 1, 0), Moved(DEVICE, HOST, 16, 3, 2))
     back = Move(HOST, DEVICE, (Copy(64, 0, 16), Copy(96, 16, 16)))
     assert counted([back, back]) == (Moved(HOST, DEVICE, 16, 4, 4),)
@@ -84,7 +103,9 @@ def test_a_fragmented_host_makes_a_swap_dearer():
     whole, parts = (Moved(DEVICE, HOST, 16, 64, runs) for runs in (1, 64))
     assert link(GATHER, OUT, [whole]) < link(GATHER, OUT, [parts]) < link(COPIES, OUT, [whole])
     assert link(GATHER, OUT, []) == 0
-    assert link(GATHER, OUT, [parts]) == link.times(GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096)
+    assert link(GATHER, OUT, [parts]) == link.times(
+        GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096
+    )
     each = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
     assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == each
 
@@ -113,7 +134,9 @@ def test_tiers_over_the_gpu_s_link_take_the_measured_time():
     bytes_s = 640 * OPT.kv_bytes_per_token / 6.8e9
     assert cost.transfer(away) == pytest.approx(bytes_s * PS)
     plain = ProfileCost(OPT, server(SLOW, dram=dram), "h200-opt-13b-tp1")
-    assert plain.transfer(moves) == pytest.approx((650 * OPT.kv_bytes_per_token / 55e9 + 52e-6) * PS)
+    assert plain.transfer(moves) == pytest.approx(
+        (650 * OPT.kv_bytes_per_token / 55e9 + 52e-6) * PS
+    )
     assert "without what calls and extents cost" in plain.fingerprint["transfers"]
 
 
@@ -122,9 +145,18 @@ def test_tiers_over_the_gpu_s_link_take_the_measured_time():
     [
         (lambda d: d.update(format=2), "format 2, this version reads 1"),
         (lambda d: d.pop("sections"), "not a file of `testbed measure transfers`"),
-        (lambda d: d["fingerprint"].update(device="NVIDIA L4"), "measured on NVIDIA L4, the server has h200"),
-        (lambda d: d["sections"]["transfers"].update(points=[["copies", "out", 1, 2, 0, -1.0]]), "is not a number"),
-        (lambda d: d["sections"]["transfers"].update(axes=["way"]), "axes are way; must be method, way"),
+        (
+            lambda d: d["fingerprint"].update(device="NVIDIA L4"),
+            "measured on NVIDIA L4, the server has h200",
+        ),
+        (
+            lambda d: d["sections"]["transfers"].update(points=[["copies", "out", 1, 2, 0, -1.0]]),
+            "is not a number",
+        ),
+        (
+            lambda d: d["sections"]["transfers"].update(axes=["way"]),
+            "axes are way; must be method, way",
+        ),
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path, change, problem):
@@ -136,7 +168,9 @@ def test_a_file_of_something_else_is_refused(tmp_path, change, problem):
 
 
 PLAIN = replace(read_model("llama-3-8b"), name="small", num_layers=4)
-MODEL = replace(PLAIN, window=Window(64, 2), states=States(1, 1000, 500), experts=Experts(8, 2, 128))
+MODEL = replace(
+    PLAIN, window=Window(64, 2), states=States(1, 1000, 500), experts=Experts(8, 2, 128)
+)
 SIZES = (1, 2, 4, 16, 64, 128, 512)
 
 
@@ -145,31 +179,57 @@ def section(axes, points):
 
 
 def decodes(us):
-    return section(["num_seqs", "total_context"], [[n, n * mean, us(n, mean)] for n in (1, 8, 32) for mean in SIZES])
+    return section(
+        ["num_seqs", "total_context"],
+        [[n, n * mean, us(n, mean)] for n in (1, 8, 32) for mean in SIZES],
+    )
 
 
 def profile(**more):
-    prompts = section(["num_seqs", "new_tokens", "past_tokens"], [[n, new, 0, 2.0 + n * new / 50] for n in (1, 2, 8, 32)
-                                                                  for new in (1, 64, 4096)])  # fmt: skip
+    prompts = section(
+        ["num_seqs", "new_tokens", "past_tokens"],
+        [[n, new, 0, 2.0 + n * new / 50] for n in (1, 2, 8, 32) for new in (1, 64, 4096)],
+    )
     flat = section(["num_tokens"], [[1, 10.0], [4096, 500.0]])
     return {
-        "format": 1, "fingerprint": {"source": "test"}, "model": asdict(MODEL), "num_gpus": 1, "gpu": None,
+        "format": 1,
+        "fingerprint": {"source": "test"},
+        "model": asdict(MODEL),
+        "num_gpus": 1,
+        "gpu": None,
         "sections": {
-            "linear": flat, "cache_write": flat, "output_head": {**flat, "axes": ["num_rows"]},
+            "linear": flat,
+            "cache_write": flat,
+            "output_head": {**flat, "axes": ["num_rows"]},
             "decode_attention": decodes(lambda n, mean: 5 + n * mean / 70),
-            "prefill_attention": prompts, "window_prefill_attention": prompts, "state_prefill": prompts,
-            "window_decode_attention": decodes(lambda n, mean: 6 + n * min(mean, 64) / 60 + 3 * n * (mean > 64)),
+            "prefill_attention": prompts,
+            "window_prefill_attention": prompts,
+            "state_prefill": prompts,
+            "window_decode_attention": decodes(
+                lambda n, mean: 6 + n * min(mean, 64) / 60 + 3 * n * (mean > 64)
+            ),
             "state_decode": section(["num_seqs"], [[1, 3.0], [32, 40.0]]),
-            "experts": section(["distribution", "num_tokens"], [["balanced", 1, 4.0], ["balanced", 4096, 90.0],
-                                                                ["skewed", 1, 4.0], ["skewed", 4096, 180.0]]),
+            "experts": section(
+                ["distribution", "num_tokens"],
+                [
+                    ["balanced", 1, 4.0],
+                    ["balanced", 4096, 90.0],
+                    ["skewed", 1, 4.0],
+                    ["skewed", 4096, 180.0],
+                ],
+            ),
         },
         **more,
-    }  # fmt: skip
+    }
 
 
 def work(lens):
-    reads = WindowReads(64, sum(min(n, 64) for n in lens), sum(n < 64 for n in lens),
-                        min((64 - n for n in lens if n < 64), default=UNBOUNDED))  # fmt: skip
+    reads = WindowReads(
+        64,
+        sum(min(n, 64) for n in lens),
+        sum(n < 64 for n in lens),
+        min((64 - n for n in lens if n < 64), default=UNBOUNDED),
+    )
     return Work(len(lens), sum(lens), max(lens), num_requests=len(lens), windows=(reads,))
 
 
@@ -179,11 +239,17 @@ def test_decode_steps_equal_iterations():
         lens = [round(2 ** rng.uniform(0, 9)) for _ in range(rng.randint(1, 40))]
         found = cost.decode(work(lens))
         for k in range(min(found.steps, 30)):
-            assert cost.iteration(work([n + k for n in lens])) == found.first_ps + k * found.growth_ps
+            assert (
+                cost.iteration(work([n + k for n in lens])) == found.first_ps + k * found.growth_ps
+            )
 
 
 def test_a_window_charges_long_and_short_sequences_their_shares():
-    points = [((n, n * mean), 10 * n * min(mean, 64) + 7 * n * (mean > 64)) for n in (1, 8) for mean in SIZES]
+    points = [
+        ((n, n * mean), 10 * n * min(mean, 64) + 7 * n * (mean > 64))
+        for n in (1, 8)
+        for mean in SIZES
+    ]
     table = WindowTable(points, 64, 1)
     assert table.span(work([500] * 8)).first_ps == 8 * 647  # beyond the window, whatever the length
     assert table.span(work([16] * 8)) == (8 * 160, 80, 48)
@@ -195,9 +261,13 @@ def test_a_window_charges_long_and_short_sequences_their_shares():
 
 def test_experts_take_the_distribution_that_is_chosen():
     balanced = ProfileCost(MODEL, None, profile()).iteration(Work(prefill=((4096, 0),)))
-    skewed = ProfileCost(MODEL, None, profile(), Choices(experts="skewed")).iteration(Work(prefill=((4096, 0),)))
+    skewed = ProfileCost(MODEL, None, profile(), Choices(experts="skewed")).iteration(
+        Work(prefill=((4096, 0),))
+    )
     assert skewed - balanced == pytest.approx(4 * 90 * 10**6, rel=1e-4)
     with pytest.raises(InputError, match="experts=other: the profile has balanced, skewed"):
         ProfileCost(MODEL, None, profile(), Choices(experts="other"))
     with pytest.raises(InputError, match="llama-3-8b has no experts"):
-        ProfileCost(read_model("llama-3-8b"), None, "h200-llama-3-8b-tp1", Choices(experts="skewed"))
+        ProfileCost(
+            read_model("llama-3-8b"), None, "h200-llama-3-8b-tp1", Choices(experts="skewed")
+        )

@@ -27,7 +27,9 @@ def as_in_a_pipe(monkeypatch):
 
 @pytest.fixture
 def testbed(tmp_path, monkeypatch, capsys):
-    """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard error."""
+    """Call `testbed ARGUMENTS`: the exit code, and what went to standard output and standard
+    error.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -73,11 +75,15 @@ class FinishedRun(NamedTuple):
 
 @pytest.fixture
 def run(testbed, tmp_path):
-    """Call `testbed run LINE` for a folder, without plots and tables unless the line asks for them."""
+    """Call `testbed run LINE` for a folder, without plots and tables unless the line asks for
+    them.
+    """
 
     def call(line, folder="out"):
         outputs = [] if "outputs=" in line else ["outputs=summary"]
-        output = testbed.done("run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}")
+        output = testbed.done(
+            "run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}"
+        )
         path = tmp_path / folder
         config = yaml.safe_load((path / "config.yaml").read_text())
         return FinishedRun(path, output, config, json.loads((path / "summary.json").read_text()))

@@ -1,4 +1,6 @@
-"""Agent sessions from the command line: a closed loop with prefix caches, and what does not go with it."""
+"""Agent sessions from the command line: a closed loop with prefix caches, and what does not go with
+it.
+"""
 
 import json
 
@@ -13,13 +15,25 @@ def sessions(tmp_path):
     lines = []
     for number in range(4):
         requests = [
-            {"t": 10.0 * i, "type": "n", "in": 640 + 128 * i, "out": 8, "hash_ids": list(range(10 + 2 * i)),
-             "think_time": 2.0, "api_time": 1.0}
+            {
+                "t": 10.0 * i,
+                "type": "n",
+                "in": 640 + 128 * i,
+                "out": 8,
+                "hash_ids": list(range(10 + 2 * i)),
+                "think_time": 2.0,
+                "api_time": 1.0,
+            }
             for i in range(5)
-        ]  # fmt: skip
+        ]
         lines.append(json.dumps({"id": number, "block_size": 64, "requests": requests}))
     (tmp_path / "sessions.jsonl").write_text("\n".join(lines))
-    return ["trace=agent_sessions", "trace.path=sessions.jsonl", "arrivals=sessions", "arrivals.at_once=2"]
+    return [
+        "trace=agent_sessions",
+        "trace.path=sessions.jsonl",
+        "arrivals=sessions",
+        "arrivals.at_once=2",
+    ]
 
 
 def test_closed_loop_hits_earlier_turns_of_the_session(testbed, tmp_path, sessions):
@@ -43,7 +57,11 @@ def test_closed_loop_hits_earlier_turns_of_the_session(testbed, tmp_path, sessio
     ],
 )
 def test_conflicting_session_options_are_refused(testbed, tmp_path, sessions, more, culprit):
-    arguments = [one for one in sessions if one.partition("=")[0] not in {two.partition("=")[0] for two in more}]
+    arguments = [
+        one
+        for one in sessions
+        if one.partition("=")[0] not in {two.partition("=")[0] for two in more}
+    ]
     if "trace=sharegpt" in more:
         arguments, more = ["arrivals=sessions"], more[:1]
     if "arrivals=poisson" in more:
@@ -53,4 +71,6 @@ def test_conflicting_session_options_are_refused(testbed, tmp_path, sessions, mo
 
 
 def test_study_without_its_trace_file_is_refused(testbed):
-    assert "--lengths agent_sessions=FILE" in testbed.refused("reproduce", "agent_sessions", "--jobs", "1")
+    assert "--lengths agent_sessions=FILE" in testbed.refused(
+        "reproduce", "agent_sessions", "--jobs", "1"
+    )

@@ -1,4 +1,6 @@
-"""`import testbed`: the same runs as those of the command line; what they become is in the transcripts."""
+"""`import testbed`: the same runs as those of the command line; what they become is in the
+transcripts.
+"""
 
 import json
 import subprocess
@@ -49,7 +51,9 @@ def test_sweep_with_a_folder_reuses_finished_runs(tmp_path):
     first = front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=2)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
     assert len(times) == 2
-    pd.testing.assert_frame_equal(front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=1), first)
+    pd.testing.assert_frame_equal(
+        front.sweep(rate=[1, 2], duration_s=10, folder=tmp_path, jobs=1), first
+    )
     again = front.sweep(rate=[1, 2], duration_s=10, jobs=1)
     pd.testing.assert_frame_equal(again, first[again.columns])
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}

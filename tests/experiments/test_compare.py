@@ -1,4 +1,6 @@
-"""`testbed compare` refuses folders that are no finished runs; what it shows of others is in the transcripts."""
+"""`testbed compare` refuses folders that are no finished runs; what it shows of others is in the
+transcripts.
+"""
 
 import shutil
 
@@ -15,10 +17,19 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda folder: (folder / "summary.json").unlink(), "has no summary.json; the run is not finished"),
+        (
+            lambda folder: (folder / "summary.json").unlink(),
+            "has no summary.json; the run is not finished",
+        ),
         (lambda folder: (folder / "summary.json").write_text("{"), "summary.json: cannot be read"),
-        (lambda folder: (folder / "config.yaml").write_text("[]"), "config.yaml: contains no names and values"),
-        (lambda folder: (folder / "requests.csv").write_text("request_id\n1\n"), "has no column arrival_s; another"),
+        (
+            lambda folder: (folder / "config.yaml").write_text("[]"),
+            "config.yaml: contains no names and values",
+        ),
+        (
+            lambda folder: (folder / "requests.csv").write_text("request_id\n1\n"),
+            "has no column arrival_s; another",
+        ),
         (shutil.rmtree, "no such folder"),
     ],
 )

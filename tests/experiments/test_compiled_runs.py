@@ -21,7 +21,12 @@ from testbed.sim.arrivals import ArrivalProcess
 RUNS = {
     "swaps": ["preemption=swap", "arrivals.rate=4"],
     "beams": ["trace=alpaca", "arrivals.rate=20", "workload.num_seqs=4", "workload.beam=true"],
-    "cache": ["trace=chat_histories", "model=llama-3-8b", "policy=prefix_caching", "eviction@policy.eviction=arc"],
+    "cache": [
+        "trace=chat_histories",
+        "model=llama-3-8b",
+        "policy=prefix_caching",
+        "eviction@policy.eviction=arc",
+    ],
 }
 
 
@@ -56,12 +61,16 @@ def test_subclasses_of_one_base_are_distinguished():
 def sources(tmp_path_factory):
     """The package without its extension modules, in a folder to put on the path."""
     folder = tmp_path_factory.mktemp("sources")
-    extensions = shutil.ignore_patterns("__pycache__", *(f"*{suffix}" for suffix in EXTENSION_SUFFIXES))
+    extensions = shutil.ignore_patterns(
+        "__pycache__", *(f"*{suffix}" for suffix in EXTENSION_SUFFIXES)
+    )
     shutil.copytree(Path(testbed.__file__).parent, folder / "testbed", ignore=extensions)
     return folder
 
 
-@pytest.mark.skipif(not is_compiled(), reason="this build is not compiled (TESTBED_COMPILE=1 pip install .)")
+@pytest.mark.skipif(
+    not is_compiled(), reason="this build is not compiled (TESTBED_COMPILE=1 pip install .)"
+)
 @pytest.mark.parametrize("name", RUNS)
 def test_compiled_and_plain_runs_are_equal(name, sources, tmp_path):
     compiled = run(tmp_path / "compiled", RUNS[name], os.environ)
@@ -75,8 +84,18 @@ def run(folder, options, env):
     folder.mkdir()
     command = [sys.executable, "-m", "testbed.experiments.commands.cli", "run", *options]
     command += ["arrivals.duration_s=60", "hydra.run.dir=out"]
-    subprocess.run(command, cwd=folder, env={**env, "PYTHONSAFEPATH": "1"}, check=True, stdout=subprocess.DEVNULL)
-    found = {path.name: path.read_bytes() for path in (folder / "out").iterdir() if path.name != "timing.json"}
+    subprocess.run(
+        command,
+        cwd=folder,
+        env={**env, "PYTHONSAFEPATH": "1"},
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    found = {
+        path.name: path.read_bytes()
+        for path in (folder / "out").iterdir()
+        if path.name != "timing.json"
+    }
     summary = json.loads(found["summary.json"])
     version = summary["run"].pop("version")
     return {**found, "summary.json": summary, "version": version}

@@ -1,4 +1,6 @@
-"""The costs of a run that names none: whose software time they charge, how near they are, and what they say."""
+"""The costs of a run that names none: whose software time they charge, how near they are, and what
+they say.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -16,10 +18,20 @@ from testbed.experiments.runs.compose import configured
 from testbed.machine import make_cost
 
 SYSTEMS = [None, *names_of("system")]
-SOFTWARE = {"vllm": "sosp23", "vllm-v0": "vllm-0.2", "vllm-v1": "vllm-0.19", "fastertransformer": "fastertransformer"}
+SOFTWARE = {
+    "vllm": "sosp23",
+    "vllm-v0": "vllm-0.2",
+    "vllm-v1": "vllm-0.19",
+    "fastertransformer": "fastertransformer",
+}
 DECODES = Work(8, 8 * 512, 512, num_requests=8)
-TIMES = ("overhead_s", "overhead_per_request_s", "overhead_per_token_s", "overhead_per_sequence_s",
-         "overhead_per_input_s")  # fmt: skip
+TIMES = (
+    "overhead_s",
+    "overhead_per_request_s",
+    "overhead_per_token_s",
+    "overhead_per_sequence_s",
+    "overhead_per_input_s",
+)
 NO_TIME = dict.fromkeys(TIMES, 0.0)
 
 
@@ -33,11 +45,16 @@ def is_profiled(name):
 
 
 def servers():
-    """Every model that has a measured profile on every GPU that ships, on as many of them as its own server has."""
+    """Every model that has a measured profile on every GPU that ships, on as many of them as its
+    own server has.
+    """
     for name in filter(is_profiled, model_names()):
         server = configured((f"model={name}",)).server
         for gpu in sorted(files_of("gpu")):
-            yield read_model(name), replace(server, name=gpu, gpu=gpu_named(gpu), kv_memory_gib={}, kv_memory_of=None)
+            yield (
+                read_model(name),
+                replace(server, name=gpu, gpu=gpu_named(gpu), kv_memory_gib={}, kv_memory_of=None),
+            )
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -46,7 +63,11 @@ def test_a_run_is_charged_the_software_time_of_its_own_system(system):
     software = config.software
     assert software.name == SOFTWARE.get(system, "engine")
     bare = config.cost.updated(choices=config.cost.parameters["choices"].updated(**NO_TIME))
-    each = software.overhead_per_request_s + software.overhead_per_sequence_s + software.overhead_per_token_s
+    each = (
+        software.overhead_per_request_s
+        + software.overhead_per_sequence_s
+        + software.overhead_per_token_s
+    )
     for model, server in list(servers())[SYSTEMS.index(system) :: 2 * len(SYSTEMS)]:
         cost, kernels = (make_cost(part, model, server, software) for part in (config.cost, bare))
         assert cost.software == software.name
@@ -70,13 +91,17 @@ def test_the_paper_s_protocol_has_the_2023_system_s_costs(system):
 def test_the_paper_s_costs_have_every_software_time_of_the_system(software):
     config = configured(("+protocol=sosp23", f"software={software}"))
     choices = config.cost.parameters["choices"].parameters
-    assert {name: choices[name] for name in TIMES} == {name: getattr(config.software, name) for name in TIMES}
+    assert {name: choices[name] for name in TIMES} == {
+        name: getattr(config.software, name) for name in TIMES
+    }
 
 
 @pytest.mark.parametrize("words", [("+system=vllm-v1",), ("+protocol=sosp23",)])
 def test_costs_of_another_system_are_refused(words):
     config = configured((*words, "server=h200", "cost=profile", "cost.path=h200-opt-13b-tp1"))
-    with pytest.raises(InputError, match=r"software=.*: these costs charge the software time of engine"):
+    with pytest.raises(
+        InputError, match=r"software=.*: these costs charge the software time of engine"
+    ):
         make_cost(config.cost, config.model, config.server, config.software)
     own = config.cost.updated(choices=config.cost.parameters["choices"].updated(overhead_s=1e-3))
     make_cost(own, config.model, config.server, config.software)
@@ -85,15 +110,27 @@ def test_costs_of_another_system_are_refused(words):
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("server=h200 ~server.kv_memory_gib", "measured on NVIDIA H200, 2026-11-22; software time of engine"),
-        ("server=h200 model=llama-3-8b", "measured on NVIDIA H200, 2026-11-21; software time of engine"),
+        (
+            "server=h200 ~server.kv_memory_gib",
+            "measured on NVIDIA H200, 2026-11-22; software time of engine",
+        ),
+        (
+            "server=h200 model=llama-3-8b",
+            "measured on NVIDIA H200, 2026-11-21; software time of engine",
+        ),
         ("", "derived for a100-40gb from NVIDIA H200, 2026-11-21"),
         ("+protocol=sosp23", "H200, 2026-11-21; software time of sosp23); error"),
-        ("gpu=l40s model=llama-3-8b +system=vllm-v1", "H200, 2026-11-21; software time of vllm-0.19"),
+        (
+            "gpu=l40s model=llama-3-8b +system=vllm-v1",
+            "H200, 2026-11-21; software time of vllm-0.19",
+        ),
         ("model=llama-13b gpu=h200 server.num_gpus=2", "derived for h200 from"),
-        ("gpu=l4 model=qwen2.5-0.5b model.name=tiny model.hidden_size=64 model.ffn_size=256", "roofline, not measured"),
+        (
+            "gpu=l4 model=qwen2.5-0.5b model.name=tiny model.hidden_size=64 model.ffn_size=256",
+            "roofline, not measured",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_run_says_first_where_its_costs_come_from_and_how_far_off_such_were(run, line, reported):
     first = run(f"{line} arrivals.duration_s=5").output.splitlines()[0]
     assert first.startswith("costs: ")
@@ -103,13 +140,27 @@ def test_a_run_says_first_where_its_costs_come_from_and_how_far_off_such_were(ru
 
 @pytest.mark.parametrize(
     ("line", "quantity", "seconds"),
-    [  # by the shipped profile, by one derived for an H100 by hand, and twice by the engine on an H200
-        ("model=llama-3-8b policy=prefix_caching trace=chat_histories arrivals.rate=8 arrivals.duration_s=300",
-         "ttft_s", 0.096),
-        ("model=llama-3-70b gpu=h100-80gb server.num_gpus=4 arrivals.duration_s=300", "tpot_s", 20.2e-3),
-        ("server=h200 ~server.kv_memory_gib arrivals.rate=4 arrivals.duration_s=30 window_s=[0,30]", "tpot_s", 9.23e-3),
+    # By the shipped profile, by one derived for an H100 by hand, and twice by the engine on an H200
+    [
+        (
+            "model=llama-3-8b policy=prefix_caching trace=chat_histories arrivals.rate=8 "
+            "arrivals.duration_s=300",
+            "ttft_s",
+            0.096,
+        ),
+        (
+            "model=llama-3-70b gpu=h100-80gb server.num_gpus=4 arrivals.duration_s=300",
+            "tpot_s",
+            20.2e-3,
+        ),
+        (
+            "server=h200 ~server.kv_memory_gib arrivals.rate=4 arrivals.duration_s=30 "
+            "window_s=[0,30]",
+            "tpot_s",
+            9.23e-3,
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_default_comes_near_to_a_chosen_profile(run, line, quantity, seconds):
     assert run(line).summary[quantity]["mean"] == pytest.approx(seconds, rel=0.1)
 
@@ -118,6 +169,8 @@ def test_every_way_was_tested_on_whole_runs_of_at_least_eight_profiles():
     by_way = {}
     for row in table():
         assert all(row[column] for column in WHOLE_RUNS.values())
-        by_way.setdefault(row["way"], set()).add((row["model"], row["gpu"], row["num_gpus"], row["measured_by"]))
+        by_way.setdefault(row["way"], set()).add(
+            (row["model"], row["gpu"], row["num_gpus"], row["measured_by"])
+        )
     assert set(by_way) == {"other GPU", "other model", "roofline"}
     assert min(map(len, by_way.values())) >= 8

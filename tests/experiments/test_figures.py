@@ -33,7 +33,9 @@ def texts(figure):
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.02, 0.03), (0.02, 0.15), (0.02, 0.5), (0.001, 5), (1e-6, 1e9), (0, 3)]
+)
 def test_latency_axis_labels_never_overlap(low, high):
     with style.context(STYLE):
         figure = new_figure()
@@ -48,7 +50,11 @@ def test_latency_axis_labels_never_overlap(low, high):
 def test_figure_2_shows_published_and_simulated_shares(drawn, request):
     kinds = {"token_states": 40.06, "reservation": 33.88, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": bars.SMALLEST_LABEL, "all_waste": 59.94}
-    rows = [{"system": s, "quantity": kind, "simulated": v} for s in SYSTEMS for kind, v in kinds.items()]
+    rows = [
+        {"system": s, "quantity": kind, "simulated": v}
+        for s in SYSTEMS
+        for kind, v in kinds.items()
+    ]
     figure = drawn("fig2", rows)
     shown = texts(figure)
     for value in published("fig2")["published"]:
@@ -63,7 +69,14 @@ def test_figure_2_shows_published_and_simulated_shares(drawn, request):
 @pytest.mark.parametrize("name", ["fig12", "fig14", "fig17"])
 def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request):
     rows = [
-        {"setting": s, "system": system, "quantity": "normalized_latency", "seed": 0, "rate": rate, "simulated": y}
+        {
+            "setting": s,
+            "system": system,
+            "quantity": "normalized_latency",
+            "seed": 0,
+            "rate": rate,
+            "simulated": y,
+        }
         for s in load(name).looks["titles"]
         for system in SYSTEMS
         for rate, y in ((0.1, 0.05), (1.13, 1.0 if system == "vllm" else 0.3), (2.37, 1.5))
@@ -74,11 +87,15 @@ def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request
 
 
 def luminance(color):
-    red, green, blue = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(color))
+    red, green, blue = (
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(color)
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colors", [list(KIND_COLORS.values()), [color for _, color, _ in LOOKS.values()]])
+@pytest.mark.parametrize(
+    "colors", [list(KIND_COLORS.values()), [color for _, color, _ in LOOKS.values()]]
+)
 def test_colours_differ_in_lightness_or_as_blue_from_orange(colors):
     """Who sees no red or no green tells lightness and blue from yellow apart."""
     for one, other in combinations(colors, 2):
@@ -89,7 +106,11 @@ def test_colours_differ_in_lightness_or_as_blue_from_orange(colors):
 
 @pytest.mark.parametrize("suffix", ["pdf", "png", "svg"])
 def test_a_figure_is_drawn_again_from_its_table(tmp_path, capsys, suffix):
-    rows = [row for model in ("opt-13b", "opt-66b", "opt-175b") for row in sizes(RunStore(tmp_path), model)]
+    rows = [
+        row
+        for model in ("opt-13b", "opt-66b", "opt-175b")
+        for row in sizes(RunStore(tmp_path), model)
+    ]
     pd.DataFrame(rows).to_csv(tmp_path / "table1.csv", index=False)
     drawn = [tmp_path / f"{name}.{suffix}" for name in ("one", "two")]
     for path in drawn:

@@ -27,12 +27,19 @@ NOISE = 0.01
 
 
 class Stub:
-    """A store whose runs follow formulas: bars are the published ones at TRUTH, seeds beyond the first scatter."""
+    """A store whose runs follow formulas: bars are the published ones at TRUTH, seeds beyond the
+    first scatter.
+    """
 
     def measure(self, overrides, values):
-        words, found = dict(word.partition("=")[::2] for word in overrides), np.array([*values.values()])
+        words, found = (
+            dict(word.partition("=")[::2] for word in overrides),
+            np.array([*values.values()]),
+        )
         if "beams.concentration" in values:
-            return Measured({"memory_saving": {"per_iteration": 0.5 * found[0] / (1 + found[0])}}, "")
+            return Measured(
+                {"memory_saving": {"per_iteration": 0.5 * found[0] / (1 + found[0])}}, ""
+            )
         panel, seed = int(words["trace"] == "alpaca"), int(words["seed"])
         scatter = NOISE * ((0, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))[seed][panel]
         bar = published()[panel] * np.exp(POWERS[panel] @ (found / TRUTH - 1) + scatter)
@@ -40,7 +47,9 @@ class Stub:
 
 
 def test_both_fits_find_the_truth_and_say_how_sure_they_are(capsys, request):
-    """Standard errors are those of the bars' scatter, elasticities the powers; beams of 3.02 save 0.3756 of 0.5."""
+    """Standard errors are those of the bars' scatter, elasticities the powers; beams of 3.02 save
+    0.3756 of 0.5.
+    """
     with parallel_config("sequential"):
         fit_2023(Stub())
     assert fit_beams(Stub()) == pytest.approx(0.3756 / (0.5 - 0.3756), rel=0.01)
@@ -50,7 +59,9 @@ def test_both_fits_find_the_truth_and_say_how_sure_they_are(capsys, request):
 def test_bars_that_cannot_be_fitted_are_refused():
     fit = Fit(None)
     fit.bars = lambda x, seeds=1: np.log(published()) + 0.1 + np.array([[1e-3 * x[0], 2e-3 * x[1]]])
-    refuses(r"no fit within 0.5% in 12 rounds; the last: \[0. +0.000205\]", fit.solve)  # only below zero
+    refuses(
+        r"no fit within 0.5% in 12 rounds; the last: \[0. +0.000205\]", fit.solve
+    )  # only below zero
 
 
 KINDS = [("parallel", 1), ("parallel", 4), ("beam", 4), ("beam", 6)]
@@ -58,25 +69,33 @@ KINDS = [("parallel", 1), ("parallel", 4), ("beam", 4), ("beam", 6)]
 
 def sampler(group, sequence, fork):
     return {
-        (name, width): group + sequence * width + (fork * forks_a_step(width) if name == "beam" else 0)
+        (name, width): group
+        + sequence * width
+        + (fork * forks_a_step(width) if name == "beam" else 0)
         for name, width in KINDS
     }
 
 
 def test_a_formula_s_shares_are_found_and_scaled_to_a_plain_request():
-    """100 us a group, 10 a sequence, 30 a fork; with the scheduler's 20 a sequence a plain request takes 130 us."""
+    """100 us a group, 10 a sequence, 30 a fork; with the scheduler's 20 a sequence a plain request
+    takes 130 us.
+    """
     us = sampler(100, 10, 30)
     assert shares_us(us) == pytest.approx((100, 10, 30))
     found = split(us)
     assert found.host == pytest.approx(PLAIN_S / 130e-6)
-    assert (found.request_s, found.sequence_s) == pytest.approx((PLAIN_S * 10 / 13, PLAIN_S * 3 / 13))
+    assert (found.request_s, found.sequence_s) == pytest.approx(
+        (PLAIN_S * 10 / 13, PLAIN_S * 3 / 13)
+    )
     assert found.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
 
 
 def test_the_figures_use_what_the_kept_rows_say(capsys, request):
     cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["choices"].parameters
     found = split(kept_us())
-    assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(PLAIN_S)
+    assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(
+        PLAIN_S
+    )
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
     call("fit-constants", ["sampler"])

@@ -41,14 +41,22 @@ REPLAY = "ask('validate', 'log.csv')"
 
 @pytest.mark.parametrize(
     ("body", "slow"),
-    [(ANSWERS, SLOW), (RUN_HELP, SLOW - {"hydra", "omegaconf"}), (REPLAY, {"pandas", "matplotlib", "torch"})],
+    [
+        (ANSWERS, SLOW),
+        (RUN_HELP, SLOW - {"hydra", "omegaconf"}),
+        (REPLAY, {"pandas", "matplotlib", "torch"}),
+    ],
 )
 def test_help_and_lists_import_no_slow_package(tmp_path, body, slow):
     """Not for help and lists; and a replayed log needs no data frames."""
-    (tmp_path / "log.csv").write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n")
+    (tmp_path / "log.csv").write_text(
+        "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
+    )
     (tmp_path / "timeseries.csv").write_text("t,running\n0,1\n")
     code = ASK.format(slow=slow, body=body)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -70,7 +78,12 @@ def test_printed_bash_script_completes_commands_and_options(testbed, command, tm
     }
     (tmp_path / "testbed").write_text(f'#!/bin/sh\nexec {" ".join(command)} "$@"\n')
     (tmp_path / "testbed").chmod(0o755)
-    ask = 'COMP_LINE="{}"; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=(); _testbed; echo "${{COMPREPLY[*]}}"'
-    script = "\n".join([f'PATH="{tmp_path}:$PATH"', testbed("completion")[1], *map(ask.format, requested)])
+    ask = (
+        'COMP_LINE="{}"; COMP_POINT=${{#COMP_LINE}}; COMPREPLY=(); _testbed; '
+        'echo "${{COMPREPLY[*]}}"'
+    )
+    script = "\n".join(
+        [f'PATH="{tmp_path}:$PATH"', testbed("completion")[1], *map(ask.format, requested)]
+    )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert [line.split() for line in done.stdout.splitlines()] == list(requested.values())

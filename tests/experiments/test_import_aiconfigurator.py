@@ -1,4 +1,6 @@
-"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by name."""
+"""AIConfigurator's tables, whole and by hand; all-reduces that an import takes or leaves, GPUs by
+name.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +14,12 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 from testbed.experiments.commands.cli import call
-from testbed.experiments.importers.aiconfigurator_tables import Gemms, checked_rows, decode_points, typed_rows
+from testbed.experiments.importers.aiconfigurator_tables import (
+    Gemms,
+    checked_rows,
+    decode_points,
+    typed_rows,
+)
 from testbed.experiments.importers.known_shapes import gpu_named, gpu_of_device, model_named
 from testbed.experiments.runs.choice_names import files_of
 
@@ -33,7 +40,9 @@ def table(folder, name):
 MODELS = {
     "gpt-oss-20b": "windows and experts from tables",
     "gpt-oss-20b --kv-dtype-bytes 1": "fp8 keys",
-    "gpt-oss-120b --tensor-parallel 4 --gpu h200": "no rows of its experts, fewer heads of K and V than any measured",
+    "gpt-oss-120b --tensor-parallel 4 --gpu h200": (
+        "no rows of its experts, fewer heads of K and V than any measured"
+    ),
     "gemma-2-27b --tensor-parallel 2": "a window without rows",
     "gemma-3-27b --tensor-parallel 2 --nccl nccl": "NCCL of another folder",
     "deepseek-v3 --tensor-parallel 8": "latent attention",
@@ -54,19 +63,29 @@ def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, 
 def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
     """(m + n k / 2^20) us."""
     gemms, notes = Gemms(table(folder, "gemm")), []
-    assert gemms.summed({"up": (8192, 512, 1.0), "down": (1024, 4096, 0.5)}, notes) == [[1, 7.5], [64, 102.0]]
+    assert gemms.summed({"up": (8192, 512, 1.0), "down": (1024, 4096, 0.5)}, notes) == [
+        [1, 7.5],
+        [64, 102.0],
+    ]
     assert notes == []
     assert gemms.summed({"near": (9216, 4096, 1.0)}, []) == [[1, 37.0], [64, 100.0]]
     assert gemms.summed({"far": (65536, 16384, 1.0)}, [])[0] == [1, 4 * (1 + 256)]
     holed = table(folder, "gemm").query("not (m == 1 and n == 8192 and k == 4096)")
-    refuses("no time at m, n, k of 1, 8192, 4096", lambda: Gemms(holed).summed({"up": (8192, 4096, 1.0)}, []))
+    refuses(
+        "no time at m, n, k of 1, 8192, 4096",
+        lambda: Gemms(holed).summed({"up": (8192, 4096, 1.0)}, []),
+    )
 
 
-@pytest.mark.parametrize(("column", "value"), [("latency", float("nan")), ("latency", 0.0), ("n", float("inf"))])
+@pytest.mark.parametrize(
+    ("column", "value"), [("latency", float("nan")), ("latency", 0.0), ("n", float("inf"))]
+)
 def test_a_number_that_is_none_is_named(folder, column, value):
     wrong = table(folder, "gemm").astype({"n": float})
     wrong.loc[3, column] = value
-    refuses(rf"gemm.parquet, row 3, column {column}: ", checked_rows, wrong, folder / "gemm.parquet")
+    refuses(
+        rf"gemm.parquet, row 3, column {column}: ", checked_rows, wrong, folder / "gemm.parquet"
+    )
 
 
 def test_more_kv_heads_are_read_as_a_larger_batch(folder):
@@ -76,7 +95,9 @@ def test_more_kv_heads_are_read_as_a_larger_batch(folder):
     points = {tuple(point[:2]): point[2] for point in decode_points(few, 4, 4, [])}
     measured = few.set_index(["batch_size", "step"])["latency"]
     assert points == {(1, 16): 1000 * measured[4, 15], (1, 1024): 1000 * measured[4, 1023]}
-    older = table(folder, "generation_attention").drop(columns="window_size")  # of full attention only
+    older = table(folder, "generation_attention").drop(
+        columns="window_size"
+    )  # of full attention only
     assert [len(typed_rows(older, "fp8", window)) for window in (0, 128)] == [64, 0]
 
 
@@ -95,18 +116,28 @@ def imported(folder, *arguments, degree=2):
 
 
 @pytest.mark.parametrize(
-    "config", ["", '{"link_bw": 16, "link_latency": 20000}', '{"link_bw": [16], "link_latency": [2e4]}']
+    "config",
+    ["", '{"link_bw": 16, "link_latency": 20000}', '{"link_bw": [16], "link_latency": [2e4]}'],
 )
 def test_a_link_becomes_all_reduces(tmp_path, config):
     if config:
         (tmp_path / "config.json").write_text(config)
     profile = imported(tmp_path, *(() if config else ("--link", "16", "--all-reduce-us", "20")))
-    assert profile["sections"]["all_reduce"]["points"] == [pytest.approx(point, abs=1e-4) for point in RING]
-    assert "not measured: a ring over links of 16 GB/s, 20 us each" in profile["sections"]["all_reduce"]["note"]
+    assert profile["sections"]["all_reduce"]["points"] == [
+        pytest.approx(point, abs=1e-4) for point in RING
+    ]
+    assert (
+        "not measured: a ring over links of 16 GB/s, 20 us each"
+        in profile["sections"]["all_reduce"]["note"]
+    )
     model, work = ModelSpec(**profile["model"]), Work(1, 16, 16)
     pair = ServerSpec("pair", GpuSpec(**profile["gpu"]), 2)
-    shard, whole = (ProfileCost(model, server, profile, BARE).iteration(work) for server in (None, pair))
-    assert whole - shard == pytest.approx(4 * (20e6 + 128 / 16e9 * 1e12), rel=1e-4)  # two layers, two each
+    shard, whole = (
+        ProfileCost(model, server, profile, BARE).iteration(work) for server in (None, pair)
+    )
+    assert whole - shard == pytest.approx(
+        4 * (20e6 + 128 / 16e9 * 1e12), rel=1e-4
+    )  # two layers, two each
 
 
 def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, capsys):
@@ -114,13 +145,21 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
     assert "say --link GB/S --all-reduce-us US, or --nccl FOLDER" in capsys.readouterr().out
     pair = ServerSpec("pair", GpuSpec(**{**profile["gpu"], "link_bandwidth": 1e10}), 2)
     configured = ProfileCost(ModelSpec(**profile["model"]), pair, profile).fingerprint["all_reduce"]
-    assert configured.startswith("not measured: a ring over 10 GB/s, without latency; over PCIe that is too fast")
+    assert configured.startswith(
+        "not measured: a ring over 10 GB/s, without latency; over PCIe that is too fast"
+    )
     points = imported(tmp_path, "--all-reduce-us", "5")["sections"]["all_reduce"]["points"]
     assert points[0] == [2, 1, 5.00001]  # over the data sheet's links of 100 GB/s
     for words in (["--link", "16"], ["--all-reduce-us", "5"], ["--nccl", "folder"]):
-        refuses("the profile is of one GPU, which reduces nothing", imported, tmp_path, *words, degree=1)
+        refuses(
+            "the profile is of one GPU, which reduces nothing", imported, tmp_path, *words, degree=1
+        )
     (tmp_path / "config.json").write_text('{"link_bw": 16}')
-    assert imported(tmp_path)["sections"]["all_reduce"]["points"][0] == [2, 1, pytest.approx(6.2e-5, abs=1e-6)]
+    assert imported(tmp_path)["sections"]["all_reduce"]["points"][0] == [
+        2,
+        1,
+        pytest.approx(6.2e-5, abs=1e-6),
+    ]
     for value in ("-1", '"fast"', "0"):
         (tmp_path / "config.json").write_text(f'{{"link_bw": {value}}}')
         refuses(r"config\.json: link_bw is .*, not a number above 0", imported, tmp_path)
@@ -134,10 +173,15 @@ def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     assert gpu_of_device("NVIDIA L4000") is None
 
 
-@pytest.mark.parametrize(("name", "ours", "max_len"), [
-    ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b", 131_072), ("Llama-3.1-70B-Instruct", "llama-3-70b", 131_072),
-    ("meta-llama/Meta-Llama-3-8B", "llama-3-8b", 8192), ("opt-13b", "opt-13b", 2048),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "ours", "max_len"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-8b", 131_072),
+        ("Llama-3.1-70B-Instruct", "llama-3-70b", 131_072),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b", 8192),
+        ("opt-13b", "opt-13b", 2048),
+    ],
+)
 def test_models_are_known_by_their_names_on_hugging_face(name, ours, max_len):
     short = name.rpartition("/")[2].lower()
     assert model_named(name) == replace(model_named(ours), name=short, max_len=max_len)

@@ -1,4 +1,6 @@
-"""import-model: configs of Hugging Face against the shapes that ship; import-lengths: pickles of artifacts."""
+"""import-model: configs of Hugging Face against the shapes that ship; import-lengths: pickles of
+artifacts.
+"""
 
 import json
 import os
@@ -20,7 +22,8 @@ def config(tmp_path, values, name="config.json"):
     return path
 
 
-# Config, billions of weights as its authors give them, bytes a token, layers and bytes of each group's cache.
+# Config, billions of weights as its authors give them, bytes a token, layers and bytes of each
+# group's cache.
 SHIPPED = {
     "opt-13b": (hf_configs.OPT, 12.85, 819_200, ["full"]),
     "llama-3-8b": (hf_configs.LLAMA, 8.03, 131_072, ["full"]),
@@ -49,7 +52,10 @@ def test_shipped_shapes_come_from_their_config_and_have_the_published_size(tmp_p
     model = model_of(config(tmp_path, values), name)
     assert model == model_named(name)
     assert model.num_params / 1e9 == pytest.approx(billions, rel=0.006)
-    assert (model.kv_bytes_per_token, [group.name for group in model.groups]) == (token_bytes, groups)
+    assert (model.kv_bytes_per_token, [group.name for group in model.groups]) == (
+        token_bytes,
+        groups,
+    )
 
 
 UNREADABLE = {
@@ -60,7 +66,9 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("text", "message"), UNREADABLE.items(), ids=["deep", "digits", "a part", "a list"])
+@pytest.mark.parametrize(
+    ("text", "message"), UNREADABLE.items(), ids=["deep", "digits", "a part", "a list"]
+)
 def test_a_file_that_describes_no_model_is_named(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     refuses(message, model_of, tmp_path / "config.json")

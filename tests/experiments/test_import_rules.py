@@ -1,4 +1,6 @@
-"""Who may import whom (DESIGN): core <- memory <- contract, sched <- sim, core <- cost <- sim, and nothing back."""
+"""Who may import whom (DESIGN): core <- memory <- contract, sched <- sim, core <- cost <- sim, and
+nothing back.
+"""
 
 import ast
 from functools import cache
@@ -15,23 +17,45 @@ ALLOWED = {
     "testbed.cost": {"testbed.core", "testbed.cost"},
     "testbed.sched": {"testbed.core", "testbed.memory", "testbed.cost", "testbed.sched"},
     "testbed.sim": {
-        "testbed.core", "testbed.memory", "testbed.contract", "testbed.sched", "testbed.cost", "testbed.sim",
+        "testbed.core",
+        "testbed.memory",
+        "testbed.contract",
+        "testbed.sched",
+        "testbed.cost",
+        "testbed.sim",
     },
     "testbed.contract": {"testbed.core", "testbed.memory", "testbed.contract"},
     "testbed.traces": {"testbed.core", "testbed.traces"},
     "testbed.kernels": {
-        "testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "testbed.kernels", "testbed.command_line",
+        "testbed.core",
+        "testbed.memory",
+        "testbed.sched",
+        "testbed.cost",
+        "testbed.kernels",
+        "testbed.command_line",
     },
     "testbed.kernels.engine": {
-        "testbed.core", "testbed.memory", "testbed.sched", "testbed.cost", "testbed.sim", "testbed.metrics",
-        "testbed.traces", "testbed.kernels", "testbed.build", "testbed.config", "testbed.description",
+        "testbed.core",
+        "testbed.memory",
+        "testbed.sched",
+        "testbed.cost",
+        "testbed.sim",
+        "testbed.metrics",
+        "testbed.traces",
+        "testbed.kernels",
+        "testbed.build",
+        "testbed.config",
+        "testbed.description",
         "testbed.contract",
     },
-}  # fmt: skip
+}
 ONLY_IN = {
     "simpy": ("testbed/sim",),
     "cupy": ("testbed/kernels",),
-    "torch": ("testbed/kernels", "testbed/experiments/lockstep"),  # the second drives vLLM, which is built on it
+    "torch": (
+        "testbed/kernels",
+        "testbed/experiments/lockstep",
+    ),  # the second drives vLLM, which is built on it
     "hydra": ("testbed/experiments",),
     "omegaconf": ("testbed/experiments",),
     "matplotlib": ("testbed/experiments",),
@@ -65,9 +89,15 @@ def test_packages_import_only_lower_packages(package):
 
 
 def test_testbed_modules_do_not_import_experiments_or_kernels():
-    """Names become configurations through an installed front end, not through an import of experiments."""
+    """Names become configurations through an installed front end, not through an import of
+    experiments.
+    """
     for path in sorted((ROOT / "testbed").glob("*.py")):
-        above = [module for module in imports(path) if module.startswith(("testbed.experiments", "testbed.kernels"))]
+        above = [
+            module
+            for module in imports(path)
+            if module.startswith(("testbed.experiments", "testbed.kernels"))
+        ]
         assert not above, f"{path.relative_to(ROOT)} imports {above}"
 
 
@@ -79,8 +109,14 @@ def test_libraries_are_imported_only_where_allowed():
 
 
 def test_engine_does_not_import_simpy():
-    """A GPU's machine may lack it: what the engine imports, or imports through others, does without."""
-    open_files = [*sources("testbed.kernels.engine"), *sources("testbed.traces"), ROOT / "testbed/sim/arrivals.py"]
+    """A GPU's machine may lack it: what the engine imports, or imports through others, does
+    without.
+    """
+    open_files = [
+        *sources("testbed.kernels.engine"),
+        *sources("testbed.traces"),
+        ROOT / "testbed/sim/arrivals.py",
+    ]
     seen = set()
     while open_files:
         path = open_files.pop()
@@ -88,7 +124,9 @@ def test_engine_does_not_import_simpy():
             continue
         seen.add(path)
         for module in imports(path):
-            assert module.partition(".")[0] not in ("simpy", "hydra", "omegaconf"), f"{path} imports {module}"
+            assert module.partition(".")[0] not in ("simpy", "hydra", "omegaconf"), (
+                f"{path} imports {module}"
+            )
             file = ROOT / f"{module.replace('.', '/')}.py"
             open_files += [file] if file.exists() else []
     assert ROOT / "testbed/sim/recorder.py" in seen

@@ -13,20 +13,36 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.commands.cli import call
-from testbed.experiments.lockstep.comparison import ITERATION_PS, compare, draw, report, shortest, workload
+from testbed.experiments.lockstep.comparison import (
+    ITERATION_PS,
+    compare,
+    draw,
+    report,
+    shortest,
+    workload,
+)
 from testbed.experiments.lockstep.sides import Ours, served, sides_of
 
 try:
     RELEASE = version("vllm")
 except PackageNotFoundError:
     RELEASE = ""
-needs_vllm = pytest.mark.skipif(not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0")
+needs_vllm = pytest.mark.skipif(
+    not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
+)
 BASE = ("+system=vllm-v1",) if RELEASE.startswith("0.19") else ("+system=vllm-v1-0.33",)
 SERVER = (
-    "+system=vllm-v1", "scheduler=vllm_v1", "policy=paged", "policy.watermark=0", "policy.block_size=4",
-    "server.num_blocks=9", "~server.kv_memory_gib", "scheduler.max_num_batched_tokens=16", "scheduler.max_num_seqs=8",
+    "+system=vllm-v1",
+    "scheduler=vllm_v1",
+    "policy=paged",
+    "policy.watermark=0",
+    "policy.block_size=4",
+    "server.num_blocks=9",
+    "~server.kv_memory_gib",
+    "scheduler.max_num_batched_tokens=16",
+    "scheduler.max_num_seqs=8",
     "cost=analytic",  # quick to build; every iteration takes the same time
-)  # fmt: skip
+)
 
 
 def setup_of(*overrides, requests):
@@ -35,13 +51,21 @@ def setup_of(*overrides, requests):
 
 def many(count):
     random = Random(1)
-    return [Request(i, i * 3 * ITERATION_PS, random.randint(1, 18), random.randint(1, 12)) for i in range(count)]
+    return [
+        Request(i, i * 3 * ITERATION_PS, random.randint(1, 18), random.randint(1, 12))
+        for i in range(count)
+    ]
 
 
 def test_shortest_workload_distinguishes_two_schedulers():
-    """One admits with slots for the first chunk, the other only where the whole prompt would fit."""
+    """One admits with slots for the first chunk, the other only where the whole prompt would
+    fit.
+    """
     requests = many(40)
-    words = ("scheduler.scheduler_reserve_full_isl=true", "scheduler.scheduler_reserve_full_isl=false")
+    words = (
+        "scheduler.scheduler_reserve_full_isl=true",
+        "scheduler.scheduler_reserve_full_isl=false",
+    )
     configs = [setup_of(word, requests=requests).config for word in words]
 
     def make():
@@ -60,7 +84,9 @@ def test_shortest_workload_distinguishes_two_schedulers():
 
 def test_equal_schedulers_are_equal_to_the_end():
     requests = many(40)
-    found = compare(tuple(Ours(setup_of(requests=requests)) for _ in range(2)), requests, ITERATION_PS)
+    found = compare(
+        tuple(Ours(setup_of(requests=requests)) for _ in range(2)), requests, ITERATION_PS
+    )
     assert (found.first, found.num_equal) == (None, found.num_iterations)
     assert found.preemptions[0] == found.preemptions[1] > 0
 
@@ -98,8 +124,14 @@ def test_our_side_decides_what_the_simulator_does():
     ],
 )
 def test_what_vllm_does_not_have_is_refused_by_name(override, message):
-    words = [word for word in SERVER if override != "scheduler=mixed" or not word.startswith("scheduler")]
-    words = [word for word in words if not (override == "policy=prefix_caching" and word == "policy=paged")]
+    words = [
+        word for word in SERVER if override != "scheduler=mixed" or not word.startswith("scheduler")
+    ]
+    words = [
+        word
+        for word in words
+        if not (override == "policy=prefix_caching" and word == "policy=paged")
+    ]
     refuses(message, sides_of, [*words, "arrivals.duration_s=1", override], None)
 
 
@@ -153,8 +185,13 @@ def test_bytes_of_states_are_those_of_vllm():
     delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, net["linear_conv_kernel_dim"])
     inner = hybrid["mamba_num_heads"] * hybrid["mamba_head_dim"]
     mamba = Shapes.mamba2_state_shape(
-        1, inner, hybrid["n_groups"], hybrid["mamba_num_heads"], hybrid["mamba_head_dim"], hybrid["ssm_state_size"],
+        1,
+        inner,
+        hybrid["n_groups"],
+        hybrid["mamba_num_heads"],
+        hybrid["mamba_head_dim"],
+        hybrid["ssm_state_size"],
         hybrid["conv_kernel"],
-    )  # fmt: skip
+    )
     for name, shapes in (("qwen3-next-80b-a3b", delta), ("nemotron-h-8b", mamba)):
         assert read_model(name).states.state_bytes == 2 * sum(map(prod, shapes))

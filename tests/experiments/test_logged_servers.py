@@ -1,4 +1,6 @@
-"""From a log to a prediction: planted times found again, the pool that a log tells of, what is doubted."""
+"""From a log to a prediction: planted times found again, the pool that a log tells of, what is
+doubted.
+"""
 
 import csv
 import json
@@ -15,23 +17,39 @@ from testbed.experiments.importers.known_shapes import gpu_named, model_named
 from testbed.experiments.validation.deviations import conclude
 from testbed.experiments.validation.log_replay import LoggedMachine, replay, server_config
 from testbed.experiments.validation.logged_server import high_water, impossible_lengths, recurrence
-from testbed.experiments.validation.profile_fit import carried, errors, fitted_profile, half_time, nearest, scaled
+from testbed.experiments.validation.profile_fit import (
+    carried,
+    errors,
+    fitted_profile,
+    half_time,
+    nearest,
+    scaled,
+)
 from testbed.experiments.validation.software_fit import Fitted, Problem, fit
 from testbed.traces.vllm_log import Times, VllmLog
 
 SYSTEM = ("+system=vllm-v1", "cost=profile")
-SMALL = ("server.num_blocks=1000", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long to make
+SMALL = (
+    "server.num_blocks=1000",
+    "swap_space_gib=0.001",
+)  # pools of the toy's tiny blocks take long to make
 MANY = [(20 + 7 * i % 90, 1 + 11 * i % 40, 0.004 * i) for i in range(40)]
 CROWD = [(40 + 7 * i % 150, 30 + 11 * i % 9, 0.0003 * i) for i in range(60)]
 
 
 def write_log(path, rows, times=None):
     """A client's CSV of (input, output, arrival) with the times of a simulation, or any."""
-    ends = zip(times.first_token_s, times.finish_s, strict=True) if times else [(r[2] + 1, r[2] + 2) for r in rows]
+    ends = (
+        zip(times.first_token_s, times.finish_s, strict=True)
+        if times
+        else [(r[2] + 1, r[2] + 2) for r in rows]
+    )
     with path.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["input_tokens", "output_tokens", "arrival_s", "first_token_s", "finish_s"])
-        table.writerows([*row, *map(float, moments)] for row, moments in zip(rows, ends, strict=True))
+        table.writerows(
+            [*row, *map(float, moments)] for row, moments in zip(rows, ends, strict=True)
+        )
     return str(path)
 
 
@@ -43,16 +61,31 @@ def simulated(folder, name, rows, profile, *overrides, machine=None):
 
 
 def rounded(text, folder):
-    """Numbers with two digits, for a fit is not the same to the last bit everywhere; paths without their folder."""
-    text = re.sub(r"\d+\.\d+(e-\d+)?", lambda match: f"{float(match[0]):.2g}", text.replace(f"{folder}/", ""))
+    """Numbers with two digits, for a fit is not the same to the last bit everywhere; paths without
+    their folder.
+    """
+    text = re.sub(
+        r"\d+\.\d+(e-\d+)?", lambda match: f"{float(match[0]):.2g}", text.replace(f"{folder}/", "")
+    )
     return re.sub(r"[-+]0%", " 0%", text)
 
 
 def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profile, request):
     base = (*SMALL, "scheduler=vllm_v1")
-    software = [f"cost.choices.overhead_{name}" for name in ("s=4e-4", "per_request_s=3e-5", "per_token_s=2e-6")]
+    software = [
+        f"cost.choices.overhead_{name}"
+        for name in ("s=4e-4", "per_request_s=3e-5", "per_token_s=2e-6")
+    ]
     logs = [
-        simulated(tmp_path, f"{i}.csv", MANY, profile, *base, *software, machine=LoggedMachine(9e-3, 2e-3, slow))
+        simulated(
+            tmp_path,
+            f"{i}.csv",
+            MANY,
+            profile,
+            *base,
+            *software,
+            machine=LoggedMachine(9e-3, 2e-3, slow),
+        )
         for i, slow in enumerate((0.8, 1.25))
     ]
     line = (*SYSTEM, *base, f"cost.path={profile}")
@@ -60,21 +93,38 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
     text = rounded(reported + (tmp_path / "fitted.json").read_text(), tmp_path)
     built = read_profile(tmp_path / "fitted.json")
     times = dict(built["sections"]["overhead"]["points"])
-    expected = {"before_first_token": 9000, "after_last_token": 2000, "iteration": 400, "request": 30}
+    expected = {
+        "before_first_token": 9000,
+        "after_last_token": 2000,
+        "iteration": 400,
+        "request": 30,
+    }
     assert {name: times[name] for name in expected} == pytest.approx(expected, rel=0.05)
     assert times["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
     assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
-    text += rounded(testbed.done("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5"), tmp_path)
+    text += rounded(
+        testbed.done("validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5"),
+        tmp_path,
+    )
     other = simulated(tmp_path, "other.csv", MANY, profile, *base, *software)
-    check_text(text + rounded(testbed("validate", other, *line[:-1], "cost.path=fitted.json")[1], tmp_path), request)
+    check_text(
+        text
+        + rounded(testbed("validate", other, *line[:-1], "cost.path=fitted.json")[1], tmp_path),
+        request,
+    )
 
 
 def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile, request):
     base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
     machine = LoggedMachine(9e-3, 2e-3, 1.5)
     rows = {"one.csv": MANY, "two.csv": CROWD}
-    logs = [simulated(tmp_path, name, rows[name], profile, *base, *software, machine=machine) for name in rows]
-    reported = testbed.done("fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json")
+    logs = [
+        simulated(tmp_path, name, rows[name], profile, *base, *software, machine=machine)
+        for name in rows
+    ]
+    reported = testbed.done(
+        "fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json"
+    )
     check_text(rounded(reported + (tmp_path / "mine.json").read_text(), tmp_path), request)
     found = dict(read_profile(tmp_path / "mine.json")["sections"]["overhead"]["points"])
     assert found["iteration"] == pytest.approx(600, rel=0.05)
@@ -95,14 +145,25 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     assert carried(unknown, None, None)["gpu"] is None
     assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
     log = str(PROFILES / "h200-opt-13b-tp1.json")  # any file
-    fitted = fitted_profile(here, Fitted({"iteration": 5e-4, "after_last": 2e-3}, {log: 1 / 3}, {}, {}, 0.0), log)
+    fitted = fitted_profile(
+        here, Fitted({"iteration": 5e-4, "after_last": 2e-3}, {log: 1 / 3}, {}, {}, 0.0), log
+    )
     assert fitted["fingerprint"]["kernel_factor"] == 0.3333
-    times = [["before_first_token", 0], ["after_last_token", 2000], ["iteration", 500], ["request", 0], ["token", 0]]
+    times = [
+        ["before_first_token", 0],
+        ["after_last_token", 2000],
+        ["iteration", 500],
+        ["request", 0],
+        ["token", 0],
+    ]
     assert sorted(fitted["sections"].pop("overhead")["points"]) == sorted(times)
     slower = scaled(here, 1 / 3)["sections"]
     assert {**slower, "overhead": None} == {**fitted["sections"], "overhead": None}
     for name, section in here["sections"].items():
-        times = [(row[-1], new[-1]) for row, new in zip(section["points"], slower[name]["points"], strict=True)]
+        times = [
+            (row[-1], new[-1])
+            for row, new in zip(section["points"], slower[name]["points"], strict=True)
+        ]
         is_kernel = name not in ("unequal_lengths", "overhead", "all_reduce", "swap")
         assert all(new == (round(1 / 3 * us, 3) if is_kernel else us) for us, new in times), name
 
@@ -112,20 +173,30 @@ def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
     log = VllmLog(write_log(tmp_path / "a.csv", rows))  # each ends two seconds after it came
     assert half_time(log) == 11  # when the tenth ends
     real = log.times
-    late = Times(real.arrival_s, 1.1 * real.first_token_s, 1.1 * real.finish_s, real.output_len)  # first tokens at 1...
+    late = Times(
+        real.arrival_s, 1.1 * real.first_token_s, 1.1 * real.finish_s, real.output_len
+    )  # first tokens at 1...
     for part, mean_errors in (({"until_s": 11}, (60, 10, 32.5)), ({"after_s": 11}, (165, 10, 85))):
         found = {row.metric: row for row in errors(real, late, **part)}
         kinds = ("ttft_s", "tpot_s", "e2e_s")
-        assert list(found) == [f"{kind}_{what}" for kind in kinds for what in ("mean", "p50", "p90", "p99")]
+        assert list(found) == [
+            f"{kind}_{what}" for kind in kinds for what in ("mean", "p50", "p90", "p99")
+        ]
         assert [found[f"{kind}_mean"].error_percent for kind in kinds] == pytest.approx(mean_errors)
         assert [found[f"{kind}_p50"].real for kind in kinds] == [1, 0.5, 2]
     few = VllmLog(write_log(tmp_path / "b.csv", rows[:15]))
-    refuses("7 of its requests end in its first half; give a second log to judge by", half_time, few)
+    refuses(
+        "7 of its requests end in its first half; give a second log to judge by", half_time, few
+    )
 
 
 def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
     log = write_log(tmp_path / "a.csv", MANY)
-    meta = {"num_gpu_blocks": 0, "kv_cache": "fp8", "resolved_config": {"cache_config": {"num_gpu_blocks": 77}}}
+    meta = {
+        "num_gpu_blocks": 0,
+        "kv_cache": "fp8",
+        "resolved_config": {"cache_config": {"num_gpu_blocks": 77}},
+    }
     meta["resolved_config"]["cache_config"]["block_size"] = 16
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     line = (log, *SYSTEM, f"cost.path={profile}", "swap_space_gib=0.001")
@@ -137,7 +208,9 @@ def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
 
 
 def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
-    tight = simulated(tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001")
+    tight = simulated(
+        tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001"
+    )
     mark = high_water(VllmLog(tight), 16, 128)
     assert mark.memory_short
     assert 80 <= mark.blocks <= 88  # some are preempted, and count as if they were not
@@ -147,7 +220,10 @@ def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
     reported = testbed("validate", large_pool, *line, "--blocks-from-log")[1]
     assert "blocks at once, and none waited for more; used here: " in reported
     reported = testbed("validate", tight, *line, "--blocks-from-log")[1]
-    assert f"used up to {mark.blocks} blocks at once while others waited: taken as the pool" in reported
+    assert (
+        f"used up to {mark.blocks} blocks at once while others waited: taken as the pool"
+        in reported
+    )
     assert f"so {mark.blocks} hold tokens" in reported
 
 
@@ -155,8 +231,12 @@ def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
     ("arrival_s", "limit", "short"),
     [(0, None, True), (1.9, None, True), (2, None, False), (0, 20, False), (0, 21, True)],
 )
-def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_limit(tmp_path, arrival_s, limit, short):
-    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks of the last, which waits until 22 s."""
+def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_limit(
+    tmp_path, arrival_s, limit, short
+):
+    """Nineteen run from 1 to 3 s, a token a second, with 95% of the blocks of the last, which waits
+    until 22 s.
+    """
     rows, late = [(5, 3, 0.0)] * 19 + [(310, 3, arrival_s)], np.append(np.zeros(19), 21)
     times = Times(np.zeros(20), 1 + late, 3 + late, np.full(20, 3))
     log = VllmLog(write_log(tmp_path / "a.csv", rows, times))
@@ -170,10 +250,14 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
     times, engine = found.times, found.engine_times
     assert times.arrival_s == pytest.approx([0, 0.01, 0.02])
     assert times.first_token_s - 2 * engine.first_token_s == pytest.approx(0.5)
-    assert times.finish_s - 2 * engine.finish_s == pytest.approx([0.5, 0.75, 0.75])  # one has no last token of its own
+    assert times.finish_s - 2 * engine.finish_s == pytest.approx(
+        [0.5, 0.75, 0.75]
+    )  # one has no last token of its own
     # They have 2, 2 and 15 blocks; from 95% of the pool on, memory counts as filled.
     for num_blocks, preemptions, said in ((21, 0, ["90%"]), (20, 0, []), (21, 1, [])):
-        lines = "".join(conclude(log, config, replace(found, num_blocks=num_blocks, preemptions=preemptions)))
+        lines = "".join(
+            conclude(log, config, replace(found, num_blocks=num_blocks, preemptions=preemptions))
+        )
         assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
 
 
@@ -185,13 +269,22 @@ def test_what_no_profile_explains_and_what_ended_too_late_to_be_looked_at(tmp_pa
     late = times._replace(finish_s=times.finish_s + np.arange(6) // 5)  # the last one by a second
     shifted = VllmLog(write_log(tmp_path / "b.csv", rows, late))
     last_s = float(shifted.times.finish_s[-1])
-    left = [fit(Problem([shifted], [config], ["iteration"], True, end_s)).error for end_s in (last_s, last_s - 0.1)]
+    left = [
+        fit(Problem([shifted], [config], ["iteration"], True, end_s)).error
+        for end_s in (last_s, last_s - 0.1)
+    ]
     assert (left[0] > 0.1, left[1] < 1e-6) == (True, True)
     slow = json.loads((tmp_path / "profile.json").read_text())
     (tmp_path / "slow.json").write_text(json.dumps(scaled(slow, 3)))
-    problem = Problem([log], [server_config([*SYSTEM, *base, f"cost.path={tmp_path / 'slow.json'}"])], ["iteration"])
+    problem = Problem(
+        [log],
+        [server_config([*SYSTEM, *base, f"cost.path={tmp_path / 'slow.json'}"])],
+        ["iteration"],
+    )
     assert problem.progress() == "fitting: 0 simulations"
-    refuses("the profile's costs are more than the logs took: none is left for software", fit, problem)
+    refuses(
+        "the profile's costs are more than the logs took: none is left for software", fit, problem
+    )
     assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 
 
@@ -206,11 +299,18 @@ def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
     assert "100% of the prompts are as long as the one 8 requests before" in testbed.refused(*line)
     testbed.done(*line, "policy=paged")
-    (tmp_path / "w.jsonl").write_text("".join(json.dumps({"input_tok_ids": [1] * int(n)}) + "\n" for n in lengths))
+    (tmp_path / "w.jsonl").write_text(
+        "".join(json.dumps({"input_tok_ids": [1] * int(n)}) + "\n" for n in lengths)
+    )
     testbed.done(*line, "--workload", "w.jsonl")
     inside = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([5.0, 4.0]), np.array([10, 20]))
     assert impossible_lengths(inside) == 1  # 20 tokens while the other had 10
-    twins = Times(np.zeros(50), np.arange(50.0).clip(max=48), np.arange(50.0).clip(max=48) + 1, np.full(50, 10))
+    twins = Times(
+        np.zeros(50),
+        np.arange(50.0).clip(max=48),
+        np.arange(50.0).clip(max=48) + 1,
+        np.full(50, 10),
+    )
     twins.output_len[-1] = 20
     assert impossible_lengths(twins) == 0  # one in fifty may be
     assert impossible_lengths(twins.take(slice(1, 50))) == 1
@@ -225,7 +325,9 @@ def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):
     (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
     assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
     ((config, _),) = replay_links(log, profile)
-    waits = config.cost.parameters["choices"].parameters["parallel_layer_s"]  # of the two all-reduces of a layer
+    waits = config.cost.parameters["choices"].parameters[
+        "parallel_layer_s"
+    ]  # of the two all-reduces of a layer
     assert (config.server.gpu.link_bandwidth, waits) == (16e9, {2: pytest.approx(40e-6)})
     (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
     refuses("link_bw is 'fast'", replay_links, log, profile)

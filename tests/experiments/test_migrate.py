@@ -1,4 +1,6 @@
-"""Files with the names of version 0.1.0: refused with the new name, and changed by `testbed migrate`."""
+"""Files with the names of version 0.1.0: refused with the new name, and changed by `testbed
+migrate`.
+"""
 
 import csv
 import json
@@ -29,7 +31,9 @@ def test_modules_were_renamed_to_modules_that_exist():
 
 
 def test_changelog_shows_the_renaming_table():
-    rows = re.findall(r"^\| .* \| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| .* \| `([^`]+)` \| `([^`]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
     assert rows == [pair for names in kinds().values() for pair in names.items()]
 
 
@@ -45,7 +49,8 @@ def test_changelog_shows_the_renaming_table():
 def test_old_names_are_refused_with_the_new_one(testbed, tmp_path, words, new):
     (tmp_path / "old.csv").write_text("input_tokens,output_tokens,content_ids\n16,4,7\n")
     (tmp_path / "mine.py").write_text(
-        "from example_policy import Slabs\nclass Mine(Slabs):\n    def computed(self, seq, num_tokens): pass\n"
+        "from example_policy import Slabs\nclass Mine(Slabs):\n    def computed(self, seq, "
+        "num_tokens): pass\n"
     )
     assert f"is called {new} since 0.2.0" in testbed.refused("run", *words, *SHORT)
     assert not (tmp_path / "out").exists()
@@ -72,7 +77,10 @@ def test_schedulers_with_old_members_are_refused(old):
 @pytest.mark.parametrize(
     ("section", "new"),
     [
-        ({"launched_together": {"axes": ["kernel", "num_seqs"], "points": [["paged", 1, 2.0]]}}, "launched_graph"),
+        (
+            {"launched_together": {"axes": ["kernel", "num_seqs"], "points": [["paged", 1, 2.0]]}},
+            "launched_graph",
+        ),
         ({"unequal_lengths": {"axes": ["longest"], "points": [[1, 0.5]]}}, "max_context"),
     ],
 )
@@ -90,6 +98,8 @@ def test_run_folders_with_old_columns_are_refused(run):
     table = folder / "iterations.csv"
     rows = list(csv.reader(table.open()))
     table.write_text(
-        table.read_text().replace(",".join(rows[0]), ",".join(rows[0]).replace("external_fragmentation", "scattered"))
+        table.read_text().replace(
+            ",".join(rows[0]), ",".join(rows[0]).replace("external_fragmentation", "scattered")
+        )
     )
     refuses("column 'scattered' is called 'external_fragmentation'", read_run, "run", folder)

@@ -1,4 +1,6 @@
-"""The notebook runs from top to bottom; what it shows and keeps of a result: pages, a run folder, a trace, sessions."""
+"""The notebook runs from top to bottom; what it shows and keeps of a result: pages, a run folder, a
+trace, sessions.
+"""
 
 import ast
 import gzip
@@ -38,11 +40,18 @@ def test_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     names = {"__name__": "__main__"}
-    values = [shown(source.replace("duration_s=300", "duration_s=60"), names) for source in cells("code")]
+    values = [
+        shown(source.replace("duration_s=300", "duration_s=60"), names) for source in cells("code")
+    ]
     assert "paged" in repr(values[0]).lower()
     assert values[2]._repr_png_().startswith(b"\x89PNG")
     assert values[3]["careful"] < values[3]["paged"]
-    assert list(names["table"]["policy"].unique()) == ["contiguous_max", "contiguous_oracle", "paged", "Careful"]
+    assert list(names["table"]["policy"].unique()) == [
+        "contiguous_max",
+        "contiguous_oracle",
+        "paged",
+        "Careful",
+    ]
     assert values[5]["contiguous_max"] < values[5]["paged"]
     picture = io.BytesIO()
     names["figure"].savefig(picture)
@@ -88,7 +97,12 @@ def test_pages_of_a_result(result, testbed, tmp_path):
 
 def test_sessions_of_a_replayed_file(result):
     path = CONF.parent / "examples" / "sessions.jsonl"
-    words = ("arrivals=sessions", "arrivals.at_once=4", "model.max_len=131072", "workload.max_len=131072")
+    words = (
+        "arrivals=sessions",
+        "arrivals.at_once=4",
+        "model.max_len=131072",
+        "workload.max_len=131072",
+    )
     found = front.simulate(*words, f"trace.path={path}", trace="agent_sessions", model="llama-3-8b")
     assert found.sessions["requests"].sum() == len(found.requests)
     assert (found.sessions["end_s"] > found.sessions["start_s"]).all()

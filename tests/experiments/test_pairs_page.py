@@ -1,4 +1,6 @@
-"""Tables and figure of runs on a GPU and their simulations: goals up to the knee, ranges of seeds beyond it."""
+"""Tables and figure of runs on a GPU and their simulations: goals up to the knee, ranges of seeds
+beyond it.
+"""
 
 from pathlib import Path
 
@@ -15,39 +17,68 @@ from testbed.experiments.validation import pairs
 from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, section
 from testbed.kernels.engine.pairs.plan import PAIRS
 
-REAL = dict.fromkeys(JUDGED, 100.0) | {"hit_rate": 0.5, "preemptions": 0.0, "recomputed_tokens": 0.0}
+REAL = dict.fromkeys(JUDGED, 100.0) | {
+    "hit_rate": 0.5,
+    "preemptions": 0.0,
+    "recomputed_tokens": 0.0,
+}
 
 
 def sides(cells):
-    """Pairs of one series by load and seed, whose measured figures are REAL; both sides are given what differs."""
-    index = pd.MultiIndex.from_tuples([(f"a-{load:g}-{seed}", "series", load) for load, seed in cells], names=INDEX)
+    """Pairs of one series by load and seed, whose measured figures are REAL; both sides are given
+    what differs.
+    """
+    index = pd.MultiIndex.from_tuples(
+        [(f"a-{load:g}-{seed}", "series", load) for load, seed in cells], names=INDEX
+    )
     real, ours = ([REAL | pair[side] for pair in cells.values()] for side in (0, 1))
     return Sides(*(pd.DataFrame(rows, index, JUDGED, dtype=float) for rows in (real, ours)))
 
 
 def test_goals_are_judged_up_to_the_knee_in_percent_and_points():
-    text = section(sides({
-        (0.5, 0): ({}, {"mean_batch": 102.9, "hit_rate": 0.515, "tpot_mean_s": 94.0}),
-        (1.1, 0): ({"hit_rate": float("nan")}, {"mean_batch": 96.9, "hit_rate": float("nan")}),
-        (0.7, 0): ({"hit_rate": 0.0}, {"hit_rate": 0.01}),
-    }))  # fmt: skip
+    text = section(
+        sides(
+            {
+                (0.5, 0): ({}, {"mean_batch": 102.9, "hit_rate": 0.515, "tpot_mean_s": 94.0}),
+                (1.1, 0): (
+                    {"hit_rate": float("nan")},
+                    {"mean_batch": 96.9, "hit_rate": float("nan")},
+                ),
+                (0.7, 0): ({"hit_rate": 0.0}, {"hit_rate": 0.01}),
+            }
+        )
+    )
     assert "- batch within 3%: 2 of 3 pairs; missed by a-1.1-0 -3.1" in text
     assert "- hit rate within 1 points: 1 of 2 pairs; missed by a-0.5-0 +1.5" in text
     assert "- TPOT within 5%: 2 of 3 pairs; missed by a-0.5-0 -6.0" in text
     first, second, _ = (line for line in text.split("\n") if line.startswith("| series"))
-    assert first.startswith("| series | 0.5 | 102.90 / 100.00, +2.9% | 51.5 / 50.0, +1.5 points | 0 / 0 | 0 / 0 | 1")
-    assert second.startswith("| series | 1.1 | 96.90 / 100.00, -3.1% | - / - | 0 / 0 | 0 / 0 | 100000.0 / 100000.0, +")
+    assert first.startswith(
+        "| series | 0.5 | 102.90 / 100.00, +2.9% | 51.5 / 50.0, +1.5 points | 0 / 0 | 0 / 0 | 1"
+    )
+    assert second.startswith(
+        "| series | 1.1 | 96.90 / 100.00, -3.1% | - / - | 0 / 0 | 0 / 0 | 100000.0 / 100000.0, +"
+    )
     assert "0 of 0 figures (0%); seed by seed 0 of 0" in text
 
 
 @pytest.mark.parametrize(
     ("ours", "inside"),
-    [((96, 106), True), ((94, 94), False), ((126, 127), False), ((95, 95), True), ((126, 126), True)],
+    [
+        ((96, 106), True),
+        ((94, 94), False),
+        ((126, 127), False),
+        ((95, 95), True),
+        ((126, 126), True),
+    ],
 )
 def test_beyond_the_knee_means_are_held_against_the_range_of_the_seeds(ours, inside):
-    """The range of 100 to 120, widened by 5%, is 95 to 126. Preemptions were measured as none, but simulated."""
-    cells = {(2.0, seed): ({"mean_batch": 100 + 20 * seed}, {"mean_batch": each, "preemptions": 3.0})
-             for seed, each in enumerate(ours)}  # fmt: skip
+    """The range of 100 to 120, widened by 5%, is 95 to 126. Preemptions were measured as none, but
+    simulated.
+    """
+    cells = {
+        (2.0, seed): ({"mean_batch": 100 + 20 * seed}, {"mean_batch": each, "preemptions": 3.0})
+        for seed, each in enumerate(ours)
+    }
     text = section(sides({**cells, (4.0, 0): ({}, {})}))
     cell = f"{min(ours):.2f} to {max(ours):.2f} / 100.00 to 120.00"
     line = next(line for line in text.split("\n") if line.startswith("| series"))
@@ -71,7 +102,12 @@ def test_all_pairs_are_simulated_tabulated_and_drawn(request, tmp_path, monkeypa
     files = {path.name for path in (tmp_path / "out" / PAIRS[0].name).iterdir()}
     assert files >= {"config.yaml", "requests.csv", "iterations.csv", "timing.json", "summary.json"}
     monkeypatch.chdir(tmp_path)
-    refuses("pairs/measured.csv: no such file .testbed pairs writes it", call, "validate-pairs", ["--runs", "pairs"])
+    refuses(
+        "pairs/measured.csv: no such file .testbed pairs writes it",
+        call,
+        "validate-pairs",
+        ["--runs", "pairs"],
+    )
     (tmp_path / "measured.csv").write_text("series,load,seed\nother,1,0\n")
     refuses("has no measured run of a pair", call, "validate-pairs", ["--runs", "."])
     refuses("--figure f.doc: must end in", call, "validate-pairs", ["--figure", "f.doc"])

@@ -1,4 +1,6 @@
-"""Logs of real servers, where the shared data is there: how far off the simulation is, with nothing fitted."""
+"""Logs of real servers, where the shared data is there: how far off the simulation is, with nothing
+fitted.
+"""
 
 import csv
 import os
@@ -14,16 +16,26 @@ TABLES = SHARED / "aiconfigurator" / "systems" / "data" / "a100_sxm"
 
 
 def errors(path):
-    return {(Path(row["log"]).name, row["metric"]): float(row["error_percent"]) for row in csv.DictReader(path.open())}
+    return {
+        (Path(row["log"]).name, row["metric"]): float(row["error_percent"])
+        for row in csv.DictReader(path.open())
+    }
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
     reported = testbed.done("import-profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
     assert "llama-3.1-8b on 1 x NVIDIA RTX PRO 6000" in reported
-    arguments = ("--workload", str(RTX / "workload_token_ids.jsonl.gz"), "+system=vllm-v1", "cost=profile")
+    arguments = (
+        "--workload",
+        str(RTX / "workload_token_ids.jsonl.gz"),
+        "+system=vllm-v1",
+        "cost=profile",
+    )
     log = str(RTX / "requests.jsonl.gz")
-    reported = testbed.done("validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv")
+    reported = testbed.done(
+        "validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv"
+    )
     assert "35,879 of 16 tokens" in reported
     found = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
     # Measured: -4.2, -1.2, -2.0, +2.0.
@@ -36,7 +48,13 @@ def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
-    arguments = ("--workload", str(RTX / "workload_token_ids.jsonl.gz"), "+system=vllm-v1", "--out", "mine.json")
+    arguments = (
+        "--workload",
+        str(RTX / "workload_token_ids.jsonl.gz"),
+        "+system=vllm-v1",
+        "--out",
+        "mine.json",
+    )
     log, gpu = str(RTX / "requests.jsonl.gz"), ("--model", "llama-3.1-8b", "--gpu", "rtx-pro-6000")
     reported = testbed.done("fit-profile", log, *gpu, *arguments)
     found = {row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row}
@@ -46,15 +64,21 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (A100.is_dir() and TABLES.is_dir()), reason=f"no {A100} or {TABLES}; set TESTBED_SHARED")
+@pytest.mark.skipif(
+    not (A100.is_dir() and TABLES.is_dir()), reason=f"no {A100} or {TABLES}; set TESTBED_SHARED"
+)
 def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
     testbed.done("import-profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
     system = ("+system=vllm-v0", "cost=profile", "--blocks-from-log")
     logs = [str(A100 / name) for name in ("vllm-100-1.csv", "vllm-200-2.csv", "vllm-300-3.csv")]
-    reported = testbed.done("fit-software", *logs[:2], *system, "cost.path=a100.json", "--out", "fitted.json")
+    reported = testbed.done(
+        "fit-software", *logs[:2], *system, "cost.path=a100.json", "--out", "fitted.json"
+    )
     assert "the logs disagree by more than two standard errors" in reported
-    reported = testbed.done("validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv")
+    reported = testbed.done(
+        "validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv"
+    )
     assert "used up to 3,523 blocks at once while others waited: taken as the pool" in reported
     found = errors(tmp_path / "errors.csv")
     # Measured: -1.2, -0.6, +3.6.

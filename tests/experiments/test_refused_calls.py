@@ -1,4 +1,6 @@
-"""Wrong input in Python gives one InputError of one line: from simulate, sweep and capacity, and from parts alone."""
+"""Wrong input in Python gives one InputError of one line: from simulate, sweep and capacity, and
+from parts alone.
+"""
 
 import numpy as np
 import pandas as pd
@@ -32,32 +34,74 @@ SIMULATE = {
     "a class that is no policy": ({"policy": "json:JSONDecoder"}, "JSONDecoder"),
     "a class object that is no policy": ({"policy": int}, "policy is int"),
     "a function that makes nothing": ({"policy": lambda pool: None}, "lambda"),
-    "a parameter that a class has not": ({"policy": Paged, "policy.blok_size": 3}, "did you mean block_size"),
+    "a parameter that a class has not": (
+        {"policy": Paged, "policy.blok_size": 3},
+        "did you mean block_size",
+    ),
     "no number": ({"rate": float("nan")}, "arrivals.rate is nan"),
     "objectives that are no mapping": ({"slo": 3}, "slo is 3"),
     "a value of no type": ({"slo": {"ttft_s": object()}}, "slo={'ttft_s': <"),
-    "sessions of lengths": ({"arrivals": "sessions", "trace": "sharegpt"}, "need a whole trace file"),
+    "sessions of lengths": (
+        {"arrivals": "sessions", "trace": "sharegpt"},
+        "need a whole trace file",
+    ),
     "no sequence": ({"num_seqs": 0}, "workload.num_seqs=0: must be above 0"),
-    **{f"a made policy and {key}": ({"policy": Paged(POOL), key: 1}, f"{key} does not go with a policy")
-       for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")},
-    "costs beyond all time": ({"duration_s": 5, "software.overhead_s": 8e6}, "64 bits count picoseconds up"),
+    **{
+        f"a made policy and {key}": (
+            {"policy": Paged(POOL), key: 1},
+            f"{key} does not go with a policy",
+        )
+        for key in ("null_blocks", "server.num_blocks", "server.kv_memory_gib", "swap_space_gib")
+    },
+    "costs beyond all time": (
+        {"duration_s": 5, "software.overhead_s": 8e6},
+        "64 bits count picoseconds up",
+    ),
     "a frame without prompts": ({"trace": pd.DataFrame({"prompt": [1]})}, "no column 'prompt_len'"),
-    **{f"a frame with {name}": ({"trace": pd.DataFrame(LENGTHS | {name: [1]})}, f"'{name}'; did you mean '{meant}'?")
-       for name, meant in (("arrival_time", "arrival_s"), ("session_id", "session"), ("prompt_id", "prompt_ids"))},
-    "a frame without rows": ({"trace": pd.DataFrame(LENGTHS)[:0], "rate": 1}, "the data frame: no row ("),
-    "a frame with two lengths": ({"trace": pd.DataFrame(LENGTHS | {"input_tokens": [1]})}, "prompt_len and input_"),
-    "a frame with too few ids": ({"trace": pd.DataFrame(LENGTHS | {"prompt_ids": [[1, 2]]})}, "2 ids for 1 tokens"),
-    "half a token": ({"trace": pd.DataFrame(LENGTHS | {"prompt_len": [1.5]})}, "is not a whole number of tokens"),
+    **{
+        f"a frame with {name}": (
+            {"trace": pd.DataFrame(LENGTHS | {name: [1]})},
+            f"'{name}'; did you mean '{meant}'?",
+        )
+        for name, meant in (
+            ("arrival_time", "arrival_s"),
+            ("session_id", "session"),
+            ("prompt_id", "prompt_ids"),
+        )
+    },
+    "a frame without rows": (
+        {"trace": pd.DataFrame(LENGTHS)[:0], "rate": 1},
+        "the data frame: no row (",
+    ),
+    "a frame with two lengths": (
+        {"trace": pd.DataFrame(LENGTHS | {"input_tokens": [1]})},
+        "prompt_len and input_",
+    ),
+    "a frame with too few ids": (
+        {"trace": pd.DataFrame(LENGTHS | {"prompt_ids": [[1, 2]]})},
+        "2 ids for 1 tokens",
+    ),
+    "half a token": (
+        {"trace": pd.DataFrame(LENGTHS | {"prompt_len": [1.5]})},
+        "is not a whole number of tokens",
+    ),
     "no time": ({"trace": pd.DataFrame(LENGTHS | {"arrival_s": [None]})}, "arrival_s"),
     "a time that is no time": (
-        {"trace": pd.DataFrame({"prompt_len": [1] * 3, "output_len": [1] * 3, "arrival_s": [0, float("nan"), 1]})},
-        "line 3, column arrival_s: 'nan'"),
+        {
+            "trace": pd.DataFrame(
+                {"prompt_len": [1] * 3, "output_len": [1] * 3, "arrival_s": [0, float("nan"), 1]}
+            )
+        },
+        "line 3, column arrival_s: 'nan'",
+    ),
     "a date for a time": (
-        {"trace": pd.DataFrame(LENGTHS | {"arrival_s": pd.to_datetime(["2024-01-01"])})}, "not a time in seconds"),
+        {"trace": pd.DataFrame(LENGTHS | {"arrival_s": pd.to_datetime(["2024-01-01"])})},
+        "not a time in seconds",
+    ),
     "a scheduler that is made": ({"scheduler": BUILT}, "give its class"),
     "a rule of another kind": ({"preemption": Paged(POOL)}, "preemption is Paged"),
     "an abstract class": ({"scheduler": Scheduler}, "Scheduler"),
-}  # fmt: skip
+}
 SWEEP = {
     "an axis without values": ({"policy": []}, "policy is an empty list"),
     "one wrong number": ({"rate": [1, -1]}, "arrivals.rate is -1"),
@@ -72,14 +116,29 @@ CAPACITY = {
 }
 PARTS = {
     "a watermark above the pool": (lambda: Paged(POOL, watermark=1.5), "watermark is 1.5"),
-    "a buddy's unit of nothing": (lambda: ContiguousMax(POOL, block_size=0), "block_size=0: must be"),
-    "a server too small": (lambda: SMALL.kv_slots(read_model("opt-13b")), "leaves no memory for a KV cache"),
+    "a buddy's unit of nothing": (
+        lambda: ContiguousMax(POOL, block_size=0),
+        "block_size=0: must be",
+    ),
+    "a server too small": (
+        lambda: SMALL.kv_slots(read_model("opt-13b")),
+        "leaves no memory for a KV cache",
+    ),
     "no burstiness": (lambda: Gamma(1, 10, 0), "arrivals.burstiness is 0"),
-    "more slots than can be drawn": (lambda: Slotted(1, 10, 1e-9), "arrivals.slot_s 1e-09; it must be"),
-    "a slot longer than all": (lambda: Slotted(1, 10, 30), "arrivals.duration_s is 10 and arrivals.slot_s 30"),
+    "more slots than can be drawn": (
+        lambda: Slotted(1, 10, 1e-9),
+        "arrivals.slot_s 1e-09; it must be",
+    ),
+    "a slot longer than all": (
+        lambda: Slotted(1, 10, 30),
+        "arrivals.duration_s is 10 and arrivals.slot_s 30",
+    ),
     "a slot and a half": (lambda: Slotted(1, 9, 6), "must be a whole number of slots"),
     "no speed": (lambda: Replay(0), "arrivals.speedup is 0"),
-    "all at once": (lambda: Gamma(1, 10, 1e12).times_ps(None, 0), "arrivals.burstiness is 1e+12: of 10 requests"),
+    "all at once": (
+        lambda: Gamma(1, 10, 1e12).times_ps(None, 0),
+        "arrivals.burstiness is 1e+12: of 10 requests",
+    ),
     "no session that waits": (lambda: Sessions().workload(ROWS, 1, False), "waits for which"),
     "nothing to replay": (lambda: Replay().times_ps(None, 0), "needs a trace with time stamps"),
     "a trace without prompt content": (lambda: next(ROWS.prompts()), "has no prompt content"),
@@ -92,7 +151,10 @@ PARTS = {
 }
 
 if not is_compiled():  # the compiler refuses them itself, by a TypeError
-    PARTS["slots in NumPy's integers"] = lambda: PoolSpec(np.int64(64), 32), "num_slots is np.int64(64); it must be"
+    PARTS["slots in NumPy's integers"] = (
+        lambda: PoolSpec(np.int64(64), 32),
+        "num_slots is np.int64(64); it must be",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -104,12 +166,16 @@ def _nothing_is_written(tmp_path, monkeypatch):
 
 def check_refused(words, call, **options):
     reported = refuses(".", call, **options)
-    assert all(part in reported for part in words.split(" is "))  # of "rate is 0": the key and the value
+    assert all(
+        part in reported for part in words.split(" is ")
+    )  # of "rate is 0": the key and the value
 
 
 @pytest.mark.parametrize(("options", "words"), SIMULATE.values(), ids=SIMULATE)
 def test_simulate_refuses_wrong_options(options, words):
-    check_refused(words, front.simulate, **options if "trace" in options else {"duration_s": 1, **options})
+    check_refused(
+        words, front.simulate, **options if "trace" in options else {"duration_s": 1, **options}
+    )
 
 
 @pytest.mark.parametrize(("options", "words"), SWEEP.values(), ids=SWEEP)

@@ -18,7 +18,10 @@ def page_path(tmp_path_factory):
         here.chdir(folder)
         here.setattr(sys, "argv", sys.argv)
         assert main(["run", "-m", *axes, "arrivals.duration_s=10", "outputs=summary"]) == 0
-        assert main(["run", "arrivals.duration_s=10", "arrivals.rate=4", "hydra.run.dir=runs/whole"]) == 0
+        assert (
+            main(["run", "arrivals.duration_s=10", "arrivals.rate=4", "hydra.run.dir=runs/whole"])
+            == 0
+        )
         assert main(["report", "runs", "--out", "page.html"]) == 0
     return folder / "page.html"
 
@@ -49,8 +52,12 @@ def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):
 def test_only_report_tables_exceed_the_screen_width(opened, width):
     opened.resize(width)
     assert opened.value("document.documentElement.scrollWidth") == width
-    charts = opened.value("[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)")
+    charts = opened.value(
+        "[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)"
+    )
     assert charts
     assert all(right <= width for right in charts)
-    tables = opened.value("[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)")
+    tables = opened.value(
+        "[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)"
+    )
     assert width == 1400 or any(tables), "the table of all runs scrolls by itself"

@@ -1,4 +1,6 @@
-"""`testbed reproduce`: tables, figures, scorecard, alternatives to choices, and how sustained rates are found."""
+"""`testbed reproduce`: tables, figures, scorecard, alternatives to choices, and how sustained rates
+are found.
+"""
 
 import json
 import os
@@ -36,25 +38,36 @@ def error_points(card):
     return card["error"].str.removesuffix(" points").astype(float).abs()
 
 
-def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_profile(card, tmp_path):
+def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_profile(
+    card, tmp_path
+):
     both = card("table1", "fig2", "--profile", "h200-llama-13b-tp1")
     there = both.set_index("figure")["simulated on h200"]
     assert set(there["table1"]) == {""}  # arithmetic, no costs
-    assert (there["fig2"].astype(float) != both.set_index("figure")["simulated"]["fig2"].astype(float)).any()
+    assert (
+        there["fig2"].astype(float) != both.set_index("figure")["simulated"]["fig2"].astype(float)
+    ).any()
     assert (tmp_path / "out" / "h200" / "fig2.png").is_file()
-    summaries = [json.loads(path.read_text()) for path in (tmp_path / "out" / "runs").glob("*/summary.json")]
+    summaries = [
+        json.loads(path.read_text()) for path in (tmp_path / "out" / "runs").glob("*/summary.json")
+    ]
     costs = {summary["run"]["cost"] for summary in summaries}
-    assert any("measured on NVIDIA H200" in cost and "software time of sosp23" in cost for cost in costs)
+    assert any(
+        "measured on NVIDIA H200" in cost and "software time of sosp23" in cost for cost in costs
+    )
     rows = card("fig2")
     assert len(rows) == 14
     assert error_points(rows).max() < 2.5
     missed = rows[rows["verdict"] == "miss"][["figure", "setting", "system", "quantity"]]
     place = ("fig2", "opt-13b sharegpt")  # inside with the paper's lengths
     assert set(missed.itertuples(index=False, name=None)) == {
-        (*place, "orca-max", "internal_fragmentation"), (*place, "orca-pow2", "token_states"),
+        (*place, "orca-max", "internal_fragmentation"),
+        (*place, "orca-pow2", "token_states"),
         (*place, "orca-oracle", "reservation"),
-    }  # fmt: skip
-    runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/summary.json")}
+    }
+    runs = {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").glob("*/summary.json")
+    }
     drawn = {path: path.read_bytes() for path in (tmp_path / "out").glob("fig2.*")}
     assert len(runs) == 8  # of two GPUs
     assert len(drawn) == 3
@@ -63,10 +76,19 @@ def test_fig2_is_close_reuses_finished_runs_and_has_a_column_of_the_gpu_of_a_pro
     assert all(path.read_bytes() == content for path, content in drawn.items())
 
 
-def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(testbed, tmp_path, monkeypatch):
+def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profile(
+    testbed, tmp_path, monkeypatch
+):
     ran = []
-    monkeypatch.setattr(reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies)))
-    place = "fig18a", "attention kernel batch 8 and 32 context 64..256", "paged vs contiguous", "kernel_overhead"
+    monkeypatch.setattr(
+        reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies))
+    )
+    place = (
+        "fig18a",
+        "attention kernel batch 8 and 32 context 64..256",
+        "paged vs contiguous",
+        "kernel_overhead",
+    )
     kernels = Finding(*place, (22.0, 24.0))
     monkeypatch.setattr(reproduction, "score", lambda *_: scorecard([kernels], ["fig18a"]))
     testbed.done("reproduce", "fig2", "agent_sessions", "--profile", "h200-llama-13b-tp1")
@@ -89,13 +111,18 @@ def test_fig13_is_close_with_embedded_lengths(card):
 
 def card_of(*misses):
     names = ("figure", "setting", "system", "quantity", "verdict", "cause")
-    return pd.DataFrame([dict(zip(names, (*key, "miss", "why"), strict=True)) for key in misses], columns=names)
+    return pd.DataFrame(
+        [dict(zip(names, (*key, "miss", "why"), strict=True)) for key in misses], columns=names
+    )
 
 
 def test_remarks_give_causes_or_how_to_get_the_lengths():
     other = ("fig13a", "s", "vllm", "batch")
     reported = "\n".join(remarks(card_of(other, ("fig12", "s", "", "ratio")), (), ["fig2"]))
-    assert "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio." in reported
+    assert (
+        "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio."
+        in reported
+    )
     assert f"testbed import-lengths {PICKLE} sharegpt.csv" in reported
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
@@ -117,7 +144,8 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
                 study = load(name, other.figure) if other.figure else studies[name]
                 assert (study != studies[name]) == bool(other.figure)
                 lines += [
-                    f"  {reproduction.under(task, other.run).label}" for task in study.only(other.row_keys()).tasks(1)
+                    f"  {reproduction.under(task, other.run).label}"
+                    for task in study.only(other.row_keys()).tasks(1)
                 ]
     check_text("\n".join([*lines, *map(str, reproduction.not_run())]), request)
     unknown = reproduction.Alternative("x", {"fig2": ["opt-13b sharegpt", "b"], "fig1": ["c"]})
@@ -125,9 +153,16 @@ def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
 
 
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
-    (left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp").mkdir()  # as a worker that was stopped leaves it
-    tasks, done = [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])], []
-    tables = perform([tasks, [], tasks[:1]], RunStore(tmp_path), 2, lambda number, table: done.append(number))
+    (
+        left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp"
+    ).mkdir()  # as a worker that was stopped leaves it
+    tasks, done = (
+        [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])],
+        [],
+    )
+    tables = perform(
+        [tasks, [], tasks[:1]], RunStore(tmp_path), 2, lambda number, table: done.append(number)
+    )
     assert [table.to_dict("list") for table in tables] == [{"a": [1, 2, 3]}, {}, {"a": [1, 2]}]
     assert (sorted(done), left.exists()) == ([0, 2], False)
     wrong = [[Task("three", lambda store: [1 / 0])]]
@@ -137,16 +172,22 @@ def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
 def test_an_alternative_is_compared_row_by_row(tmp_path, monkeypatch):
     rows = {"fig19a": ["block sizes 1..256"]}
     other = reproduction.Alternative("shown as it is", rows, figure=("figure.drawn_share=1.0",))
-    left = reproduction.Alternative("left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it")
+    left = reproduction.Alternative(
+        "left", {"fig18b": ["opt-13b alpaca"]}, not_run="nobody measured it"
+    )
     monkeypatch.setattr(reproduction, "alternatives", lambda: [other, left])
-    table = run_alternatives(["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)).set_index("system")
+    table = run_alternatives(
+        ["fig19"], partial(perform, store=RunStore(tmp_path), jobs=1)
+    ).set_index("system")
     assert table.loc["recompute", "other"] != table.loc["recompute", "chosen"]
     assert list(table["turns"]) == ["no", "no", "not run"]
 
 
 def test_scorecard_marks_rows_sensitive_to_alternatives(tmp_path):
-    rows = [dict(zip(KEY, FIG12, strict=True)) | {"alternative": name, "turns": turns} for name, turns in
-            (("a", "yes"), ("b", "no"), ("c", "yes"))]  # fmt: skip
+    rows = [
+        dict(zip(KEY, FIG12, strict=True)) | {"alternative": name, "turns": turns}
+        for name, turns in (("a", "yes"), ("b", "no"), ("c", "yes"))
+    ]
     pd.DataFrame(rows).to_csv(tmp_path / reproduction.ALTERNATIVES_FILE, index=False)
     card = scorecard([Finding(*FIG12, 3.0)], ["fig12"])
     card = reproduction.annotated(card, tmp_path).set_index(KEY)
@@ -166,14 +207,26 @@ def test_bisection_finds_the_sustained_rate(knee):
     assert found == pytest.approx(knee, rel=0.01)
 
 
-@pytest.mark.parametrize(("knee", "pair"), [(2.5, (2, 3)), (0.5, (0.8, 1)), (9, (4, 5)), (1, (0.8, 1))])
+@pytest.mark.parametrize(
+    ("knee", "pair"), [(2.5, (2, 3)), (0.5, (0.8, 1)), (9, (4, 5)), (1, (0.8, 1))]
+)
 def test_bracket_is_the_pair_of_rates_around_the_knee(knee, pair):
     assert bracket(GRID, lambda rate: rate < knee) == pytest.approx(pair)
 
 
 def test_confidence_interval_of_three_values():
     assert interval(np.array([1.0, 2.0, 3.0]), 0.0) == "-0.48 to 4.48"
-    halves = ["12.71", "2.48", "1.30", "0.88", "0.66", "0.53", "0.45", "0.38", "0.34"]  # Student's t of 2 to 10 values
+    halves = [
+        "12.71",
+        "2.48",
+        "1.30",
+        "0.88",
+        "0.66",
+        "0.53",
+        "0.45",
+        "0.38",
+        "0.34",
+    ]  # Student's t of 2 to 10 values
     found = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
     assert found == [*(f"-{half} to {half}" for half in halves), ""]
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"

@@ -1,4 +1,6 @@
-"""`testbed run` leaves the same files for the same seed: tables, a summary that agrees, their columns; its server."""
+"""`testbed run` leaves the same files for the same seed: tables, a summary that agrees, their
+columns; its server.
+"""
 
 import csv
 import json
@@ -14,29 +16,52 @@ from testbed.core.shapes import model_names, read_model
 from testbed.experiments.runs.compose import configured
 
 FILES = {
-    "config.yaml", "requests.csv", "iterations.csv", "summary.json", "timing.json", "charts.png", "COLUMNS.md",
-}  # fmt: skip
+    "config.yaml",
+    "requests.csv",
+    "iterations.csv",
+    "summary.json",
+    "timing.json",
+    "charts.png",
+    "COLUMNS.md",
+}
 ON_H200 = "gpu@server.gpu=h200"
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 BLOCKS = "server.num_blocks=300 ~server.kv_memory_gib"
 MACHINES = {  # the server's name, which is in the config, and what the summary says of the run
     "the default": ("", "a100-40gb-x1", {"pool_slots": 15728}),
     "a pool that is computed": (f"{ON_H200} ~server.kv_memory_gib {PROFILE}", "h200-x1", {}),
-    "a pool of one's own": ("'server.kv_memory_gib={opt-13b: 6}'", "a100-40gb-x1", {"pool_gib": 5.9998}),
+    "a pool of one's own": (
+        "'server.kv_memory_gib={opt-13b: 6}'",
+        "a100-40gb-x1",
+        {"pool_gib": 5.9998},
+    ),
     "an empty table of pools": ("server.kv_memory_gib={}", "a100-40gb-x1", {"pool_slots": 16637}),
     "a pool in blocks": (f"{BLOCKS} policy.block_size=8", "a100-40gb-x1", {"pool_slots": 300 * 8}),
     "a pool in blocks of which vLLM V1 keeps one": (
-        f"+system=vllm-v1 {BLOCKS}", "a100-40gb-x1", {"pool_slots": 299 * 16}),
-    "costs carried over": ("cost=sosp23", "a100-40gb-x1", {"cost": "derived for a100-40gb from NVIDIA H200"}),
-    "a GPU with a server": ("gpu=l4 server=h200 server.num_gpus=2", "l4-x2", {"gpu": "l4", "num_gpus": 2}),
+        f"+system=vllm-v1 {BLOCKS}",
+        "a100-40gb-x1",
+        {"pool_slots": 299 * 16},
+    ),
+    "costs carried over": (
+        "cost=sosp23",
+        "a100-40gb-x1",
+        {"cost": "derived for a100-40gb from NVIDIA H200"},
+    ),
+    "a GPU with a server": (
+        "gpu=l4 server=h200 server.num_gpus=2",
+        "l4-x2",
+        {"gpu": "l4", "num_gpus": 2},
+    ),
     "a model on eight GPUs": ("model=opt-175b", "a100-80gb-x8", {"num_gpus": 8}),
     "a model of today": ("model=llama-3-70b", "h200-x4", {"num_gpus": 4}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return tiny_run(tmp_path_factory.mktemp("tiny") / "run", "outputs=full", "slo.ttft_s=0.1", blocks=10)
+    return tiny_run(
+        tmp_path_factory.mktemp("tiny") / "run", "outputs=full", "slo.ttft_s=0.1", blocks=10
+    )
 
 
 def summary(folder):
@@ -45,7 +70,10 @@ def summary(folder):
 
 def test_same_seed_gives_identical_files(run):
     first, second = (
-        {path.name: path.read_bytes() for path in run("arrivals.duration_s=20 outputs=full", name).folder.iterdir()}
+        {
+            path.name: path.read_bytes()
+            for path in run("arrivals.duration_s=20 outputs=full", name).folder.iterdir()
+        }
         for name in "ab"
     )
     assert set(first) == FILES
@@ -58,13 +86,17 @@ def test_same_seed_gives_identical_files(run):
 def test_server_is_recorded_in_the_config_and_the_description_of_a_run(line, server, reported):
     setup = build(configured((*shlex.split(line), "arrivals.duration_s=5")))
     assert setup.config.values["server"]["name"] == setup.description["server"] == server
-    assert all(str(value) in str(setup.description[key]) for key, value in reported.items()), setup.description
+    assert all(str(value) in str(setup.description[key]) for key, value in reported.items()), (
+        setup.description
+    )
 
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_has_a_default_server(name):
     policy = ("policy=grouped", "policy.block_size=6404") if read_model(name).states else ()
-    setup = build(configured((f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy)))
+    setup = build(
+        configured((f"model={name}", "model.max_len=1024", "arrivals.duration_s=1", *policy))
+    )
     assert setup.pool.num_slots > 1024
 
 
@@ -102,7 +134,9 @@ def test_tables_agree_with_the_summary(tiny):
 def test_columns_page_lists_exactly_the_columns(tiny, name):
     with (tiny / f"{name}.csv").open() as file:
         columns = next(csv.reader(file))
-    part = re.search(rf"## {name}\.csv(.*?)(\n## |\Z)", (tiny / "COLUMNS.md").read_text(), re.DOTALL)[1]
+    part = re.search(
+        rf"## {name}\.csv(.*?)(\n## |\Z)", (tiny / "COLUMNS.md").read_text(), re.DOTALL
+    )[1]
     assert re.findall(r"^\| (\w+) \|", part, re.MULTILINE)[1:] == columns
 
 

@@ -1,4 +1,6 @@
-"""The whole scorecard, its rows and causes; claims about block sizes, and kernel times that they rest on."""
+"""The whole scorecard, its rows and causes; claims about block sizes, and kernel times that they
+rest on.
+"""
 
 import io
 import re
@@ -27,7 +29,12 @@ from testbed.experiments.paper.scorecard import (
     short,
 )
 from testbed.experiments.paper.studies import block_sizes, study
-from testbed.experiments.paper.studies.block_sizes import TAILS, best_sizes, comparable_sizes, tails_over_whole
+from testbed.experiments.paper.studies.block_sizes import (
+    TAILS,
+    best_sizes,
+    comparable_sizes,
+    tails_over_whole,
+)
 from testbed.experiments.paper.studies.study import Finding
 
 
@@ -45,35 +52,54 @@ def test_every_shown_row_has_a_check_and_a_part_now_and_before():
     assert set(rows[~rows["role"].isin(SHOWN)]["part"]) == {""}
     before = [as_before(row) for row in rows.to_dict("records")]
     assert sum(row["role"] in JUDGED for row in before) == 55
-    assert all(set(row["role"] for row in before) <= {"", "input", "calibrate", *JUDGED} for row in [rows])
+    assert all(
+        set(row["role"] for row in before) <= {"", "input", "calibrate", *JUDGED} for row in [rows]
+    )
 
 
 def made_up(row, factor):
-    """A finding that is what was published times the factor; of a claim in words with as much of a margin."""
+    """A finding that is what was published times the factor; of a claim in words with as much of a
+    margin.
+    """
     numbers = [factor * float(text) for text in re.findall(r"[0-9.]+", row["published"])]
     claim = row["check"] in ("order", "falling") or row["quantity"] == "best_block_sizes"
     simulated = (
-        "as claimed" if claim else tuple(numbers) if len(numbers) > 1 else numbers[0] if numbers else 1.2 * factor
+        "as claimed"
+        if claim
+        else tuple(numbers)
+        if len(numbers) > 1
+        else numbers[0]
+        if numbers
+        else 1.2 * factor
     )
-    return Finding(*key_of(row), simulated, *([10 * (1.05 - factor)] if claim else []), note="made up")
+    return Finding(
+        *key_of(row), simulated, *([10 * (1.05 - factor)] if claim else []), note="made up"
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.08])
 def test_the_whole_scorecard_of_made_up_findings(factor, request):
     rows = reference().query("figure != 'fig16b'").to_dict("records")
-    findings = [made_up(row, factor) for row in rows] + [Finding("fig2", "another setting", "vllm", "all_waste", 5.0)]
+    findings = [made_up(row, factor) for row in rows] + [
+        Finding("fig2", "another setting", "vllm", "all_waste", 5.0)
+    ]
     card = scorecard(findings, list(dict.fromkeys(reference()["figure"])))
     printed = io.StringIO()
     Console(file=printed, width=150).print(card_table(card))
     shown = [*KEY, "simulated", "error", "margin", "verdict", "before", "note"]
     texts = [card[shown].to_csv(index=False, float_format="%.4g"), printed.getvalue()]
-    check_text("\n".join([*texts, *remarks(card, ["sharegpt"], ["all"]), *remarks(card, (), ["fig2"])]), request)
+    check_text(
+        "\n".join([*texts, *remarks(card, ["sharegpt"], ["all"]), *remarks(card, (), ["fig2"])]),
+        request,
+    )
 
 
 def test_every_cause_names_rows_and_a_miss_without_one_says_so():
     judged = {key_of(row)[:2] for row in reference().to_dict("records") if row["role"] in JUDGED}
     for entry in causes():
-        assert {(figure, setting) for figure, settings in entry["rows"].items() for setting in settings} <= judged
+        assert {
+            (figure, setting) for figure, settings in entry["rows"].items() for setting in settings
+        } <= judged
         testbed, command, *words = entry["test"].split()
         assert entry["cause"]
         assert (testbed, command) == ("testbed", "reproduce")
@@ -85,9 +111,19 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
 
 def test_numbers_are_short_and_differences_in_the_unit_of_the_tolerance():
     assert [short(x) for x in (0.123456, 999.96, 1000.0, -1234.5, 12, "x")] == [
-        "0.1235", "1000", "1,000", "-1,234", "12", "x"
-    ]  # fmt: skip
-    cases = (("20.4", 21.0, "1 point"), ("200", 190.0, "5%"), ("0", 1.5, "none"), ("small", 1.0, "none"))
+        "0.1235",
+        "1000",
+        "1,000",
+        "-1,234",
+        "12",
+        "x",
+    ]
+    cases = (
+        ("20.4", 21.0, "1 point"),
+        ("200", 190.0, "5%"),
+        ("0", 1.5, "none"),
+        ("small", 1.0, "none"),
+    )
     assert [error(*case) for case in cases] == ["+0.60 points", "-5.0%", "+1.50", ""]
 
 
@@ -96,45 +132,82 @@ SIZES = [8, 16, 32, 64]
 
 @pytest.mark.parametrize(
     ("latencies", "margin"),
-    [([1.2, 1.0, 1.09, 1.2], 0.1), ([1.2, 1.0, 1.11, 1.2], -0.1), ([0.97, 1.0, 1.0, 1.2], 1 - 0.03 / 0.97 / 0.02),
-     ([0.99, 1.0, 1.0, 1.2], 1 - 0.01 / 0.99 / 0.02), ([1.2, 1.0, 1.05, 1.04], (1.04 / 1.05 - 1) / 0.1)],
-)  # fmt: skip
+    [
+        ([1.2, 1.0, 1.09, 1.2], 0.1),
+        ([1.2, 1.0, 1.11, 1.2], -0.1),
+        ([0.97, 1.0, 1.0, 1.2], 1 - 0.03 / 0.97 / 0.02),
+        ([0.99, 1.0, 1.0, 1.2], 1 - 0.01 / 0.99 / 0.02),
+        ([1.2, 1.0, 1.05, 1.04], (1.04 / 1.05 - 1) / 0.1),
+    ],
+)
 def test_best_block_sizes_must_be_near_the_optimum(latencies, margin):
     claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
     found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
     assert found.margin == pytest.approx(margin)
-    shares = ", ".join(f"{size}: {y / min(latencies):.2f}" for size, y in zip(SIZES, latencies, strict=True))
+    shares = ", ".join(
+        f"{size}: {y / min(latencies):.2f}" for size, y in zip(SIZES, latencies, strict=True)
+    )
     assert found[:5] == ("fig18b", "s", "vllm", "q", f"of the best {shares}")
 
 
 @pytest.mark.parametrize(
     ("ratios", "margin"),
-    [([1.2, 1.0, 1.05, 0.98, 0.8], 0.5), ([1.2, 1.0, 1.0, 0.95, 0.8], 1 - 0.05 / 0.95 / 0.1),
-     ([1.03, 1.0, 1.0, 1.0, 0.8], 0.3), ([1.2, 1.0, 1.0, 1.0, 0.97], 0.03 / 0.97 / 0.1)],
-)  # fmt: skip
+    [
+        ([1.2, 1.0, 1.05, 0.98, 0.8], 0.5),
+        ([1.2, 1.0, 1.0, 0.95, 0.8], 1 - 0.05 / 0.95 / 0.1),
+        ([1.03, 1.0, 1.0, 1.0, 0.8], 0.3),
+        ([1.2, 1.0, 1.0, 1.0, 0.97], 0.03 / 0.97 / 0.1),
+    ],
+)
 def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, margin):
-    times = {("s", system, size): 2.0 * (ratio if system == "swap" else 1)
-             for system in ("recompute", "swap") for size, ratio in enumerate(ratios, start=1)}  # fmt: skip
-    found = comparable_sizes("f", {"setting": "s", "quantity": "q", "sizes": [2, 4]}, pd.Series(times))
-    assert (found[:4], found.margin) == (("f", "s", "recompute vs swap", "q"), pytest.approx(margin))
+    times = {
+        ("s", system, size): 2.0 * (ratio if system == "swap" else 1)
+        for system in ("recompute", "swap")
+        for size, ratio in enumerate(ratios, start=1)
+    }
+    found = comparable_sizes(
+        "f", {"setting": "s", "quantity": "q", "sizes": [2, 4]}, pd.Series(times)
+    )
+    assert (found[:4], found.margin) == (
+        ("f", "s", "recompute vs swap", "q"),
+        pytest.approx(margin),
+    )
 
 
 def test_tails_are_compared_with_whole_groups_where_both_were_run():
     rows = [(16, TAILS, 30), (16, "recompute", 40), (8, TAILS, 9), (8, "recompute", 90)]
     table = pd.DataFrame(rows, columns=["block_size", "system", "recomputed_tokens"])
-    found = [(one.figure, one.setting, one.system, one.simulated) for one in tails_over_whole("f", table)]
+    found = [
+        (one.figure, one.setting, one.system, one.simulated) for one in tails_over_whole("f", table)
+    ]
     assert found == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
     assert tails_over_whole("f", table[table["system"] == TAILS]) == []
 
 
 KEPT = (resources.files("testbed.kernels") / "results" / "h200.csv").read_text(encoding="utf-8")
-PAGED = {(8, 64): 5.693, (8, 128): 8.047, (8, 256): 12.656, (32, 64): 13.532, (32, 128): 22.799, (32, 256): 41.152}
-PAPER = {(8, 64): 6.451, (8, 128): 9.403, (8, 256): 15.253, (32, 64): 14.713, (32, 128): 25.381, (32, 256): 47.092}
+PAGED = {
+    (8, 64): 5.693,
+    (8, 128): 8.047,
+    (8, 256): 12.656,
+    (32, 64): 13.532,
+    (32, 128): 22.799,
+    (32, 256): 41.152,
+}
+PAPER = {
+    (8, 64): 6.451,
+    (8, 128): 9.403,
+    (8, 256): 15.253,
+    (32, 64): 14.713,
+    (32, 128): 25.381,
+    (32, 256): 47.092,
+}
 
 
 def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
     about, _, body = KEPT.partition("\n")
-    without_words = pd.read_csv(io.StringIO(body), dtype=str).assign(case="", measured="").to_csv(index=False)
+    without_words = (
+        pd.read_csv(io.StringIO(body), dtype=str).assign(case="", measured="").to_csv(index=False)
+    )
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "bench.csv").write_text(f"{about}\n{without_words}")
     monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
@@ -147,6 +220,8 @@ def test_kernel_times_are_read_from_columns_not_prose(tmp_path, monkeypatch):
 
 def test_table_without_time_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "bench.csv").write_text("what,case,measured\npaging cost,8x64,5.7 us paged\n")
+    (tmp_path / "results" / "bench.csv").write_text(
+        "what,case,measured\npaging cost,8x64,5.7 us paged\n"
+    )
     monkeypatch.setattr(study.resources, "files", lambda package: tmp_path)
     refuses(r"results/bench\.csv", block_sizes.measured_kernels, None, "bench.csv")

@@ -1,4 +1,6 @@
-"""`testbed show-memory` and `testbed timeline`: thinned pages, changed replays, a trace that opens."""
+"""`testbed show-memory` and `testbed timeline`: thinned pages, changed replays, a trace that
+opens.
+"""
 
 import gzip
 import json
@@ -14,7 +16,9 @@ from testbed.experiments.timeline.chrome_trace import trace_of
 
 def data_of(folder):
     text = (folder / "memory_map.html").read_text()
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', text)[1]
+    )
 
 
 def test_thinning_of_many_states_is_reported(testbed, run):
@@ -35,17 +39,29 @@ def test_changed_replay_of_a_run_is_reported(testbed, tmp_path):
 
 
 KEYS = {
-    "M": {"args"}, "B": {"ts", "cat"}, "E": {"ts"}, "X": {"ts", "dur", "cat"}, "C": {"ts", "args"}, "i": {"ts", "s"},
-}  # fmt: skip
+    "M": {"args"},
+    "B": {"ts", "cat"},
+    "E": {"ts"},
+    "X": {"ts", "dur", "cat"},
+    "C": {"ts", "args"},
+    "i": {"ts", "s"},
+}
 
 
 def check_opens(trace):
-    """The rules of the Chrome trace event format: keys by kind, times in order, what begins last ends first."""
+    """The rules of the Chrome trace event format: keys by kind, times in order, what begins last
+    ends first.
+    """
     open_names, last = {}, {}
     for event in trace["traceEvents"]:
         assert {"ph", "pid", "tid", "name"} | KEYS[event["ph"]] <= event.keys()
         if event["ph"] == "M":
-            assert event["name"] in ("process_name", "process_sort_index", "thread_name", "thread_sort_index")
+            assert event["name"] in (
+                "process_name",
+                "process_sort_index",
+                "thread_name",
+                "thread_sort_index",
+            )
             continue
         track = event["pid"], event["tid"]
         assert last.get(track, 0) <= event["ts"] <= event["ts"] + event.get("dur", 0)

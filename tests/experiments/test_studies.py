@@ -1,4 +1,6 @@
-"""Every study on a tiny setting: its table, its findings and its figure are those that are kept; some also by hand."""
+"""Every study on a tiny setting: its table, its findings and its figure are those that are kept;
+some also by hand.
+"""
 
 from dataclasses import replace
 
@@ -26,14 +28,20 @@ def small(name, *words, **changes):
 
 def curves():
     """Few seconds and a low limit, so that every system has a knee."""
-    panels = [{**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}} for panel in load("fig16").panels]
+    panels = [
+        {**panel, "rates": {"orca-oracle": [4, 16], "vllm": [4, 32]}}
+        for panel in load("fig16").panels
+    ]
     changes = {"limit": 0.05, "precision": 0.3, "num_seeds": 2, "panels": panels}
     return replace(small("fig16", "arrivals.duration_s=30", **changes))
 
 
 def prefixes():
     chats = load("mooncake").traces["chat_histories"]
-    chats = {"overrides": [*chats["overrides"], "arrivals.duration_s=10"], "replay_blocks": [100, 1000]}
+    chats = {
+        "overrides": [*chats["overrides"], "arrivals.duration_s=10"],
+        "replay_blocks": [100, 1000],
+    }
     return small("mooncake", orders=("lru", "belady"), traces={"chat_histories": chats})
 
 
@@ -55,39 +63,70 @@ SHORT = ("arrivals.duration_s=12", "window_s=[6,12]")
 STUDIES = {
     "table1": lambda: load("table1"),
     "fig1": lambda: small("fig1", "arrivals.duration_s=60", "window_s=[30,60]", batch_sizes=(2, 4)),
-    "fig11": lambda: replace(load("fig11"), num_rows=2000, bins={"sharegpt": [0, 2000, 400], "alpaca": [9, 13, 1]}),
+    "fig11": lambda: replace(
+        load("fig11"), num_rows=2000, bins={"sharegpt": [0, 2000, 400], "alpaca": [9, 13, 1]}
+    ),
     "fig13": lambda: small("fig13", *SHORT),
-    "fig15": lambda: small("fig15", *SHORT, "cost.choices.overhead_per_sequence_s=0"),  # a slow server has no batch yet
+    "fig15": lambda: small(
+        "fig15", *SHORT, "cost.choices.overhead_per_sequence_s=0"
+    ),  # a slow server has no batch yet
     "fig16": curves,
     "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(8, 16, 64, 128)),
-    "fig19": lambda: small("fig19", "arrivals.duration_s=15", "server.kv_memory_gib={opt-13b:2}",
-                           block_sizes=(8, 16, 128)),
+    "fig19": lambda: small(
+        "fig19",
+        "arrivals.duration_s=15",
+        "server.kv_memory_gib={opt-13b:2}",
+        block_sizes=(8, 16, 128),
+    ),
     "mooncake": prefixes,
-    "mooncake of a file": lambda: replace(load("mooncake"), traces={
-        name: {**trace, "replay_blocks": [10, 40]} for name, trace in load("mooncake").traces.items()}),
+    "mooncake of a file": lambda: replace(
+        load("mooncake"),
+        traces={
+            name: {**trace, "replay_blocks": [10, 40]}
+            for name, trace in load("mooncake").traces.items()
+        },
+    ),
     "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
     "hit_units": lambda: small("hit_units", marked=[3784, 8073], step=2144),
     "groups": groups,
-    "time_to_live": lambda: small("time_to_live", *TWO, times_s=[1e-3, 1], device_share=2,
-                                  systems={"program order": ["scheduler=by_session"]}),
-    "store_rules": lambda: small("store_rules", *TWO, device_share=2, live_over_dram=[0.9, 3.7], rules={
-        name: load("store_rules").rules[name] for name in ("write through", "before eviction")}),
-    "agent_sessions": lambda: small("agent_sessions", *TWO, pool_blocks=[1000, 2000], orders=("lru", "belady")),
+    "time_to_live": lambda: small(
+        "time_to_live",
+        *TWO,
+        times_s=[1e-3, 1],
+        device_share=2,
+        systems={"program order": ["scheduler=by_session"]},
+    ),
+    "store_rules": lambda: small(
+        "store_rules",
+        *TWO,
+        device_share=2,
+        live_over_dram=[0.9, 3.7],
+        rules={
+            name: load("store_rules").rules[name] for name in ("write through", "before eviction")
+        },
+    ),
+    "agent_sessions": lambda: small(
+        "agent_sessions", *TWO, pool_blocks=[1000, 2000], orders=("lru", "belady")
+    ),
     "tiers": tiers,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_study(name, tmp_path, request):
     study, path = STUDIES[name](), tmp_path / "table.csv"
-    rows = [row for task in study.tasks(None) for row in task.work(RunStore(tmp_path / "runs", FILES))]
+    rows = [
+        row for task in study.tasks(None) for row in task.work(RunStore(tmp_path / "runs", FILES))
+    ]
     if name[:3] not in ("fig", "tab"):  # all that is drawn may be of one trace, model and size
         pd.DataFrame(rows[:1]).to_csv(path, index=False)
         study.draw(path)
     pd.DataFrame(rows).to_csv(path, index=False)
     figure, table = study.draw(path), pd.read_csv(path)
     assert not overlapping_labels(figure)
-    assert name[:3] != "fig" or figure.get_figwidth() <= 3.3 * len({axes.get_position().x0 for axes in figure.axes})
+    assert name[:3] != "fig" or figure.get_figwidth() <= 3.3 * len(
+        {axes.get_position().x0 for axes in figure.axes}
+    )
     check_drawing(figure, study.findings(table), request, table)
 
 
@@ -96,10 +135,17 @@ def test_published_ratios_follow_from_sustained_rates(name, request):
     """Rates that grow by setting and system, with seeds apart by some percent."""
     study = load(name)
     rows = [
-        {"setting": panel["setting"], "system": system, "seed": seed, "quantity": "sustained_rate",
-         "simulated": (2 + i) ** (1 + j) * (1 + 0.02 * seed * (1 + j))}
-        for i, panel in enumerate(study.panels) for j, system in enumerate(panel["rates"]) for seed in range(3)
-    ]  # fmt: skip
+        {
+            "setting": panel["setting"],
+            "system": system,
+            "seed": seed,
+            "quantity": "sustained_rate",
+            "simulated": (2 + i) ** (1 + j) * (1 + 0.02 * seed * (1 + j)),
+        }
+        for i, panel in enumerate(study.panels)
+        for j, system in enumerate(panel["rates"])
+        for seed in range(3)
+    ]
     check_text("\n".join(map(told, study.findings(pd.DataFrame(rows)))), request)
 
 
@@ -115,8 +161,13 @@ def test_store_rules_study_sizes_tier_and_pool_by_what_the_sessions_need(tmp_pat
 
 
 def test_what_lmcache_found_is_read_from_the_table():
-    rows = [(NO_TIER, 0.0, 30, 9.0), ("write through", 0.9, 60, 8.0), ("before eviction", 0.9, 70, 7.0),
-            ("write through", 3.7, 30, 9.5), ("before eviction", 3.7, 40, 9.6)]  # fmt: skip
+    rows = [
+        (NO_TIER, 0.0, 30, 9.0),
+        ("write through", 0.9, 60, 8.0),
+        ("before eviction", 0.9, 70, 7.0),
+        ("write through", 3.7, 30, 9.5),
+        ("before eviction", 3.7, 40, 9.6),
+    ]
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
     said = [one.simulated for one in load("store_rules").findings(table)[-3:]]
     assert said == ["yes", "yes", "no"]

@@ -1,4 +1,6 @@
-"""Sweeps and searches run every point once, what stops leaves no half folder, and no file nearby shadows a package."""
+"""Sweeps and searches run every point once, what stops leaves no half folder, and no file nearby
+shadows a package.
+"""
 
 import json
 import os
@@ -23,8 +25,24 @@ SHORT = ("arrivals.duration_s=30", "outputs=summary")
 SWEEP = ("run", "-m", "policy=contiguous_max,paged", "policy.block_size=32", *SHORT)
 LONG = ("arrivals.duration_s=2000000", "outputs=summary")
 LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
-SHADOWS = ("simpy", "numpy", "omegaconf", "joblib", "json", "logging", "random", "pathlib", "traces", "testbed")
-MODEL = {"_target_": "testbed.core.specs.ModelSpec", **shipped("llama-3-8b")["shape"], "name": "mine", "num_layers": 3}
+SHADOWS = (
+    "simpy",
+    "numpy",
+    "omegaconf",
+    "joblib",
+    "json",
+    "logging",
+    "random",
+    "pathlib",
+    "traces",
+    "testbed",
+)
+MODEL = {
+    "_target_": "testbed.core.specs.ModelSpec",
+    **shipped("llama-3-8b")["shape"],
+    "name": "mine",
+    "num_layers": 3,
+}
 
 
 def summaries(folder, runs="runs"):
@@ -33,7 +51,9 @@ def summaries(folder, runs="runs"):
 
 def files(folder):
     """Every file but Hydra's own note of a sweep."""
-    return {path.name for path in folder.rglob("*") if path.is_file() and path.name != "multirun.yaml"}
+    return {
+        path.name for path in folder.rglob("*") if path.is_file() and path.name != "multirun.yaml"
+    }
 
 
 def in_a_process(words, folder, **more):
@@ -75,9 +95,15 @@ def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):
     ]
     code, output, error = testbed("capacity", *words)
     assert code == 0
-    reported = r"capacity: ([\d.]+) req/s, simulated: [\d.]+% of the requests meet the SLO \(90% must\), goodput [\d.]+"
+    reported = (
+        r"capacity: ([\d.]+) req/s, simulated: [\d.]+% of the requests meet the SLO \(90% must\), "
+        r"goodput [\d.]+"
+    )
     rate = float(re.match(reported, output)[1])
-    tried = {float(r): verdict for r, verdict in re.findall(r"([\d.]+) req/s: +[\d.]+% inside, (\w+) 90%", error)}
+    tried = {
+        float(r): verdict
+        for r, verdict in re.findall(r"([\d.]+) req/s: +[\d.]+% inside, (\w+) 90%", error)
+    }
     assert max(r for r, verdict in tried.items() if verdict == "keeps") == rate
     assert min(r for r, verdict in tried.items() if verdict == "misses") > rate
     runs = summaries(tmp_path, "runs/capacity")
@@ -89,7 +115,11 @@ def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("launcher", "package"), [("submitit_local", "submitit"), ("ray", "ray")])
 def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, package):
-    if not (find_spec(package) and find_spec("hydra_plugins") and find_spec(f"hydra_plugins.hydra_{package}_launcher")):
+    if not (
+        find_spec(package)
+        and find_spec("hydra_plugins")
+        and find_spec(f"hydra_plugins.hydra_{package}_launcher")
+    ):
         pytest.skip(f'{package} is not installed: pip install -e ".[cluster]"')
     done = in_a_process([*command, *SWEEP, f"hydra/launcher={launcher}"], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -99,12 +129,17 @@ def test_sweep_runs_through_cluster_launchers(command, tmp_path, launcher, packa
 
 @pytest.mark.parametrize(
     ("words", "number", "code"),
-    [(("run", *LONG), signal.SIGINT, 130), ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143)],
+    [
+        (("run", *LONG), signal.SIGINT, 130),
+        ((*LONG_SWEEP, "hydra/launcher=joblib"), signal.SIGTERM, 143),
+    ],
 )
 def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, words, number, code):
     (other := tmp_path / "runs" / ".other.1-9.tmp").mkdir(parents=True)
     (other / "half.csv").write_text("")
-    hears = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}  # a background job is deaf to it
+    hears = {
+        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    }  # a background job is deaf to it
     outputs = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     work = subprocess.Popen([*command, *words], cwd=tmp_path, **outputs, **hears)
     wait_until(lambda: list(tmp_path.glob("runs/.[0-9a-f]*")), work)
@@ -121,9 +156,13 @@ def left_by(pid, name):
 
 
 def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, tmp_path):
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
+    )
     dead = int(dead.stdout)
-    names = {pid: [left_by(f"1-{pid}", "out"), left_by(pid, "other")] for pid in (dead, os.getppid())}
+    names = {
+        pid: [left_by(f"1-{pid}", "out"), left_by(pid, "other")] for pid in (dead, os.getppid())
+    }
     for name in (name for both in names.values() for name in both):
         (tmp_path / name).mkdir()
     (tmp_path / f".x.{PLACE}-{dead}.tmp.json").write_text("")
@@ -137,8 +176,16 @@ def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, t
 def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
     old = run("arrivals.duration_s=5 outputs=full").folder
     before = {path.name: path.read_bytes() for path in old.iterdir()}
-    limited = ["sh", "-c", 'ulimit -f 16; exec "$@"', "sh", *command]  # blocks of 512 bytes: no file larger
-    done = in_a_process([*limited, "run", "arrivals.duration_s=200", "hydra.run.dir=out", "--again"], tmp_path)
+    limited = [
+        "sh",
+        "-c",
+        'ulimit -f 16; exec "$@"',
+        "sh",
+        *command,
+    ]  # blocks of 512 bytes: no file larger
+    done = in_a_process(
+        [*limited, "run", "arrivals.duration_s=200", "hydra.run.dir=out", "--again"], tmp_path
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "out/requests.csv" in done.stderr
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
@@ -148,7 +195,9 @@ def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):
 def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     assert testbed("run", "arrivals.duration_s=1", "outputs=summary")[2] == ""
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
-    lines = testbed("run", "arrivals.duration_s=100", "arrivals.rate=2", "outputs=summary")[2].splitlines()
+    lines = testbed("run", "arrivals.duration_s=100", "arrivals.rate=2", "outputs=summary")[
+        2
+    ].splitlines()
     assert lines[0].startswith("simulating: ")
     assert lines[0].endswith(" requests, 0 s")
     lines = testbed("reproduce", "table1", "--jobs", "1", "--out", "results")[2].splitlines()
@@ -157,7 +206,9 @@ def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
 
 def test_closed_output_pipe_ends_a_run_silently(command, tmp_path):
     words = [*command, "run", "arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=run"]
-    work = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    work = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     work.stdout.close()
     assert (work.stderr.read(), work.wait()) == ("", 1)
     assert (tmp_path / "run" / "summary.json").exists()
@@ -171,7 +222,10 @@ def installed():
 
 def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package(command, tmp_path):
     """By the command itself and by the processes that it starts."""
-    for name, text in (("model/mine", yaml.safe_dump(MODEL)), ("server/of-mine", "defaults: [h200]\n")):
+    for name, text in (
+        ("model/mine", yaml.safe_dump(MODEL)),
+        ("server/of-mine", "defaults: [h200]\n"),
+    ):
         path = tmp_path / "options" / f"{name}.yaml"
         path.parent.mkdir(parents=True)
         path.write_text(text)
@@ -180,17 +234,35 @@ def test_plug_ins_and_models_of_the_working_folder_are_found_and_hide_no_package
     shutil.copy(HERE.parents[1] / "experiments" / "examples" / "example_policy.py", tmp_path)
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file was imported')\n")
-    beside = ("--config-dir=options", "model=mine", "policy=custom", "policy._target_=beside.Slabs", "outputs=summary")
-    script = [command[0], "-P", *command[1:]]  # as the installed script, which does not look here first
+    beside = (
+        "--config-dir=options",
+        "model=mine",
+        "policy=custom",
+        "policy._target_=beside.Slabs",
+        "outputs=summary",
+    )
+    script = [
+        command[0],
+        "-P",
+        *command[1:],
+    ]  # as the installed script, which does not look here first
     workers = ("-m", "hydra/launcher=joblib")
-    done = in_a_process([*script, "run", *workers, *beside, "arrivals.duration_s=5"], tmp_path, env=installed())
+    done = in_a_process(
+        [*script, "run", *workers, *beside, "arrivals.duration_s=5"], tmp_path, env=installed()
+    )
     assert done.returncode == 0, done.stderr
     assert len(summaries(tmp_path)) == 1
-    assert [line.split()[2] for line in done.stderr.splitlines() if "note:" in line] == ["testbed.py"]
+    assert [line.split()[2] for line in done.stderr.splitlines() if "note:" in line] == [
+        "testbed.py"
+    ]
 
 
 def test_deleted_working_folder_is_refused_in_one_line(command, tmp_path):
     (gone := tmp_path / "gone").mkdir()
-    done = in_a_process(["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command, "run"], gone, env=installed())
-    reported = "testbed run: error: the working folder: has been deleted (change to one that exists)\n"
+    done = in_a_process(
+        ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", *command, "run"], gone, env=installed()
+    )
+    reported = (
+        "testbed run: error: the working folder: has been deleted (change to one that exists)\n"
+    )
     assert (done.returncode, done.stderr) == (2, reported)

@@ -1,4 +1,6 @@
-"""Choices of a user's own: models and GPUs in a folder, classes as MODULE:CLASS or installed by name."""
+"""Choices of a user's own: models and GPUs in a folder, classes as MODULE:CLASS or installed by
+name.
+"""
 
 import importlib
 import inspect
@@ -33,9 +35,13 @@ host_bandwidth: 2.0e10
 link_bandwidth: 2.0e10
 """
 SLABS = "from example_policy import Slabs\n"
-IMPORTED = {  # the files of a plug-in, and whether a run depends on them, though only a function may import them
+# The files of a plug-in, and whether a run depends on them, though only a function may import them
+IMPORTED = {
     "mine/__init__.py": ("", True),
-    "mine/policy.py": (f"{SLABS}from . import sizes\ndef late():\n    from .deep import thing\n", True),
+    "mine/policy.py": (
+        f"{SLABS}from . import sizes\ndef late():\n    from .deep import thing\n",
+        True,
+    ),
     "mine/sizes.py": ("def late():\n    import beside, bought.policy\n", True),
     "mine/deep/__init__.py": ("from ..up import *\n", True),
     "mine/deep/thing.py": ("import sys; sys.exit('executed')\n", True),
@@ -56,14 +62,25 @@ def write(folder, name, text):
 
 @pytest.fixture
 def _mine(tmp_path):
-    shape = {"_target_": "testbed.core.specs.ModelSpec", **asdict(read_model("llama-3-8b")), "tied_embedding": False}
-    write(tmp_path, "mine/model/small.yaml", yaml.safe_dump({**shape, "name": "small", "num_layers": 2}))
+    shape = {
+        "_target_": "testbed.core.specs.ModelSpec",
+        **asdict(read_model("llama-3-8b")),
+        "tied_embedding": False,
+    }
+    write(
+        tmp_path,
+        "mine/model/small.yaml",
+        yaml.safe_dump({**shape, "name": "small", "num_layers": 2}),
+    )
     write(tmp_path, "mine/gpu/card.yaml", GPU)
 
 
 @pytest.mark.usefixtures("_mine")
 def test_user_model_runs_on_the_user_gpu_that_is_chosen(testbed, run):
-    assert run("--config-dir=mine model=small gpu=card arrivals.duration_s=5").config["server"]["name"] == "card-x1"
+    assert (
+        run("--config-dir=mine model=small gpu=card arrivals.duration_s=5").config["server"]["name"]
+        == "card-x1"
+    )
     error = testbed.refused("run", "--config-dir=mine", "model=small")
     assert "model=small: has no default server (add server=... or gpu=...)" in error
 
@@ -71,7 +88,11 @@ def test_user_model_runs_on_the_user_gpu_that_is_chosen(testbed, run):
 @pytest.mark.parametrize("path", sorted((CONF / "gpu").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     gpu = yaml.safe_load(path.read_text())
-    numbers = [line for line in path.read_text().splitlines() if line.startswith(("mem", "fp", "host", "link"))]
+    numbers = [
+        line
+        for line in path.read_text().splitlines()
+        if line.startswith(("mem", "fp", "host", "link"))
+    ]
     assert len(numbers) == 5
     assert all("  # " in line for line in numbers)
     assert 20e9 < gpu["memory_bytes"] < 300e9
@@ -99,7 +120,12 @@ def id_of(testbed, tmp_path, monkeypatch):
         write(tmp_path, name, text)
     monkeypatch.syspath_prepend(tmp_path / "site-packages")
     importlib.invalidate_caches()
-    words = ("policy=custom", "policy._target_=mine.policy.Slabs", "arrivals.duration_s=1", "outputs=summary")
+    words = (
+        "policy=custom",
+        "policy._target_=mine.policy.Slabs",
+        "arrivals.duration_s=1",
+        "outputs=summary",
+    )
     testbed.done("run", *words)
     assert [path.name for path in tmp_path.glob("runs/*")] == [run_id(configured(words))]
 
@@ -120,7 +146,9 @@ def test_run_id_depends_on_every_imported_plug_in_file(id_of, tmp_path):
         before = after
     for name in IMPORTED:
         write(tmp_path / "moved", name, (tmp_path / name).read_text())
-    assert id_of("mine.policy.Slabs", tmp_path / "moved") == before, "the folder of the files does not count"
+    assert id_of("mine.policy.Slabs", tmp_path / "moved") == before, (
+        "the folder of the files does not count"
+    )
 
 
 def test_run_id_depends_on_installed_plug_in_files(id_of, tmp_path):
@@ -144,11 +172,17 @@ def _installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_installed")
 def test_installed_policy_and_scheduler_can_be_chosen_by_name(testbed, run):
-    line = "policy=slabs +policy.slab_size=32 scheduler=chunks scheduler.max_num_seqs=7 arrivals.duration_s=5"
+    line = (
+        "policy=slabs +policy.slab_size=32 scheduler=chunks scheduler.max_num_seqs=7 "
+        "arrivals.duration_s=5"
+    )
     config = run(line).config
     assert config["policy"]["_target_"] == "example_policy.Slabs"
     assert "did you mean slabs?" in testbed("run", "policy=slab")[2]
-    assert (config["scheduler"]["max_num_batched_tokens"], config["scheduler"]["max_num_seqs"]) == (2560, 7)
+    assert (config["scheduler"]["max_num_batched_tokens"], config["scheduler"]["max_num_seqs"]) == (
+        2560,
+        7,
+    )
 
 
 @pytest.mark.usefixtures("_installed")

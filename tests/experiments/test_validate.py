@@ -21,20 +21,31 @@ from testbed.experiments.validation.software_fit import Fitted, Point, descend, 
 from testbed.experiments.validation.transfers import engine_transfers
 from testbed.traces.vllm_log import VllmLog
 
-SYSTEM = ("+system=vllm-v1", "cost=profile", "swap_space_gib=0.001")  # pools of the toy's tiny blocks take long
+SYSTEM = (
+    "+system=vllm-v1",
+    "cost=profile",
+    "swap_space_gib=0.001",
+)  # pools of the toy's tiny blocks take long
 LENGTHS = [(40, 30, 0.0), (100, 1, 0.001), (20, 60, 0.001), (200, 25, 0.004), (33, 12, 0.03)]
 
 
 def write_log(path, rows, start=1000.0):
     """A vLLM log of (input, output, arrival, first token, last token)."""
     lines = [
-        json.dumps({
-            "request_id": f"bench-{i}", "input_toks": prompt, "output_toks": output, "arrival_time": 5e9 + i,
-            "queued_ts": start + arrival, "scheduled_ts": start + arrival, "first_token_ts": start + first,
-            "last_token_ts": start + last,
-        })
+        json.dumps(
+            {
+                "request_id": f"bench-{i}",
+                "input_toks": prompt,
+                "output_toks": output,
+                "arrival_time": 5e9 + i,
+                "queued_ts": start + arrival,
+                "scheduled_ts": start + arrival,
+                "first_token_ts": start + first,
+                "last_token_ts": start + last,
+            }
+        )
         for i, (prompt, output, arrival, first, last) in enumerate(rows)
-    ]  # fmt: skip
+    ]
     path.write_text("\n".join(lines) + "\n")
     return str(path)
 
@@ -43,19 +54,34 @@ def write_log(path, rows, start=1000.0):
 def simulated_log(tmp_path, profile):
     """What the simulated server itself would have logged."""
     guess = write_log(tmp_path / "guess.jsonl", [(*row, row[2] + 1, row[2] + 2) for row in LENGTHS])
-    times = replay(VllmLog(guess), server_config([*SYSTEM, f"cost.path={profile}", "server.num_blocks=64"])).times
+    times = replay(
+        VllmLog(guess), server_config([*SYSTEM, f"cost.path={profile}", "server.num_blocks=64"])
+    ).times
     rows = [
         (*row[:2], *moments)
-        for row, *moments in zip(LENGTHS, times.arrival_s, times.first_token_s, times.finish_s, strict=True)
+        for row, *moments in zip(
+            LENGTHS, times.arrival_s, times.first_token_s, times.finish_s, strict=True
+        )
     ]
     return write_log(tmp_path / "requests.jsonl", rows)
 
 
-def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulated_log, request, monkeypatch):
+def test_simulated_log_is_reproduced_exactly(
+    testbed, tmp_path, profile, simulated_log, request, monkeypatch
+):
     (tmp_path / "timeseries.csv").write_text("t,running\n0.01,1\n0.05,2\n")
     drawn, out = saved_figures(monkeypatch), tmp_path / "errors.csv"
-    arguments = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.num_blocks=64", "--csv", str(out))
-    reported = testbed.done("validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png"))
+    arguments = (
+        simulated_log,
+        *SYSTEM,
+        f"cost.path={profile}",
+        "server.num_blocks=64",
+        "--csv",
+        str(out),
+    )
+    reported = testbed.done(
+        "validate", *arguments, "--within", "0.01", "--figure", str(tmp_path / "f.png")
+    )
     assert imread(tmp_path / "f.png").shape[:2] == (364, 1885)
     check_drawing(*drawn, (), request)
     rows = list(csv.DictReader(out.open()))
@@ -65,13 +91,26 @@ def test_simulated_log_is_reproduced_exactly(testbed, tmp_path, profile, simulat
     check_text(reported.replace(f"{tmp_path}/", ""), request)
 
 
-def test_assumed_server_settings_and_large_errors_are_reported(testbed, tmp_path, profile, simulated_log, request):
+def test_assumed_server_settings_and_large_errors_are_reported(
+    testbed, tmp_path, profile, simulated_log, request
+):
     limits = {"max_num_seqs": 7, "max_num_batched_tokens": None}
     (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": limits}))
-    line = (simulated_log, *SYSTEM, f"cost.path={profile}", "server.workspace_gib=0", "cost.choices.overhead_s=1e-3")
-    for word, said in (("server.num_block=9", "server.num_blocks"), ("trace=csv", "the log has every request and its")):
+    line = (
+        simulated_log,
+        *SYSTEM,
+        f"cost.path={profile}",
+        "server.workspace_gib=0",
+        "cost.choices.overhead_s=1e-3",
+    )
+    for word, said in (
+        ("server.num_block=9", "server.num_blocks"),
+        ("trace=csv", "the log has every request and its"),
+    ):
         assert said in testbed.refused("validate", *line, word)
-    code, reported, _ = testbed("validate", *line, "--within", "5", "--what-if", "seed=1 scheduler.max_num_seqs=2")
+    code, reported, _ = testbed(
+        "validate", *line, "--within", "5", "--what-if", "seed=1 scheduler.max_num_seqs=2"
+    )
     assert code == 1
     check_text(reported.replace(f"{tmp_path}/", ""), request)
 
@@ -94,7 +133,9 @@ def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
 def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, capsys, request):
     drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(RESULTS.parents[1])
-    call("validate-transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")])
+    call(
+        "validate-transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")]
+    )
     assert imread(tmp_path / "f.png").shape[:2] == (320, 960)
     check_text(capsys.readouterr().out, request)
     check_drawing(*drawn, (), request)
@@ -103,19 +144,30 @@ def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, c
 
 @pytest.fixture(scope="module")
 def shipped():
-    return {one.profile["model"]["name"]: one for one in profiles_at_hand(None, [gpu_named("h200")])}
+    return {
+        one.profile["model"]["name"]: one for one in profiles_at_hand(None, [gpu_named("h200")])
+    }
 
 
-def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, monkeypatch, capsys, request):
+def test_profiles_are_left_out_and_predicted_by_every_way(
+    shipped, tmp_path, monkeypatch, capsys, request
+):
     """Two that ship, and those of their shapes that AIConfigurator's tables give."""
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
-    monkeypatch.setattr("testbed.experiments.commands.validations.profiles_at_hand", lambda path, gpus: iter(two))
+    monkeypatch.setattr(
+        "testbed.experiments.commands.validations.profiles_at_hand", lambda path, gpus: iter(two)
+    )
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)
     call("validate-costs", [str(folder), "--out", str(out)])
     check_text(capsys.readouterr().out + out.read_text(), request)
     toy = write_llmservingsim(tmp_path)
     (tmp_path / "meta.yaml").write_text("model: llama-3-8b\ngpu: Toy GPU\n")
-    refuses("no data sheet of Toy GPU; nothing can be derived for it", call, "validate-costs", [str(toy)])
+    refuses(
+        "no data sheet of Toy GPU; nothing can be derived for it",
+        call,
+        "validate-costs",
+        [str(toy)],
+    )
 
 
 SCALE = np.array([1e-3, 1e-4])
@@ -146,18 +198,24 @@ def test_other_unknowns_change_by_at_most_a_factor_in_a_step():
 
     steps = []
     assert descend(at, np.ones(1), np.ones(1), 0).values == pytest.approx([16.0])
-    assert steps == pytest.approx([1, 2, 1.5, 1.2, 4, 3, 2.4, 8, 6, 4.8, 16, 12, 9.6, *[16] * 9])  # three in vain
+    assert steps == pytest.approx(
+        [1, 2, 1.5, 1.2, 4, 3, 2.4, 8, 6, 4.8, 16, 12, 9.6, *[16] * 9]
+    )  # three in vain
     endless = descend(lambda x: Point(x, 1 / x, -np.diag(x**-2.0)), np.ones(1), np.ones(1), 0)
     assert endless.values == pytest.approx([2.0**15])  # twice as far in each of fifteen rounds
 
 
 def test_standard_error_is_that_of_a_mean():
     """Four observations of one time, each off by 0.1: sqrt(0.04 / 3 / 4)."""
-    errors, correlations = uncertainty(["a"], np.array([0.1, -0.1, 0.1, -0.1]), np.ones((4, 1)), np.ones(1))
+    errors, correlations = uncertainty(
+        ["a"], np.array([0.1, -0.1, 0.1, -0.1]), np.ones((4, 1)), np.ones(1)
+    )
     assert (errors, correlations) == ({"a": pytest.approx(0.0577350269)}, {})
     errors, _ = uncertainty(["a"], np.array([0.1]), np.ones((1, 1)), np.ones(1))
     assert errors == {"a": pytest.approx(0.1)}  # as if one more had been observed
-    unseen = np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])  # only the second of three times moves anything
+    unseen = np.array(
+        [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+    )  # only the second of three times moves anything
     errors, correlations = uncertainty(["a", "b", "c"], np.array([0.1, -0.1]), unseen, np.ones(3))
     assert (errors, correlations) == ({"a": 0, "b": pytest.approx(0.1), "c": 0}, {})
 

@@ -1,4 +1,6 @@
-"""Latencies of whole batches against kernels: steps from differences, the all-reduces of NCCL, whole reports."""
+"""Latencies of whole batches against kernels: steps from differences, the all-reduces of NCCL,
+whole reports.
+"""
 
 import pandas as pd
 import pytest
@@ -9,12 +11,20 @@ from refusals import refuses
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.experiments.commands.cli import call
-from testbed.experiments.validation.batches import FIELDS, Batch, costs, dense_gpts, predict, with_steps
+from testbed.experiments.validation.batches import (
+    FIELDS,
+    Batch,
+    costs,
+    dense_gpts,
+    predict,
+    with_steps,
+)
 
 pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
 
 SHAPES = pd.DataFrame(
-    [("small", 2, 4, 16, 512)], columns=["model", "num_layers", "num_heads", "head_size", "vocab_size"]
+    [("small", 2, 4, 16, 512)],
+    columns=["model", "num_layers", "num_heads", "head_size", "vocab_size"],
 )
 WAIT_S = 40e-6
 
@@ -25,13 +35,17 @@ def kernels(tmp_path):
 
 
 def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_wide():
-    assert dense_gpts(SHAPES) == {"small": ModelSpec("small", 2, 64, 4, 4, 16, 256, 2, 512, 2048, True)}
+    assert dense_gpts(SHAPES) == {
+        "small": ModelSpec("small", 2, 64, 4, 4, 16, 256, 2, 512, 2048, True)
+    }
 
 
 def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys, request):
     """The 40 GB card reads 1,555 of the other's 2,039 GB/s; its batch was timed twice."""
     cards = [f"NVIDIA A100-SXM4-{size}GB" for size in (40, 40, 80)]
-    rows = [(card, 2, 1, 9, 79, latency) for card, latency in zip(cards, (1.6, 1.8, 1.4), strict=True)]
+    rows = [
+        (card, 2, 1, 9, 79, latency) for card, latency in zip(cards, (1.6, 1.8, 1.4), strict=True)
+    ]
     path = tmp_path / "batches.csv"
     columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
@@ -41,13 +55,22 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
     refuses("no column 'model'", call, "validate-batches", [str(path)])
-    for word, reported in (("model", "not COLUMN=VALUE"), ("batch_size=8", "not COLUMN"), ("tensor_parallel=a", "'a'")):
+    for word, reported in (
+        ("model", "not COLUMN=VALUE"),
+        ("batch_size=8", "not COLUMN"),
+        ("tensor_parallel=a", "'a'"),
+    ):
         refuses(reported, call, "validate-batches", [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
         call("validate-batches", [str(path), "model=opt-13b", "--device", "H100"])
     rows[0] = ("NVIDIA Toy", *rows[0][1:])
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-    refuses("device 'NVIDIA Toy': no data sheet of such a card", call, "validate-batches", [str(path), "model=opt-13b"])
+    refuses(
+        "device 'NVIDIA Toy': no data sheet of such a card",
+        call,
+        "validate-batches",
+        [str(path), "model=opt-13b"],
+    )
 
 
 def table(batches, **columns):
@@ -58,8 +81,14 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
     lengths = ((20, 8), (60, 20), (30, 18), (128, 20), (80, 200))
     batches = [*(Batch("m", 1, 4, *lens) for lens in lengths), Batch("m", 2, 4, 80, 200)]
     ms = [100.0, 180.0, 153.0, 190.0, 900.0, 1.0]
-    found = with_steps(table(batches, latency_ms=ms, predicted_ms=[80, 1, 123, 1, 1, 1], predicted_prompts_ms=[
-        10.0, 20.0, 13.0, 30.0, 20.0, 0.0]))  # fmt: skip
+    found = with_steps(
+        table(
+            batches,
+            latency_ms=ms,
+            predicted_ms=[80, 1, 123, 1, 1, 1],
+            predicted_prompts_ms=[10.0, 20.0, 13.0, 30.0, 20.0, 0.0],
+        )
+    )
     steps = found.set_index(["tensor_parallel", "input_len", "output_len"])["step_ms"]
     assert steps[1, 30, 18] == 5.0  # 53 ms, of which 3 are longer prompts, for 10 tokens
     assert steps[1, 80, 200] == (900 - 180) / 180
@@ -69,11 +98,17 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
 
 def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
     models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
-    bare, missing = (predict(costs(kernels, models, wait)("small", 2, ""), batch) for wait in ({}, {2: WAIT_S}))
-    assert sum(missing) - sum(bare) == pytest.approx(3 * 2 * WAIT_S * 1e3)  # three iterations of two layers
+    bare, missing = (
+        predict(costs(kernels, models, wait)("small", 2, ""), batch) for wait in ({}, {2: WAIT_S})
+    )
+    assert sum(missing) - sum(bare) == pytest.approx(
+        3 * 2 * WAIT_S * 1e3
+    )  # three iterations of two layers
     assert bare[1] > 2 * 2 * 2 * 2e-3  # two steps, two layers, two all-reduces of 2 us each
     cost = costs(kernels, models, {})("small", 1, "")
-    beams, plain = (predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3)))
+    beams, plain = (
+        predict(cost, Batch("small", 1, *sizes)) for sizes in ((2, 16, 3, 2), (4, 16, 3))
+    )
     assert (beams[0] < plain[0], beams[1]) == (True, plain[1])
     refuses("no shape of model 'huge'", lambda: costs(kernels, models, {})("huge", 1, ""))
     with pytest.raises(InputError, match=r"NCCL reduces over \[2, 8\] GPUs there, not 4"):
@@ -84,11 +119,19 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys,
     sizes = ((2, 8), (1, 33), (1, 1), (2, 32), (1, 8), (2, 1))
     lengths = ((16, 4), (24, 40), (20, 12), (200, 30))
     batches = [Batch("small", *size, *lens) for size in sizes for lens in lengths]
-    took = [0.5 + 2e-4 * b.batch_size * b.input_len + (8 - b.tensor_parallel) * b.output_len / 10 for b in batches]
+    took = [
+        0.5 + 2e-4 * b.batch_size * b.input_len + (8 - b.tensor_parallel) * b.output_len / 10
+        for b in batches
+    ]
     rows = table(batches, latency_ms=took).drop(columns=["beam_width", "device"])
     rows.to_csv(tmp_path / "latency.csv", index=False)
     arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
-    refuses("no shape of model 'small'; add it to the models .*opt-13b", call, "validate-batches", arguments)
+    refuses(
+        "no shape of model 'small'; add it to the models .*opt-13b",
+        call,
+        "validate-batches",
+        arguments,
+    )
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
     call("validate-batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
     check_text(capsys.readouterr().out + (tmp_path / "all.csv").read_text(), request)
@@ -96,4 +139,9 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys,
     refuses("no data sheet .it is systems/NAME.yaml", call, "validate-batches", arguments)
     write_every_table(tmp_path)
     rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
-    refuses("measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device", call, "validate-batches", arguments)
+    refuses(
+        "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device",
+        call,
+        "validate-batches",
+        arguments,
+    )

@@ -1,4 +1,6 @@
-"""What is installed: the wheel and the sdist hold all, run without the source tree, and leave others their names."""
+"""What is installed: the wheel and the sdist hold all, run without the source tree, and leave
+others their names.
+"""
 
 import json
 import os
@@ -15,9 +17,22 @@ import pytest
 from testbed.description import software
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "testbed", "kernels", "traces", "experiments", "tests")
+SOURCES = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "testbed",
+    "kernels",
+    "traces",
+    "experiments",
+    "tests",
+)
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-ENVIRON = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TESTBED_COMPILE")}
+ENVIRON = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("PYTHONPATH", "TESTBED_COMPILE")
+}
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +41,12 @@ def tree(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tree")
     for name in filter(lambda name: (ROOT / name).exists(), SOURCES):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name,
+                folder / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__"),
+            )
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder
@@ -45,7 +65,9 @@ def build(tree, target):
 
 @pytest.fixture
 def environment(tmp_path):
-    """A fresh environment that sees the dependencies of this one, but neither its packages' names nor its links."""
+    """A fresh environment that sees the dependencies of this one, but neither its packages' names
+    nor its links.
+    """
     folder = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     dependencies = tmp_path / "dependencies"
@@ -60,19 +82,31 @@ def environment(tmp_path):
 
 
 def install(environment, *what):
-    command = [*PIP, "--python", environment / "bin" / "python", "install", "-q", "--no-deps", "--no-compile"]
+    command = [
+        *PIP,
+        "--python",
+        environment / "bin" / "python",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-compile",
+    ]
     command += ["--ignore-installed", "--no-index", "--no-build-isolation", *what]
     subprocess.run(command, env=ENVIRON, check=True)
 
 
 def output(environment, tool, *arguments, cwd):
     command = [environment / "bin" / tool, *arguments]
-    return subprocess.run(command, cwd=cwd, env=ENVIRON, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, cwd=cwd, env=ENVIRON, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def names_in(folder):
     """Every file of the package, behind its links too."""
-    found = (Path(at) / name for at, _, files in os.walk(folder, followlinks=True) for name in files)
+    found = (
+        Path(at) / name for at, _, files in os.walk(folder, followlinks=True) for name in files
+    )
     return {str(path.relative_to(folder.parent)) for path in found}
 
 
@@ -96,10 +130,18 @@ def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path)
     install(environment, wheel)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    output(environment, "testbed", "run", "arrivals.duration_s=20", "hydra.run.dir=out", cwd=elsewhere)
+    output(
+        environment, "testbed", "run", "arrivals.duration_s=20", "hydra.run.dir=out", cwd=elsewhere
+    )
     run = json.loads((elsewhere / "out" / "summary.json").read_text())["run"]
     assert (run["simulator"], run["commit"]) == (software()["simulator"], None)
-    found = output(environment, "python", "-c", "import testbed.experiments as e; print(e.__file__)", cwd=elsewhere)
+    found = output(
+        environment,
+        "python",
+        "-c",
+        "import testbed.experiments as e; print(e.__file__)",
+        cwd=elsewhere,
+    )
     assert Path(found.strip()).is_relative_to(environment)
 
 
@@ -107,7 +149,9 @@ def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path)
 def test_installed_wheel_reproduces_figures(wheel, environment, tmp_path):
     install(environment, wheel)
     output(environment, "testbed", "reproduce", "fig2", "fig13", "--out", "results", cwd=tmp_path)
-    assert {"fig2.png", "fig13.png", "scorecard.csv"} <= {path.name for path in (tmp_path / "results").iterdir()}
+    assert {"fig2.png", "fig13.png", "scorecard.csv"} <= {
+        path.name for path in (tmp_path / "results").iterdir()
+    }
 
 
 def test_an_editable_install_is_not_compiled(tree):
@@ -126,13 +170,17 @@ def other_package(tmp_path_factory):
     with zipfile.ZipFile(folder / "kernels-0-py3-none-any.whl", "w") as file:
         file.writestr("kernels/__init__.py", "theirs = True\n")
         file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: kernels\nVersion: 0\n")
-        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr(f"{about}/RECORD", "")
     return folder / "kernels-0-py3-none-any.whl"
 
 
 @pytest.mark.parametrize("order", ["wheel, theirs", "theirs, wheel", "theirs, editable"])
-def test_other_distributions_keep_their_module_names(tree, wheel, other_package, environment, tmp_path, order):
+def test_other_distributions_keep_their_module_names(
+    tree, wheel, other_package, environment, tmp_path, order
+):
     what = {"wheel": [wheel], "editable": ["-e", tree], "theirs": [other_package]}
     for name in order.split(", "):
         install(environment, *what[name])

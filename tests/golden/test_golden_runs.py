@@ -1,4 +1,6 @@
-"""Golden rows: exact totals of two minutes of each policy. A deliberate change is `pytest --update-golden`."""
+"""Golden rows: exact totals of two minutes of each policy. A deliberate change is `pytest
+--update-golden`.
+"""
 
 from dataclasses import asdict
 
@@ -21,7 +23,9 @@ from testbed.traces.synthetic import Fitted
 
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
 SERVER = ServerSpec("a100", GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 32e9, 600e9), 1)
-COST = AnalyticCost(MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6))
+COST = AnalyticCost(
+    MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6)
+)
 POOL = PoolSpec(15728, 2048, host(26214))
 
 CASES = {
@@ -39,7 +43,9 @@ CASES = {
 def totals(policy, prefill, trace, rate, num_seqs, beam):
     arrivals = Slotted(rate, 120).times_ps(None, 0)
     workload = Workload(Fitted(trace).rows(len(arrivals), 0, 2048), arrivals, num_seqs, beam)
-    scheduler = prefill(policy(POOL), RecomputeSingleSwapGroup(), max_num_batched_tokens=2560, max_num_seqs=256)
+    scheduler = prefill(
+        policy(POOL), RecomputeSingleSwapGroup(), max_num_batched_tokens=2560, max_num_seqs=256
+    )
     recorder = simulate(workload, scheduler, COST, 2048)
     return {**flat(recorder.totals), "end_ps": recorder.end_ps}
 
@@ -48,7 +54,10 @@ def flat(sums):
     """Every count and every measure by name, those over time with `_time` behind it."""
     counts = asdict(sums)
     per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
-    del counts["shared"], counts["shared_ps"]  # long tables, which tests/sim/test_meter.py has in small
+    del (
+        counts["shared"],
+        counts["shared_ps"],
+    )  # long tables, which tests/sim/test_meter.py has in small
     over_time = {f"{name}_time": value for name, value in over_time._asdict().items()}
     return {**counts, **per_iteration._asdict(), **over_time}
 

@@ -1,4 +1,6 @@
-"""Prefix caches that break one clause each; most of them only once something was evicted, swapped or loaded."""
+"""Prefix caches that break one clause each; most of them only once something was evicted, swapped
+or loaded.
+"""
 
 from planted import Breaks, after, around, before, ordered, planted
 from two_tiers import TwoTiers
@@ -16,18 +18,37 @@ def evicts(policy, count):
     policy._pool.evict(min(count, policy._pool.num_parked))
 
 
-planted("EvictsOnRefusal", PrefixCaching, admit=after(
-    lambda policy, answer, *_: evicts(policy, answer is Refusal.LATER)
-))  # fmt: skip
-planted("EvictsInLongSteps", PrefixCaching, guaranteed_steps=lambda policy, steps, batch: min(steps, 5), extend=after(
-    lambda policy, answer, batch, num_tokens: evicts(policy, 99 * (num_tokens > 4 and answer is not Refusal.LATER))
-))  # fmt: skip
-planted("EvictsWhileBlocksAreFree", PrefixCaching, extend=after(
-    lambda policy, answer, *_: evicts(policy, answer is not Refusal.LATER and answer.growth.slots > 0)
-))  # fmt: skip
+planted(
+    "EvictsOnRefusal",
+    PrefixCaching,
+    admit=after(lambda policy, answer, *_: evicts(policy, answer is Refusal.LATER)),
+)
+planted(
+    "EvictsInLongSteps",
+    PrefixCaching,
+    guaranteed_steps=lambda policy, steps, batch: min(steps, 5),
+    extend=after(
+        lambda policy, answer, batch, num_tokens: evicts(
+            policy, 99 * (num_tokens > 4 and answer is not Refusal.LATER)
+        )
+    ),
+)
+planted(
+    "EvictsWhileBlocksAreFree",
+    PrefixCaching,
+    extend=after(
+        lambda policy, answer, *_: evicts(
+            policy, answer is not Refusal.LATER and answer.growth.slots > 0
+        )
+    ),
+)
 planted("FindsTheFirstBlockAlone", PrefixCaching, _match=lambda policy, found, *_: found[:1])
 around("EvictsWhenAdvancing", PrefixCaching, advance=before(lambda policy, *_: evicts(policy, 99)))
-around("DoesNotPublishAfterSwapIn", PrefixCaching, move=lambda call, policy, *arguments: Paged.move(policy, *arguments))
+around(
+    "DoesNotPublishAfterSwapIn",
+    PrefixCaching,
+    move=lambda call, policy, *arguments: Paged.move(policy, *arguments),
+)
 planted("ReadsBackFirst", TwoTiers, admit=ordered(moves=lambda ops: ops.moves[::-1]))
 
 

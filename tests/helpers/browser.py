@@ -10,12 +10,22 @@ import sys
 import tempfile
 import time
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--window-size=1400,950",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--window-size=1400,950",
     "--remote-debugging-pipe",
-)  # fmt: skip
+)
 ON_3_AND_4 = """
 import fcntl, os, sys
 pipes = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3]]
@@ -24,7 +34,11 @@ for pipe, fd in zip(pipes, (3, 4)):
 os.execv(sys.argv[3], sys.argv[3:])
 """
 PATIENCE_S = 60
-KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " ")}  # code, and the text that a button waits for
+KEYS = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    " ": (32, " "),
+}  # code, and the text that a button waits for
 
 
 class Browser:
@@ -48,7 +62,9 @@ class Browser:
         self._look = ("light", "none")
 
     def look(self, scheme, deficiency="none"):
-        """Show pages opened from now on in a colour scheme, as readers with a deficiency of vision see them."""
+        """Show pages opened from now on in a colour scheme, as readers with a deficiency of vision
+        see them.
+        """
         self._look = (scheme, deficiency)
 
     def open(self, url):
@@ -57,11 +73,16 @@ class Browser:
             self._session = None
             self._call("Target.closeTarget", targetId=self._target)
         self._target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        self._session = self._call("Target.attachToTarget", targetId=self._target, flatten=True)[
+            "sessionId"
+        ]
         self._call("Emulation.setFocusEmulationEnabled", enabled=True)
         self._call("Page.bringToFront")
         scheme, deficiency = self._look
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self._call("Emulation.setEmulatedVisionDeficiency", type=deficiency)
         self._call("Page.navigate", url=url)
         deadline = time.monotonic() + PATIENCE_S
@@ -72,7 +93,9 @@ class Browser:
 
     def value(self, expression):
         """What an expression gives in the page."""
-        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -85,9 +108,13 @@ class Browser:
         element = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{element}.scrollIntoView({{block: 'nearest'}})")
         left, top, width, height = self.value(
-            f"(box => [box.left, box.top, box.width, box.height])({element}.getBoundingClientRect())"
+            f"(box => [box.left, box.top, box.width, "
+            f"box.height])({element}.getBoundingClientRect())"
         )
-        where = {"x": left + (width / 2 if x is None else x), "y": top + (height / 2 if y is None else y)}
+        where = {
+            "x": left + (width / 2 if x is None else x),
+            "y": top + (height / 2 if y is None else y),
+        }
         for kind in ("mousePressed", "mouseReleased"):
             self._call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
@@ -96,7 +123,9 @@ class Browser:
         code, text = KEYS.get(key, (0, ""))
         down = {"type": "keyDown", "text": text} if text else {"type": "rawKeyDown"}
         for kind in (down, {"type": "keyUp"}):
-            self._call("Input.dispatchKeyEvent", key=key, code=key, windowsVirtualKeyCode=code, **kind)
+            self._call(
+                "Input.dispatchKeyEvent", key=key, code=key, windowsVirtualKeyCode=code, **kind
+            )
 
     def tab_to(self, selector):
         """Press Tab until an element has the focus."""
@@ -108,9 +137,16 @@ class Browser:
 
     def resize(self, width, height=900):
         """Show the page as a screen of this size does; narrow ones are phones."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                   mobile=width < 500)  # fmt: skip
-        self.value("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        self.value(
+            "new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+        )
 
     def screenshot(self, width, height):
         """The page from its top as a PNG."""

@@ -1,9 +1,10 @@
-"""Are the results of two source trees the same? Their tables, cell by cell; exits 1 at a difference.
+"""Are the results of two source trees the same? Their tables, cell by cell; exits 1 at a
+difference.
 
 python tests/helpers/compare_trees.py OLD NEW
 
-OLD and NEW are folders of CSVs: tests/golden of two trees, or what `testbed reproduce all --out FOLDER` wrote with each
-of them. Names of runs, which hash the source, are left out.
+OLD and NEW are folders of CSVs: tests/golden of two trees, or what `testbed reproduce all --out
+FOLDER` wrote with each of them. Names of runs, which hash the source, are left out.
 """
 
 import csv
@@ -21,7 +22,9 @@ def tables(folder: Path) -> dict[str, Table]:
     for path in sorted(folder.glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        found[path.name] = [{key: value for key, value in row.items() if key != RUN_ID} for row in rows]
+        found[path.name] = [
+            {key: value for key, value in row.items() if key != RUN_ID} for row in rows
+        ]
     return found
 
 

@@ -8,17 +8,23 @@ from matplotlib.figure import Figure
 
 
 def check_drawing(figure, findings, request, table=None):
-    """The figure, its findings and its table, without the names of runs, are those that are kept."""
+    """The figure, its findings and its table, without the names of runs, are those that are
+    kept.
+    """
     lines = [*described(figure), *(told(finding) for finding in findings)]
     if table is not None:
-        lines.append(table.drop(columns="run", errors="ignore").to_csv(index=False, float_format="%.6g"))
+        lines.append(
+            table.drop(columns="run", errors="ignore").to_csv(index=False, float_format="%.6g")
+        )
     check_text("\n".join([*lines, ""]), request, "drawings")
 
 
 def saved_figures(monkeypatch):
     """The figures that are saved from now on."""
     found, save = [], Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda self, *to, **how: found.append(self) or save(self, *to, **how))
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *to, **how: found.append(self) or save(self, *to, **how)
+    )
     return found
 
 
@@ -30,26 +36,43 @@ def described(figure):
         yield f"axes {looks(axes.title)}, {axes.get_subplotspec()}, on {axes.axison}"
         for axis in (axes.xaxis, axes.yaxis):
             low, high = axis.get_view_interval()
-            yield f"  {axis.axis_name} {looks(axis.label)} {axis.get_scale()} from {low:.4g} to {high:.4g}"
+            yield (
+                f"  {axis.axis_name} {looks(axis.label)} {axis.get_scale()} from {low:.4g} to "
+                f"{high:.4g}"
+            )
             for ticks in (axis.get_major_ticks(), axis.get_minor_ticks()):
                 shown = [tick for tick in ticks if low <= tick.get_loc() <= high]
-                lines = [tick.tick1line.get_visible() and tick.tick1line.get_markersize() for tick in shown]
-                yield f"    ticks {[(looks(tick.label1), size) for tick, size in zip(shown, lines, strict=True)]}"
+                lines = [
+                    tick.tick1line.get_visible() and tick.tick1line.get_markersize()
+                    for tick in shown
+                ]
+                ticks = zip(shown, lines, strict=True)
+                yield f"    ticks {[(looks(tick.label1), size) for tick, size in ticks]}"
             yield f"    {looks(axis.get_offset_text())}"
         for line in axes.lines:
-            style = f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_linewidth():.4g} {line.get_marker()}"
+            style = (
+                f"{to_hex(line.get_color())} {line.get_linestyle()} {line.get_linewidth():.4g} "
+                f"{line.get_marker()}"
+            )
             points = f"{numbers(line.get_xdata())} / {numbers(line.get_ydata())}"
             yield f"  line {line.get_label()!r} {style} {line.get_markersize():.4g}: {points}"
         for bar in axes.patches:
             edge = f"{to_hex(bar.get_edgecolor())} {bar.get_linewidth():.4g} {bar.get_hatch()}"
-            yield f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor(), True)} {edge}"
+            yield (
+                f"  bar {numbers(bar.get_bbox().bounds)} {to_hex(bar.get_facecolor(), True)} {edge}"
+            )
         for text in axes.texts:
             box = text.get_bbox_patch()
             at = f"{numbers(text.get_position())} of {numbers(getattr(text, 'xy', ()))}"
-            yield f"  {looks(text)} at {at} {box and (to_hex(box.get_facecolor(), True), box.get_linewidth())}"
+            yield (
+                f"  {looks(text)} at {at} "
+                f"{box and (to_hex(box.get_facecolor(), True), box.get_linewidth())}"
+            )
         for table in axes.tables:
-            yield from (f"  {looks(cell.get_text())} {cell.get_height():.4g} {cell.get_linewidth()}"
-                        for cell in table.get_celld().values())  # fmt: skip
+            yield from (
+                f"  {looks(cell.get_text())} {cell.get_height():.4g} {cell.get_linewidth()}"
+                for cell in table.get_celld().values()
+            )
         yield from (f"  points {numbers(one.get_offsets().ravel())}" for one in axes.collections)
         yield from map(legend_looks, filter(None, [axes.get_legend()]))
     yield from map(legend_looks, figure.legends)
@@ -57,10 +80,16 @@ def described(figure):
 
 def legend_looks(legend):
     """Its texts, lines and place."""
-    where = f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} {legend.columnspacing}"
+    where = (
+        f"{legend._outside_loc or legend._loc} {legend._ncols} {legend.handlelength} "
+        f"{legend.columnspacing}"
+    )
     where += " in a frame" if legend.get_frame_on() else ""
     handles = [handle.get_linestyle() for handle in legend.get_lines()]
-    return f"  legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} {handles} {where}"
+    return (
+        f"  legend {legend.get_title().get_text()!r} {[*map(looks, legend.get_texts())]} "
+        f"{handles} {where}"
+    )
 
 
 def looks(text):
@@ -73,17 +102,23 @@ def looks(text):
 
 def told(finding):
     """A finding's fields, numbers with four digits."""
-    return " | ".join(numbers(one) if isinstance(one, tuple | float) else str(one) for one in finding)
+    return " | ".join(
+        numbers(one) if isinstance(one, tuple | float) else str(one) for one in finding
+    )
 
 
 def numbers(values):
     """Four digits of each."""
-    return " ".join(f"{value:.4g}" if isinstance(value, float) else str(value)
-                    for value in (values if hasattr(values, "__iter__") else [values]))  # fmt: skip
+    return " ".join(
+        f"{value:.4g}" if isinstance(value, float) else str(value)
+        for value in (values if hasattr(values, "__iter__") else [values])
+    )
 
 
 def overlapping_labels(figure):
-    """Pairs of tick labels of one axis whose boxes overlap, and labels that reach over the figure's edge."""
+    """Pairs of tick labels of one axis whose boxes overlap, and labels that reach over the figure's
+    edge.
+    """
     figure.draw_without_rendering()
     edge = figure.bbox.padded(1)
     found = []
@@ -91,8 +126,16 @@ def overlapping_labels(figure):
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             ticks = [tick for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-            labels = [tick.label1 for tick in ticks if tick.label1.get_text() and tick.label1.get_visible()]
+            labels = [
+                tick.label1
+                for tick in ticks
+                if tick.label1.get_text() and tick.label1.get_visible()
+            ]
             boxes = [(label.get_text(), label.get_window_extent()) for label in labels]
-            found += [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
-            found += [(a, "the edge") for a, box in boxes if not (edge.x0 <= box.x0 and box.x1 <= edge.x1)]
+            found += [
+                (a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)
+            ]
+            found += [
+                (a, "the edge") for a, box in boxes if not (edge.x0 <= box.x0 and box.x1 <= edge.x1)
+            ]
     return found

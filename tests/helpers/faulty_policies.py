@@ -47,7 +47,10 @@ class WrongSwapIn(Paged):
             return answer
         (move,) = answer.ops.moves
         first, second, *rest = move.copies
-        swapped = Copy(first.src, second.dst, first.length), Copy(second.src, first.dst, first.length)
+        swapped = (
+            Copy(first.src, second.dst, first.length),
+            Copy(second.src, first.dst, first.length),
+        )
         return Grant(0, Ops(moves=(Move(move.source, move.target, (*swapped, *rest)),)))
 
 
@@ -59,12 +62,16 @@ LENGTHS = [(9, 20), (10, 21), (9, 22), (11, 20)]
 def caught(policy: type[Paged], num_seqs: int, device: str, dtype: torch.dtype) -> str:
     """The debug mode's error for a policy; empty where it finds none."""
     pool = PoolSpec(88, 256, host(256))
-    scheduler = MixedPrefill(policy(pool, block_size=4), Swap(), max_num_batched_tokens=64, max_num_seqs=16)
+    scheduler = MixedPrefill(
+        policy(pool, block_size=4), Swap(), max_num_batched_tokens=64, max_num_seqs=16
+    )
     arch = Architecture(SHAPE, "opt")
     options = Options(debug=True, clock=StepClock())
     engine = assemble(scheduler, pool, arch, random_weights(arch, 0, device, dtype), options)
     try:
-        engine.serve([Request(i, i * 10**12, *lengths, num_seqs) for i, lengths in enumerate(LENGTHS)])
+        engine.serve(
+            [Request(i, i * 10**12, *lengths, num_seqs) for i, lengths in enumerate(LENGTHS)]
+        )
     except SlotError as error:
         return str(error)
     return ""

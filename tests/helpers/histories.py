@@ -9,7 +9,9 @@ from testbed.contract.search import POOLS, Harness
 
 
 def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_golden=4):
-    """No history breaks a clause; the answers and tables in some of each pool are those of the golden row."""
+    """No history breaks a clause; the answers and tables in some of each pool are those of the
+    golden row.
+    """
     if num_examples > 2:
         broken = check_policy(make, pools, num_examples)
         assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
@@ -17,7 +19,9 @@ def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_gold
 
 
 def row_of(make, answers, pools=POOLS, num_golden=4):
-    """How many calls some histories make, how many are refused, and a checksum of all calls and answers."""
+    """How many calls some histories make, how many are refused, and a checksum of all calls and
+    answers.
+    """
     calls = []
     for pool in pools:
         histories = Histories(make(pool), pool.max_len, Random(0))
@@ -27,5 +31,8 @@ def row_of(make, answers, pools=POOLS, num_golden=4):
             calls += harness.questions.log
             answers += [harness.policy.tier_slots(), harness.policy.counters()]
         calls += [f"{call}" for _ in range(20) for call in histories.draw()]
-    refused, digest = sum("-> Refusal" in call for call in calls), crc32(repr((calls, answers)).encode())
+    refused, digest = (
+        sum("-> Refusal" in call for call in calls),
+        crc32(repr((calls, answers)).encode()),
+    )
     return {"calls": len(calls), "refused": refused, "checksum": f"{digest:08x}"}

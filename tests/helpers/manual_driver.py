@@ -1,4 +1,6 @@
-"""Policies and schedulers driven by hand: calls as residents and engine make them, without a clock."""
+"""Policies and schedulers driven by hand: calls as residents and engine make them, without a
+clock.
+"""
 
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, disband, passing_batch

@@ -1,4 +1,6 @@
-"""Memory policies with changed answers, and those that break a clause each: what is found is in golden/broken.csv."""
+"""Memory policies with changed answers, and those that break a clause each: what is found is in
+golden/broken.csv.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -6,7 +8,19 @@ from random import Random
 
 from window import Window
 
-from testbed.core.slots import DEVICE, GRANTED, HOST, NO_GROWTH, Copy, Extent, Grant, Granular, Growth, Ops, Refusal
+from testbed.core.slots import (
+    DEVICE,
+    GRANTED,
+    HOST,
+    NO_GROWTH,
+    Copy,
+    Extent,
+    Grant,
+    Granular,
+    Growth,
+    Ops,
+    Refusal,
+)
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
@@ -31,7 +45,9 @@ def changed(base, **changes):
     """Methods that answer change(policy, the base's answer, *arguments of the call)."""
 
     def method(call, change):
-        return lambda self, *arguments: change(self, getattr(base, call)(self, *arguments), *arguments)
+        return lambda self, *arguments: change(
+            self, getattr(base, call)(self, *arguments), *arguments
+        )
 
     return {call: method(call, change) for call, change in changes.items()}
 
@@ -47,12 +63,20 @@ def planted(name, base=Paged, **changes):
 
 
 def around(name, base=Paged, **methods):
-    """One that breaks a clause, some of whose methods are method(the base's, policy, *arguments)."""
+    """One that breaks a clause, some of whose methods are method(the base's, policy,
+    *arguments).
+    """
 
     def calling(call, method):
-        return lambda self, *arguments, **options: method(partial(call, self), self, *arguments, **options)
+        return lambda self, *arguments, **options: method(
+            partial(call, self), self, *arguments, **options
+        )
 
-    type(name, (Breaks, base), {call: calling(getattr(base, call), method) for call, method in methods.items()})
+    type(
+        name,
+        (Breaks, base),
+        {call: calling(getattr(base, call), method) for call, method in methods.items()},
+    )
 
 
 def after(act):
@@ -90,7 +114,9 @@ def granted(change):
 
 def fields(**values):
     """Some fields of a named tuple in place of what it has; a function makes them of it."""
-    return lambda one: one._replace(**{key: made(one) if callable(made) else made for key, made in values.items()})
+    return lambda one: one._replace(
+        **{key: made(one) if callable(made) else made for key, made in values.items()}
+    )
 
 
 def counted(**values):
@@ -124,7 +150,11 @@ def leak(policy, least):
 
 def without_growth_of_copies(answer):
     copied = sum(copy.length for copy in answer.ops.copies)
-    return answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied)) if copied else answer
+    return (
+        answer._replace(growth=answer.growth._replace(slots=answer.growth.slots - copied))
+        if copied
+        else answer
+    )
 
 
 planted("RefusesForeverWhenFull", admit=instead(Refusal.LATER, Refusal.NEVER))
@@ -140,13 +170,22 @@ planted("FragmentsAsItGrows", usage=counted(largest_free=lambda used: used.free 
 planted("OmitsGrowth", extend=granted(fields(growth=NO_GROWTH)))
 planted("OmitsEvictions", PrefixCaching, extend=granted(fields(evicted=NO_GROWTH)))
 planted("ForgetsThatCopiesGrow", extend=granted(without_growth_of_copies))
-planted("CopiesTwiceInLongSteps", extend=lambda policy, answer, batch, num_tokens: (
-    ordered(copies=lambda ops: ops.copies * 2)(policy, answer) if num_tokens > 1 else answer
-))  # fmt: skip
+planted(
+    "CopiesTwiceInLongSteps",
+    extend=lambda policy, answer, batch, num_tokens: (
+        ordered(copies=lambda ops: ops.copies * 2)(policy, answer) if num_tokens > 1 else answer
+    ),
+)
 planted("OmitsCopyOnWrite", extend=ordered(copies=()))
 planted("ReturnsNone", extend=always(None))
-planted("AnswersWithOneGrant", admit=lambda policy, answers, *_: answers[0] if isinstance(answers, list) else answers)
-around("AnswersWithTooManyGrants", admit=lambda call, policy, seqs, num_tokens: call([*seqs, seqs[0]], num_tokens))
+planted(
+    "AnswersWithOneGrant",
+    admit=lambda policy, answers, *_: answers[0] if isinstance(answers, list) else answers,
+)
+around(
+    "AnswersWithTooManyGrants",
+    admit=lambda call, policy, seqs, num_tokens: call([*seqs, seqs[0]], num_tokens),
+)
 planted("ListsARefusal", admit=granted(always(Refusal.LATER)))
 planted("FindsLessThanNothing", admit=granted(fields(num_cached=-1)))
 planted("FindsTrue", admit=granted(fields(num_cached=True)))
@@ -161,7 +200,10 @@ planted("CopiesHalves", admit=ordered(copies=(Copy(0, 0.5, 1),)))
 planted("CopiesBeyondThePool", admit=ordered(copies=(Copy(0, 89, 2),)))
 planted("MovesATuple", move=moved(tuple))
 planted("MovesWithinATier", move=moved(fields(target=lambda move: move.source)))
-planted("MovesToNowhere", move=moved(fields(target=lambda move: "disk" if move.target == HOST else DEVICE)))
+planted(
+    "MovesToNowhere",
+    move=moved(fields(target=lambda move: "disk" if move.target == HOST else DEVICE)),
+)
 planted("MovesFromElsewhere", TieredCaching, move=moved(fields(source="dram", target="nvme")))
 planted("MovesBackwards", move=moved(copied(fields(length=lambda copy: -copy.length))))
 planted("CountsInATuple", usage=lambda policy, used: tuple(used))
@@ -173,70 +215,144 @@ planted("CountsMoreLiveThanHeld", usage=counted(live=lambda used: used.held + 1)
 planted("CountsAHeldSlotLess", usage=counted(held=lambda used: max(used.held - 1, used.live)))
 planted("CountsASavedSlotMore", usage=counted(saved=lambda used: used.saved + 1))
 planted("CountsALargerRange", usage=counted(largest_free=lambda used: used.free + 1))
-planted("TablesBeyondThePool", table=lambda policy, table, *_: [Extent(at + 88, length) for at, length in table])
-planted("TablesOfTruthValues", table=lambda policy, table, *_: [Extent(False, length) for _, length in table])
+planted(
+    "TablesBeyondThePool",
+    table=lambda policy, table, *_: [Extent(at + 88, length) for at, length in table],
+)
+planted(
+    "TablesOfTruthValues",
+    table=lambda policy, table, *_: [Extent(False, length) for _, length in table],
+)
 planted("ReversesItsWindow", Window, table=lambda policy, table, *_: table[::-1])
 planted("ListsNothingCached", PrefixCaching, non_sequence_slots=counted(cached=()))
-planted("ListsASlotTwice", PrefixCaching, non_sequence_slots=counted(
-    cached=lambda others: others.cached[:1] * len(others.cached)
-))  # fmt: skip
+planted(
+    "ListsASlotTwice",
+    PrefixCaching,
+    non_sequence_slots=counted(cached=lambda others: others.cached[:1] * len(others.cached)),
+)
 planted("ListsNothingPinned", non_sequence_slots=counted(pinned=()))
 planted("SaysNothingOfItsFootprint", footprint=always(None))
 planted("SaysHalvesOfItsFootprint", footprint=always(Granular(8.0)))
 planted("SaysAListOfItsFootprint", footprint=always([8]))
 planted("MisstatesItsFootprint", footprint=lambda policy, *_: Granular(2 * policy.block_size))
-planted("OmitsSwapInCopies", move=lambda policy, answer, seqs, tier: ordered(moves=())(
-    policy, answer
-) if tier != HOST else answer)  # fmt: skip
-planted("OmitsPrefixCopy", admit=granted(lambda one: Grant(one.num_cached)))  # of its partial last block
-planted("FindsLessThanTheRegisteredPrefix", admit=granted(fields(num_cached=lambda one: max(one.num_cached - 1, 0))))
-planted("AssumesPromptStoredAfterPreemption", admit=lambda policy, answers, seqs, num_tokens: (
-    [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
-    if isinstance(answers, list) and seqs[0].num_preemptions else answers
-))  # fmt: skip
 planted(
-    "StoresAtOnce", TieredCaching, background=lambda policy, ops: Ops(moves=tuple(one.move for one in ops.background))
+    "OmitsSwapInCopies",
+    move=lambda policy, answer, seqs, tier: (
+        ordered(moves=())(policy, answer) if tier != HOST else answer
+    ),
+)
+planted(
+    "OmitsPrefixCopy", admit=granted(lambda one: Grant(one.num_cached))
+)  # of its partial last block
+planted(
+    "FindsLessThanTheRegisteredPrefix",
+    admit=granted(fields(num_cached=lambda one: max(one.num_cached - 1, 0))),
+)
+planted(
+    "AssumesPromptStoredAfterPreemption",
+    admit=lambda policy, answers, seqs, num_tokens: (
+        [Grant(min(num_tokens, seqs[0].prompt_len) - 1)] * len(seqs)
+        if isinstance(answers, list) and seqs[0].num_preemptions
+        else answers
+    ),
+)
+planted(
+    "StoresAtOnce",
+    TieredCaching,
+    background=lambda policy, ops: Ops(moves=tuple(one.move for one in ops.background)),
 )
 planted("NamesTransfersAlike", TieredCaching, background=stored(fields(move_id=1)))
-planted("StoresFromSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(src=0))(one.move))))
-planted("StoresToSlot0", TieredCaching, background=stored(fields(move=lambda one: copied(fields(dst=0))(one.move))))
-planted("LeaksOnRefusal", admit=after(lambda policy, answer, *_: answer is Refusal.LATER and leak(policy, 1)))
+planted(
+    "StoresFromSlot0",
+    TieredCaching,
+    background=stored(fields(move=lambda one: copied(fields(src=0))(one.move))),
+)
+planted(
+    "StoresToSlot0",
+    TieredCaching,
+    background=stored(fields(move=lambda one: copied(fields(dst=0))(one.move))),
+)
+planted(
+    "LeaksOnRefusal",
+    admit=after(lambda policy, answer, *_: answer is Refusal.LATER and leak(policy, 1)),
+)
 planted("LeaksBlockOnRelease", release=after(lambda policy, *_: leak(policy, 4)))
-planted("LeaksAReferenceToItsPrefix", release=after(
-    lambda policy, _, seq: policy._pool.share(policy._tables.prefixes.get(seq.registered_prefix, ())[:1])
-))  # fmt: skip
-planted("FindsStatesTooEarly", GroupedCaching, publish=after(lambda policy, *_: policy._unready.clear()))
-around("SharesPartialBlock", _allocate_tables=lambda call, policy, seqs, *found: (
-    after(lambda *_: [policy._tables.fork(seqs[0], seq) for seq in seqs[1:]])(policy, call(seqs[:1], *found))
-))  # fmt: skip
-around("SeatsHalf", admit=lambda call, policy, seqs, num_tokens: (  # of a group that comes back
-    answers if isinstance(answers := call(seqs[: -(-len(seqs) // 2)], num_tokens), Refusal)
-    else answers + [GRANTED] * (len(seqs) // 2)
-))  # fmt: skip
+planted(
+    "LeaksAReferenceToItsPrefix",
+    release=after(
+        lambda policy, _, seq: policy._pool.share(
+            policy._tables.prefixes.get(seq.registered_prefix, ())[:1]
+        )
+    ),
+)
+planted(
+    "FindsStatesTooEarly", GroupedCaching, publish=after(lambda policy, *_: policy._unready.clear())
+)
+around(
+    "SharesPartialBlock",
+    _allocate_tables=lambda call, policy, seqs, *found: after(
+        lambda *_: [policy._tables.fork(seqs[0], seq) for seq in seqs[1:]]
+    )(policy, call(seqs[:1], *found)),
+)
+around(
+    "SeatsHalf",
+    admit=lambda call, policy, seqs, num_tokens: (  # of a group that comes back
+        answers
+        if isinstance(answers := call(seqs[: -(-len(seqs) // 2)], num_tokens), Refusal)
+        else answers + [GRANTED] * (len(seqs) // 2)
+    ),
+)
 around("AllocatesAtRandom", admit=before(lambda policy, *_: RANDOM.shuffle(policy._pool.free)))
-around("WritesWhereOthersRead", extend=before(
-    lambda policy, batch, _: [index.tails.clear() for index in batch.indexes.values()]
-))  # fmt: skip
+around(
+    "WritesWhereOthersRead",
+    extend=before(
+        lambda policy, batch, _: [index.tails.clear() for index in batch.indexes.values()]
+    ),
+)
 around("FailsTheCheck", check=fail)
-around("ReadsOutputLenInAdmit", admit=lambda call, policy, seqs, _: call(seqs, policy.output_len[seqs[0].request_id]))
+around(
+    "ReadsOutputLenInAdmit",
+    admit=lambda call, policy, seqs, _: call(seqs, policy.output_len[seqs[0].request_id]),
+)
 around("GrantsWithoutAllocating", ContiguousMax, extend=always(GRANTED))
 around("Raises", release=lambda *_: [].pop())
-around("ShrinksABlockLess", shrink=lambda call, policy, seq, count: call(seq, max(count - policy.block_size, 0)))
-around("TakesTwiceThePool", __init__=lambda call, policy, pool, **options: call(
-    replace(pool, num_slots=2 * pool.num_slots), **options
-))  # fmt: skip
-around("TakesTwiceTheHost", __init__=lambda call, policy, pool, **options: call(
-    replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options
-))  # fmt: skip
-around("RefusesTheSecond", admit=lambda call, policy, *asked: (
-    Refusal.LATER if len(policy._tables.held) == 1 else call(*asked)
-))  # fmt: skip
-around("RefusesSingleSteps", extend=lambda call, policy, batch, num_tokens: (
-    Refusal.LATER if num_tokens == 1 and len(batch) == 2 else call(batch, num_tokens)
-))  # fmt: skip
-around("RefusesLongSteps", guaranteed_steps=always(0), extend=lambda call, policy, batch, num_tokens: (
-    Refusal.LATER if num_tokens > 1 and len(policy._tables.held) > 2 else call(batch, num_tokens)
-))  # fmt: skip
+around(
+    "ShrinksABlockLess",
+    shrink=lambda call, policy, seq, count: call(seq, max(count - policy.block_size, 0)),
+)
+around(
+    "TakesTwiceThePool",
+    __init__=lambda call, policy, pool, **options: call(
+        replace(pool, num_slots=2 * pool.num_slots), **options
+    ),
+)
+around(
+    "TakesTwiceTheHost",
+    __init__=lambda call, policy, pool, **options: call(
+        replace(pool, tiers=host(2 * pool.slots_of(HOST))), **options
+    ),
+)
+around(
+    "RefusesTheSecond",
+    admit=lambda call, policy, *asked: (
+        Refusal.LATER if len(policy._tables.held) == 1 else call(*asked)
+    ),
+)
+around(
+    "RefusesSingleSteps",
+    extend=lambda call, policy, batch, num_tokens: (
+        Refusal.LATER if num_tokens == 1 and len(batch) == 2 else call(batch, num_tokens)
+    ),
+)
+around(
+    "RefusesLongSteps",
+    guaranteed_steps=always(0),
+    extend=lambda call, policy, batch, num_tokens: (
+        Refusal.LATER
+        if num_tokens > 1 and len(policy._tables.held) > 2
+        else call(batch, num_tokens)
+    ),
+)
 type("DeclaresMoves", (Breaks, ContiguousMax), {"moves_tiers": True})
 type("DoesNotDeclareThatItShares", (Breaks, Paged), {"shares": False})
 
@@ -282,7 +398,11 @@ class AllocatesHostBlockTwice(Breaks, Paged):
 class PromisesACopy(Breaks, Paged):
     def guaranteed_steps(self, batch):
         index = batch.index(self, self._index)
-        return index.steps_within(max(self._pool.available() - len(index.tails), 0)) if len(batch) else 0
+        return (
+            index.steps_within(max(self._pool.available() - len(index.tails), 0))
+            if len(batch)
+            else 0
+        )
 
 
 class AllocatesASlotLess(Breaks, Paged):
@@ -300,7 +420,9 @@ class KeepsABlock(Breaks, Paged):
 
     def usage(self):
         used, lost = super().usage(), 0 if self._tables.held else self.block_size
-        return used._replace(allocated=used.allocated + lost, free=used.free - lost, largest_free=used.free - lost)
+        return used._replace(
+            allocated=used.allocated + lost, free=used.free - lost, largest_free=used.free - lost
+        )
 
     def non_sequence_slots(self):
         others = super().non_sequence_slots()

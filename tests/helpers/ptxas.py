@@ -1,4 +1,6 @@
-"""What the assembler says of the kernels of a source: registers, spills, warnings. No GPU needed."""
+"""What the assembler says of the kernels of a source: registers, spills, warnings. No GPU
+needed.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +8,9 @@ from typing import NamedTuple
 
 from testbed.kernels.launch.compile import require_cupy, source_text
 
-ENTRY = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
+ENTRY = re.compile(
+    r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL
+)
 
 
 class Resources(NamedTuple):
@@ -22,7 +26,12 @@ def resources(source: str, defines: Mapping[str, int], arch: str) -> list[Resour
     require_cupy()
     from cupy.cuda import nvrtc
 
-    options = [f"-arch={arch}", "-std=c++17", "--ptxas-options=-v", *(f"-D{k}={v}" for k, v in defines.items())]
+    options = [
+        f"-arch={arch}",
+        "-std=c++17",
+        "--ptxas-options=-v",
+        *(f"-D{k}={v}" for k, v in defines.items()),
+    ]
     program = nvrtc.createProgram(source_text(source), source, (), ())
     try:
         nvrtc.compileProgram(program, tuple(options))
@@ -30,4 +39,7 @@ def resources(source: str, defines: Mapping[str, int], arch: str) -> list[Resour
     finally:
         nvrtc.destroyProgram(program)
     notes = "\n".join(line for line in log.splitlines() if "(C7" in line)
-    return [Resources(int(used), int(stores) + int(loads), notes) for stores, loads, used in ENTRY.findall(log)]
+    return [
+        Resources(int(used), int(stores) + int(loads), notes)
+        for stores, loads, used in ENTRY.findall(log)
+    ]

@@ -6,7 +6,9 @@ from testbed.core.errors import InputError
 
 
 def refuses(message, call, *arguments, error=InputError, **options):
-    """The call raises an error of this kind and of one line, in which the message is found; that line."""
+    """The call raises an error of this kind and of one line, in which the message is found; that
+    line.
+    """
     with pytest.raises(error, match=message) as caught:
         call(*arguments, **options)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""A working folder with wrong files in it, and a call of the command that must refuse them in one line."""
+"""A working folder with wrong files in it, and a call of the command that must refuse them in one
+line.
+"""
 
 import shlex
 
@@ -24,7 +26,9 @@ class Replayed(Given):
     replays = True
 class Bare(MixedPrefill):
     def __init__(self, policy, preemption, max_num_batched_tokens):
-        super().__init__(policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=7)
+        super().__init__(
+            policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=7
+        )
 """
 LENGTHS = "input_tokens,output_tokens\n"
 TIMED = "input_tokens,output_tokens,arrival_s\n1,2,0\n1,2,{}\n"

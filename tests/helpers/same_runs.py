@@ -8,7 +8,10 @@ import pytest
 from testbed.sim.recorder import SLOTS
 from testbed.sim.simulation import simulate
 
-FEW_AND_MANY = [2, pytest.param(3334, marks=pytest.mark.slow)]  # histories of a policy in each of the three pools
+FEW_AND_MANY = [
+    2,
+    pytest.param(3334, marks=pytest.mark.slow),
+]  # histories of a policy in each of the three pools
 
 
 def assert_same(fast, slow):
@@ -22,7 +25,9 @@ def assert_same(fast, slow):
 
 
 def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **options):
-    """A run in spans and one step by step are the same, and whole ones serve or turn away all; their schedulers."""
+    """A run in spans and one step by step are the same, and whole ones serve or turn away all;
+    their schedulers.
+    """
     schedulers = make_scheduler(), make_scheduler()
     fast, slow = (
         simulate(requests, one, cost, max_len, fast_forward=way, **options)
@@ -48,7 +53,8 @@ def assert_same_rows(one, other):
 
 
 def assert_same_spans(spans, steps):
-    """Every span is the steps that it stands for: their times and sums, and what all of them have in common.
+    """Every span is the steps that it stands for: their times and sums, and what all of them have
+    in common.
 
     Who waits is counted when a span begins, and is preempted then.
     """
@@ -61,7 +67,9 @@ def assert_same_spans(spans, steps):
     for name in ("decode_seqs", "prefill_tokens", "running"):
         assert np.repeat(spans[name], iterations).tolist() == steps[name].tolist(), name
     if len(first):
-        assert spans["duration_ps"].tolist() == np.add.reduceat(steps["duration_ps"], first).tolist()
+        assert (
+            spans["duration_ps"].tolist() == np.add.reduceat(steps["duration_ps"], first).tolist()
+        )
         for name in SLOTS:
             sums = np.rint(spans[name] * iterations)
             assert sums.tolist() == np.add.reduceat(steps[name], first).tolist(), name

@@ -30,7 +30,9 @@ CONTIGUOUS = (ContiguousMax, ContiguousPow2, ContiguousOracle)
 
 @st.composite
 def pools(draw):
-    """A few longest sequences, or some slots more; a host pool that is roomy, tight or not there."""
+    """A few longest sequences, or some slots more; a host pool that is roomy, tight or not
+    there.
+    """
     num_slots = draw(st.sampled_from([1, 2, 3, 5])) * MAX_LEN + draw(st.sampled_from([0, 0, 5]))
     return PoolSpec(num_slots, MAX_LEN, host(draw(st.sampled_from([1000, 0, 200, 64]))))
 
@@ -39,12 +41,20 @@ def pools(draw):
 def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     """A function that makes the policy; where it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
-    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if policy.caches_prefixes else [1, 3, 8, 16]))}
+    options = {
+        "block_size": draw(
+            st.sampled_from([8, 1, 4, 16] if policy.caches_prefixes else [1, 3, 8, 16])
+        )
+    }
     if policy.shares:
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
         options["uncached_first"] = draw(st.booleans())
-    order = draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware])) if policy.caches_prefixes else None
+    order = (
+        draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware]))
+        if policy.caches_prefixes
+        else None
+    )
 
     def make():
         built = policy(pool, **options, **({"eviction": order()} if order else {}))
@@ -55,9 +65,12 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     return make
 
 
-LIMITS = st.fixed_dictionaries({
-    "max_num_batched_tokens": st.sampled_from([4, 40, 300]), "max_num_seqs": st.sampled_from([2, 40, 40])
-})  # fmt: skip
+LIMITS = st.fixed_dictionaries(
+    {
+        "max_num_batched_tokens": st.sampled_from([4, 40, 300]),
+        "max_num_seqs": st.sampled_from([2, 40, 40]),
+    }
+)
 
 
 @st.composite
@@ -95,25 +108,45 @@ def vllm_schedulers(draw):
 
 @st.composite
 def workloads(draw, prefix=0):
-    """Requests of one sequence, groups and beams; some of their prompts begin with a prefix of that many tokens."""
+    """Requests of one sequence, groups and beams; some of their prompts begin with a prefix of that
+    many tokens.
+    """
     size = draw(st.sampled_from([40, 20, 8, 2]))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     gap_ps = draw(st.sampled_from([10**8, 0, 10**9, 3 * 10**9, 10**11]))
     arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size)).tolist()
-    lengths = rng.integers(1, draw(st.sampled_from([40, MAX_LEN // 2, 6, MAX_LEN // 2 + 1])) + 1, (size, 2)).tolist()
+    lengths = rng.integers(
+        1, draw(st.sampled_from([40, MAX_LEN // 2, 6, MAX_LEN // 2 + 1])) + 1, (size, 2)
+    ).tolist()
     num_seqs = rng.choice([1, 1, 2, 4], size).tolist() if draw(st.booleans()) else [1] * size
     beam = draw(st.booleans())
     prefixes = rng.choice([0, prefix], size).tolist()
     return [
-        Request(i, at, max(prompt, prefix), output, n, beam and n > 1 and i % 3 > 0, registered_prefix=prefix)
-        for i, (at, (prompt, output), n, prefix) in enumerate(zip(arrivals, lengths, num_seqs, prefixes, strict=True))
+        Request(
+            i,
+            at,
+            max(prompt, prefix),
+            output,
+            n,
+            beam and n > 1 and i % 3 > 0,
+            registered_prefix=prefix,
+        )
+        for i, (at, (prompt, output), n, prefix) in enumerate(
+            zip(arrivals, lengths, num_seqs, prefixes, strict=True)
+        )
     ]
 
 
 @st.composite
 def mixed_workloads(draw):
-    """Requests of one workload that sample by random shares: plain, parallel and beams side by side."""
-    texts = draw(st.lists(st.sampled_from(["1:3", "2:1", "4:1", "beam2:1", "beam3:1", "beam6:1"]), min_size=1))
+    """Requests of one workload that sample by random shares: plain, parallel and beams side by
+    side.
+    """
+    texts = draw(
+        st.lists(
+            st.sampled_from(["1:3", "2:1", "4:1", "beam2:1", "beam3:1", "beam6:1"]), min_size=1
+        )
+    )
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     size = draw(st.sampled_from([40, 20, 2]))
     rows = Rows(*rng.integers(1, draw(st.sampled_from([6, 40])) + 1, (2, size)))
@@ -129,26 +162,48 @@ def with_shared_prompts(draw, requests):
     changed = []
     for r in draw(requests):
         shared, story = int(rng.integers(0, 2 * r.prompt_len)), int(rng.integers(num_stories))
-        ids = (story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len))
+        ids = (
+            story * MAX_LEN + i if i < shared else -1 - r.request_id for i in range(r.prompt_len)
+        )
         changed.append(r._replace(prompt_ids=tuple(ids)))
     return changed
 
 
 @st.composite
 def session_workloads(draw):
-    """A few sessions whose rows wait for up to two earlier ones, and whose prompts repeat what came before."""
+    """A few sessions whose rows wait for up to two earlier ones, and whose prompts repeat what came
+    before.
+    """
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     size, num_sessions = draw(st.sampled_from([1, 5, 30])), draw(st.sampled_from([1, 3, 8]))
-    session = np.unique(np.sort(rng.integers(0, num_sessions, size)), return_inverse=True)[1].astype(np.int64)
-    after = [tuple(sorted({int(i) for i in rng.integers(max(0, row - 3), row + 1, 2)} - {row})) for row in range(size)]
-    after = [tuple(one for one in before if session[one] == session[row]) for row, before in enumerate(after)]
+    session = np.unique(np.sort(rng.integers(0, num_sessions, size)), return_inverse=True)[
+        1
+    ].astype(np.int64)
+    after = [
+        tuple(sorted({int(i) for i in rng.integers(max(0, row - 3), row + 1, 2)} - {row}))
+        for row in range(size)
+    ]
+    after = [
+        tuple(one for one in before if session[one] == session[row])
+        for row, before in enumerate(after)
+    ]
     longest = draw(st.sampled_from([0.0, 1e-3, 0.5]))
     waits = rng.choice([0.0, longest, longest / 3], size)
     prompts, outputs = rng.integers(1, MAX_LEN // 2 + 2, (2, size))
-    ids = [tuple(range(s * MAX_LEN, s * MAX_LEN + n)) for s, n in zip(session.tolist(), prompts.tolist(), strict=True)]
-    rows = Rows(prompts, outputs, prompt_ids=ids, turns=Turns(session, after, waits, np.zeros(size)))
+    ids = [
+        tuple(range(s * MAX_LEN, s * MAX_LEN + n))
+        for s, n in zip(session.tolist(), prompts.tolist(), strict=True)
+    ]
+    rows = Rows(
+        prompts, outputs, prompt_ids=ids, turns=Turns(session, after, waits, np.zeros(size))
+    )
     gap_ps = draw(st.sampled_from([0, 10**9]))
     arrivals = np.zeros(size, np.int64)
     return SessionWorkload(
-        rows, arrivals, draw(st.sampled_from([1, 2])), False, draw(st.sampled_from([1, 2, 9])), gap_ps
+        rows,
+        arrivals,
+        draw(st.sampled_from([1, 2])),
+        False,
+        draw(st.sampled_from([1, 2, 9])),
+        gap_ps,
     )

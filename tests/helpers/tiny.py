@@ -1,4 +1,6 @@
-"""A model of two layers on a small server, costs by its data sheet, and costs whose times are easy to add up."""
+"""A model of two layers on a small server, costs by its data sheet, and costs whose times are easy
+to add up.
+"""
 
 from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec

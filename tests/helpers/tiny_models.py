@@ -1,4 +1,6 @@
-"""Tiny models and schedulers for the engine's tests, and a forward pass that does not know slots."""
+"""Tiny models and schedulers for the engine's tests, and a forward pass that does not know
+slots.
+"""
 
 from dataclasses import replace
 
@@ -28,13 +30,17 @@ SHAPES = {
     "window": ModelSpec("window", 2, 32, 4, 2, 8, 48, 3, 61, 128, window=Window(9, 2)),
     "hybrid": ModelSpec("hybrid", 6, 32, 4, 2, 8, 48, 3, 61, 128, window=Window(9, 4)),
     "fp8": ModelSpec("fp8", 2, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1),
-    "fp8 hybrid": ModelSpec("fp8", 4, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1, window=Window(9, 3)),
+    "fp8 hybrid": ModelSpec(
+        "fp8", 4, 32, 4, 2, 8, 48, 3, 61, 128, kv_dtype_bytes=1, window=Window(9, 3)
+    ),
 }
 LENGTHS = [(30, 9), (7, 20), (50, 5), (3, 30), (40, 12), (12, 25)]
 
 
 def architecture(family):
-    return Architecture(SHAPES[family], family if family in FAMILIES else "llama", qkv_bias=family == "qwen2")
+    return Architecture(
+        SHAPES[family], family if family in FAMILIES else "llama", qkv_bias=family == "qwen2"
+    )
 
 
 def weights(arch, seed=0):
@@ -42,7 +48,9 @@ def weights(arch, seed=0):
 
 
 def dense_logits(arch, w, tokens):
-    """Logits at every position of one sequence: no cache, one head after the other, by torch's own attention."""
+    """Logits at every position of one sequence: no cache, one head after the other, by torch's own
+    attention.
+    """
     x = w.embedding[tokens]
     if w.positions is not None:
         x = x + w.positions[: len(tokens)]
@@ -83,7 +91,9 @@ def turned(arch, x):
     """RoPE by complex numbers."""
     table = rotary_table(arch, str(x.device))[: x.shape[1]]
     half = x.shape[2] // 2
-    z = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * torch.complex(table[:, 0], table[:, 1])
+    z = torch.complex(x[..., :half].contiguous(), x[..., half:].contiguous()) * torch.complex(
+        table[:, 0], table[:, 1]
+    )
     return torch.cat([z.real, z.imag], dim=-1)
 
 
@@ -103,7 +113,9 @@ def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **o
 
 
 def mixed(policy, preemption=None, budget=64, max_num_seqs=16):
-    return MixedPrefill(policy, preemption or Recompute(), max_num_batched_tokens=budget, max_num_seqs=max_num_seqs)
+    return MixedPrefill(
+        policy, preemption or Recompute(), max_num_batched_tokens=budget, max_num_seqs=max_num_seqs
+    )
 
 
 def requests(lengths, num_seqs=1, beam=False, **more):
@@ -112,5 +124,11 @@ def requests(lengths, num_seqs=1, beam=False, **more):
 
 
 def greedy(arch, w, prompt, tokens):
-    """The most likely token after the prompt and after each of these tokens but the last, in one forward pass."""
-    return dense_logits(arch, w, torch.tensor([*prompt, *tokens[:-1]]))[len(prompt) - 1 :].argmax(1).tolist()
+    """The most likely token after the prompt and after each of these tokens but the last, in one
+    forward pass.
+    """
+    return (
+        dense_logits(arch, w, torch.tensor([*prompt, *tokens[:-1]]))[len(prompt) - 1 :]
+        .argmax(1)
+        .tolist()
+    )

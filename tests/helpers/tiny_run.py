@@ -5,7 +5,10 @@ from unittest import mock
 
 from testbed.experiments.commands.cli import main
 
-LENGTHS = "input_tokens,output_tokens,arrival_s\n7,9,0\n5,6,0.02\n10,14,0.05\n3,20,0.1\n6,9,0.3\n9,12,0.35\n4,4,0.5\n"
+LENGTHS = (
+    "input_tokens,output_tokens,arrival_s\n"
+    "7,9,0\n5,6,0.02\n10,14,0.05\n3,20,0.1\n6,9,0.3\n9,12,0.35\n4,4,0.5\n"
+)
 PACE = (
     "scheduler=separate",
     "cost=analytic",
@@ -21,9 +24,17 @@ def tiny_run(folder, *options, blocks=18):
     lengths.write_text(LENGTHS)
     gib = (blocks + 0.5) * BLOCK_SIZE * BYTES_PER_TOKEN / 2**30
     overrides = (
-        "trace=csv", f"trace.path={lengths}", "arrivals=replay", f"policy.block_size={BLOCK_SIZE}", "model.max_len=32",
-        f"server.kv_memory_gib={{opt-13b: {gib}}}", "outputs=summary", f"hydra.run.dir={folder}", *PACE, *options,
-    )  # fmt: skip
+        "trace=csv",
+        f"trace.path={lengths}",
+        "arrivals=replay",
+        f"policy.block_size={BLOCK_SIZE}",
+        "model.max_len=32",
+        f"server.kv_memory_gib={{opt-13b: {gib}}}",
+        "outputs=summary",
+        f"hydra.run.dir={folder}",
+        *PACE,
+        *options,
+    )
     with mock.patch.object(sys, "argv", sys.argv):
         assert main(["run", *overrides]) == 0
     return folder

@@ -1,4 +1,6 @@
-"""What tests of trace readers share: small files, rows as pairs, a tokenizer file that counts words."""
+"""What tests of trace readers share: small files, rows as pairs, a tokenizer file that counts
+words.
+"""
 
 import gzip
 
@@ -19,11 +21,15 @@ def pairs(rows):
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    """A tokenizer file that counts words, adds one BOS a text, and (wrongly for us) truncates and pads."""
+    """A tokenizer file that counts words, adds one BOS a text, and (wrongly for us) truncates and
+    pads.
+    """
     tokenizers = pytest.importorskip("tokenizers", reason="needs the tokenizers extra")
     built = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "?": 1}, unk_token="?"))
     built.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    built.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    built.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
     built.enable_truncation(4)
     built.enable_padding(pad_token="?", pad_id=1)
     built.save(str(tmp_path / "tokenizer.json"))

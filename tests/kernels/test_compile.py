@@ -1,4 +1,6 @@
-"""Every kernel source compiles for the GPUs in use, without one: a covering subset here, the full grid as slow test."""
+"""Every kernel source compiles for the GPUs in use, without one: a covering subset here, the full
+grid as slow test.
+"""
 
 from hashlib import sha256
 
@@ -20,18 +22,39 @@ from testbed.kernels.verify.verify_attention import SMALL_CASES, Case, cases, va
 
 NORMS = ((5120, 256, 1), (896, 128, 0), (9216, 1024, 1))
 OTHERS = [
-    *(("cache_ops.cu", {"HEAD_SIZE": 128, "BF16": fp8, "FP8": fp8, "PAGED": paged, "BLOCK_SIZE": n, "PAPER_LAYOUT": p})
-      for paged, n, p, fp8 in ((1, 16, 0, 0), (1, 3, 1, 0), (1, 16, 0, 1), (0, 1, 0, 1))),
+    *(
+        (
+            "cache_ops.cu",
+            {
+                "HEAD_SIZE": 128,
+                "BF16": fp8,
+                "FP8": fp8,
+                "PAGED": paged,
+                "BLOCK_SIZE": n,
+                "PAPER_LAYOUT": p,
+            },
+        )
+        for paged, n, p, fp8 in ((1, 16, 0, 0), (1, 3, 1, 0), (1, 16, 0, 1), (0, 1, 0, 1))
+    ),
     *(("network.cu", {"HEAD_SIZE": 64, "BF16": bf16}) for bf16 in (0, 1)),
-    *(("network.cu", {"BF16": 0, "HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": shift, "CARRY": shift})
-      for hidden, threads, shift in NORMS),
-]  # fmt: skip
+    *(
+        (
+            "network.cu",
+            {"BF16": 0, "HIDDEN": hidden, "NUM_THREADS": threads, "SHIFT": shift, "CARRY": shift},
+        )
+        for hidden, threads, shift in NORMS
+    ),
+]
 
 
 def compiles(case: Case, arch: str, but: str = "") -> set[str]:
-    """Compile all attention kernels of a case but those of one source; returns the sources of all."""
+    """Compile all attention kernels of a case but those of one source; returns the sources of
+    all.
+    """
     found = {str(one): one for form in case.forms for one in variants(case.shape, case.plan, form)}
-    assert all(compile_cubin(*one, arch)[:4] == b"\x7fELF" for one in found.values() if one[0] != but)
+    assert all(
+        compile_cubin(*one, arch)[:4] == b"\x7fELF" for one in found.values() if one[0] != but
+    )
     return {source for source, _ in found.values()}
 
 
@@ -51,10 +74,16 @@ def test_attention_compiles_for_older_gpus(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_variants_are_those_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
-    lines = [(case, form, *one) for case in SMALL_CASES for form in case.forms
-             for one in variants(case.shape, case.plan, form)]  # fmt: skip
+    lines = [
+        (case, form, *one)
+        for case in SMALL_CASES
+        for form in case.forms
+        for one in variants(case.shape, case.plan, form)
+    ]
     every = [(case, case.forms, variants(case.shape, case.plan)) for case in cases(2)]
-    check_lines([*lines, len(every), sha256(repr(every).encode()).hexdigest()], request, "variants.txt")
+    check_lines(
+        [*lines, len(every), sha256(repr(every).encode()).hexdigest()], request, "variants.txt"
+    )
 
 
 @pytest.mark.parametrize("variant", OTHERS, ids=str)

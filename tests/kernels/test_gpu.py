@@ -1,4 +1,6 @@
-"""On a GPU: kernels and the ladder's steps against their references, on both libraries' arrays, under graph capture."""
+"""On a GPU: kernels and the ladder's steps against their references, on both libraries' arrays,
+under graph capture.
+"""
 
 import numpy as np
 import pytest

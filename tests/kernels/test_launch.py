@@ -1,4 +1,6 @@
-"""Launches without a GPU: what the driver gets, exactly; how decode is cut, which prefill kernel can run."""
+"""Launches without a GPU: what the driver gets, exactly; how decode is cut, which prefill kernel
+can run.
+"""
 
 import ctypes
 from hashlib import sha256
@@ -21,13 +23,30 @@ from testbed.kernels.launch import launch as module
 from testbed.kernels.launch.attention import ENDLESS, Shapes
 from testbed.kernels.launch.decode_plan import CTAS_PER_SM, MAX_CHUNKS, MAX_WAVE, TILE, plan_decode
 from testbed.kernels.launch.launch import Launch, packed
-from testbed.kernels.launch.prefill_attention import BLOCK_SIZES, constants, evenly, fastest, origin_of, takes
+from testbed.kernels.launch.prefill_attention import (
+    BLOCK_SIZES,
+    constants,
+    evenly,
+    fastest,
+    origin_of,
+    takes,
+)
 
 
 def test_arguments_are_packed_in_8_byte_cells():
-    cells = packed([1 << 40, 0, np.float32(1.5), np.int32(-3), np.int64(-(1 << 40))]).view(np.uint8).reshape(-1, 8)
+    cells = (
+        packed([1 << 40, 0, np.float32(1.5), np.int32(-3), np.int64(-(1 << 40))])
+        .view(np.uint8)
+        .reshape(-1, 8)
+    )
     kinds = (np.uint64, np.uint64, np.float32, np.int32, np.int64)
-    assert [cell.view(kind)[0] for cell, kind in zip(cells, kinds, strict=True)] == [1 << 40, 0, 1.5, -3, -(1 << 40)]
+    assert [cell.view(kind)[0] for cell, kind in zip(cells, kinds, strict=True)] == [
+        1 << 40,
+        0,
+        1.5,
+        -3,
+        -(1 << 40),
+    ]
     with pytest.raises(OverflowError):
         packed([-1])
 
@@ -39,11 +58,22 @@ def test_launch_passes_argument_addresses_to_the_driver(monkeypatch):
         *shape, stream, arguments, extra = rest
         addresses = (ctypes.c_uint64 * 3).from_address(arguments)
         pointers = [ctypes.c_uint64.from_address(at).value for at in addresses[:2]]
-        seen.append((function, shape, stream, pointers, ctypes.c_int32.from_address(addresses[2]).value, extra))
+        seen.append(
+            (
+                function,
+                shape,
+                stream,
+                pointers,
+                ctypes.c_int32.from_address(addresses[2]).value,
+                extra,
+            )
+        )
 
     fake = SimpleNamespace(cuda=SimpleNamespace(driver=SimpleNamespace(launchKernel=driver)))
     monkeypatch.setattr(module, "require_gpu", lambda: fake)
-    bound = Launch(SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), 128, (11, 22, np.int32(-4)), 1024)
+    bound = Launch(
+        SimpleNamespace(kernel=SimpleNamespace(ptr=77)), (5, 2), 128, (11, 22, np.int32(-4)), 1024
+    )
     bound(900)
     bound.point(1, 33)
     bound(901)
@@ -69,10 +99,15 @@ def test_immediate_launch_uses_the_stream_of_its_output(monkeypatch):
     assert seen == ["stream of out", "stream of another"]
 
 
-ENDS = ((3, 7, 2, 16, 64), 1 << 20), ((2, 3, 2, 16, 64), 1 << 30)  # a pool, and where its blocks are gathered
+ENDS = (
+    ((3, 7, 2, 16, 64), 1 << 20),
+    ((2, 3, 2, 16, 64), 1 << 30),
+)  # a pool, and where its blocks are gathered
 
 
-def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_gets_exactly_the_launches_that_are_kept(
+    request, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = []
 
     def load(source, name, **defines):
@@ -81,16 +116,26 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
     def bound(kernel, grid, threads, arguments, shared_bytes=0):
         assert getattr(kernel, "max_dynamic_shared_size_bytes", 1 << 20) >= shared_bytes
         cells = [f"{one:.6g}" if isinstance(one, np.floating) else int(one) for one in arguments]
-        lines.append(f"{kernel.text}, grid {tuple(grid)} of {threads}, {shared_bytes} bytes: {cells}")
+        lines.append(
+            f"{kernel.text}, grid {tuple(grid)} of {threads}, {shared_bytes} bytes: {cells}"
+        )
         return Mock(threads=threads)
 
     stream, runtime = SimpleNamespace(ptr=5), SimpleNamespace(getDevice=lambda: 0)
     cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: stream)
     zeros = lambda *array: lines.append(array) or FakeArray(*array, pointer=len(lines) << 20)  # noqa: E731
     gpu = SimpleNamespace(cuda=cuda, zeros=zeros)
-    fakes = {"load": load, "Launch": bound, "require_gpu": lambda: gpu, "multiprocessors": lambda: 132,
-             "compute_capability": lambda: 90, "counters": lambda device: (None, iter([64])),
-             "rows_of_memory": lambda *key: SimpleNamespace(data=SimpleNamespace(ptr=hash(key[1:]) % 997))}  # fmt: skip
+    fakes = {
+        "load": load,
+        "Launch": bound,
+        "require_gpu": lambda: gpu,
+        "multiprocessors": lambda: 132,
+        "compute_capability": lambda: 90,
+        "counters": lambda device: (None, iter([64])),
+        "rows_of_memory": lambda *key: SimpleNamespace(
+            data=SimpleNamespace(ptr=hash(key[1:]) % 997)
+        ),
+    }
     for one in (attention, cache_ops, prefill_attention, maths, module):
         for name in fakes.keys() & vars(one).keys():
             monkeypatch.setattr(one, name, fakes[name])
@@ -111,16 +156,26 @@ def test_driver_gets_exactly_the_launches_that_are_kept(request, monkeypatch: py
 
 def test_decode_plans_are_valid_and_those_that_are_kept(request) -> None:
     around = [n + d for n in (2, 16, 256, 512, 1024, 2048, 4096, 8192, 65_536) for d in (-1, 0, 1)]
-    cases = [*product((1, 2, 8, 31, 32, 33, 64, 132, 200), (1, 4, 8, 40), sorted(CTAS_PER_SM), around)]
+    cases = [
+        *product((1, 2, 8, 31, 32, 33, 64, 132, 200), (1, 4, 8, 40), sorted(CTAS_PER_SM), around)
+    ]
     plans = []
-    for fp8, window, num_sms in ((False, 0, 132), (True, 0, 108), (False, 100, 78), (True, 2000, 132)):
+    for fp8, window, num_sms in (
+        (False, 0, 132),
+        (True, 0, 108),
+        (False, 100, 78),
+        (True, 2000, 132),
+    ):
         for num_seqs, groups, head_size, longest in cases:
             plan = plan_decode(num_seqs, groups, head_size, longest, num_sms, fp8, window)
             assert (plan.chunk_tokens - (TILE if window else 0)) % (TILE * plan.num_warps) == 0
             assert 1 <= plan.num_chunks(longest, window) <= MAX_CHUNKS
             assert not plan.wave or num_seqs <= min(MAX_WAVE, num_sms * plan.ctas_per_sm // groups)
             plans.append((num_seqs, groups, head_size, longest, plan, plan.constants))
-    shown = [f"{seqs} x {longest}, {groups} of {size}: {plan}" for seqs, groups, size, longest, plan, _ in plans[::37]]
+    shown = [
+        f"{seqs} x {longest}, {groups} of {size}: {plan}"
+        for seqs, groups, size, longest, plan, _ in plans[::37]
+    ]
     check_lines([*shown, sha256(repr(plans).encode()).hexdigest()], request, "decode_plans.txt")
 
 
@@ -132,7 +187,9 @@ def shapes(head_size: int = 128, block_size: int = 16, scales: int = 0, window: 
     ("head_size", "block_size", "pack", "window"),
     [(128, 16, True, 0), (64, 8, True, 9), (128, ENDLESS, False, 0), (64, 1, False, 0)],
 )
-def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_size, pack, window) -> None:
+def test_kernel_compiles_without_spills_or_serialized_wgmma(
+    head_size, block_size, pack, window
+) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
@@ -142,13 +199,29 @@ def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_siz
 
 
 def test_query_heads_are_packed_in_powers_of_two() -> None:
-    assert [prefill_attention.packed(group, True) for group in (1, 2, 4, 7, 8, 16)] == [1, 2, 4, 1, 8, 1]
+    assert [prefill_attention.packed(group, True) for group in (1, 2, 4, 7, 8, 16)] == [
+        1,
+        2,
+        4,
+        1,
+        8,
+        1,
+    ]
     assert prefill_attention.packed(4, False) == 1
 
 
 @pytest.mark.parametrize(
     ("pairs", "most", "size"),
-    [(40, 12, 10), (160, 48, 40), (7, 8, 7), (640, 305, 214), (9, 8, 5), (1, 8, 1), (40, 3, 2), (41, 3, 3)],
+    [
+        (40, 12, 10),
+        (160, 48, 40),
+        (7, 8, 7),
+        (640, 305, 214),
+        (9, 8, 5),
+        (1, 8, 1),
+        (40, 3, 2),
+        (41, 3, 3),
+    ],
 )
 def test_work_groups_have_even_bounded_sizes(pairs: int, most: int, size: int) -> None:
     assert evenly(pairs, most) == size

@@ -14,18 +14,28 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def cache_of(rows: "torch.Tensor", block_size: int, order: np.ndarray) -> tuple["torch.Tensor", "torch.Tensor"]:
+def cache_of(
+    rows: "torch.Tensor", block_size: int, order: np.ndarray
+) -> tuple["torch.Tensor", "torch.Tensor"]:
     """Rows [tokens, heads, size] in shuffled blocks, the rest NaN, and the block table."""
-    cache = torch.full((len(order), rows.shape[1], block_size, rows.shape[2]), torch.nan, dtype=rows.dtype)
-    mapping = [int(order[i // block_size]) * block_size + i % block_size for i in range(rows.shape[0])]
+    cache = torch.full(
+        (len(order), rows.shape[1], block_size, rows.shape[2]), torch.nan, dtype=rows.dtype
+    )
+    mapping = [
+        int(order[i // block_size]) * block_size + i % block_size for i in range(rows.shape[0])
+    ]
     reference.write_cache(cache, rows, mapping)
     return cache, torch.from_numpy(order)
 
 
 def test_full_attention_equals_torch(rng: np.random.Generator) -> None:
     q, k, v = (torch.randn(20, heads, 16, dtype=torch.float64) for heads in (6, 2, 2))
-    args = [x.transpose(0, 1)[None] for x in (q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))]
-    want = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)[0].transpose(0, 1)
+    args = [
+        x.transpose(0, 1)[None] for x in (q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))
+    ]
+    want = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)[0].transpose(
+        0, 1
+    )
     assert torch.allclose(reference.full_attention(q, k, v), want, atol=1e-12)
 
 
@@ -47,7 +57,8 @@ def test_chunked_prefill_equals_whole_prompt(rng: np.random.Generator) -> None:
     whole = reference.paged_prefill(q, k_cache, v_cache, table[None], [33], [33])
     assert torch.allclose(whole, reference.full_attention(q, k, v), atol=1e-12)
     parts = [
-        reference.paged_prefill(q[a:b], k_cache, v_cache, table[None], [b - a], [b]) for a, b in ((0, 20), (20, 33))
+        reference.paged_prefill(q[a:b], k_cache, v_cache, table[None], [b - a], [b])
+        for a, b in ((0, 20), (20, 33))
     ]
     assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
 
@@ -57,11 +68,16 @@ def test_windows_hide_all_tokens_before(rng: np.random.Generator) -> None:
     got = reference.full_attention(q, k, v, window=5)
     for i in (0, 4, 5, 19):
         low = max(0, i - 4)
-        assert torch.allclose(got[i], reference.full_attention(q[i : i + 1], k[low : i + 1], v[low : i + 1])[0])
+        assert torch.allclose(
+            got[i], reference.full_attention(q[i : i + 1], k[low : i + 1], v[low : i + 1])[0]
+        )
 
 
 def test_e4m3_rounds_to_the_nearest_and_saturates() -> None:
-    x, scale = torch.tensor([[[1.0, 1.06, 0.0, -500.0], [3.0, 0.5, -0.5, 1e-9]]]), torch.tensor([1.0, 0.5])
+    x, scale = (
+        torch.tensor([[[1.0, 1.06, 0.0, -500.0], [3.0, 0.5, -0.5, 1e-9]]]),
+        torch.tensor([1.0, 0.5]),
+    )
     stored = reference.quantized(x, scale)
     assert stored.dtype == torch.uint8
     assert reference.dequantized(stored, scale)[0, 0].tolist() == [1.0, 1.0, 0.0, -448.0]

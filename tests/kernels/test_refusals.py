@@ -36,12 +36,16 @@ class FakeArray:
     def __post_init__(self) -> None:
         self.dtype = np.dtype(self.dtype)
         dense = np.cumprod([1, *self.shape[:0:-1]])[::-1].tolist()
-        self.strides = tuple(stride * self.dtype.itemsize for stride in self.element_strides or dense)
+        self.strides = tuple(
+            stride * self.dtype.itemsize for stride in self.element_strides or dense
+        )
         self.data = SimpleNamespace(ptr=self.pointer)
 
     def __getitem__(self, rows: slice) -> "FakeArray":
         start, stop, _ = rows.indices(self.shape[0])
-        return FakeArray((stop - start,), self.dtype, pointer=self.pointer + start * self.dtype.itemsize)
+        return FakeArray(
+            (stop - start,), self.dtype, pointer=self.pointer + start * self.dtype.itemsize
+        )
 
 
 WRAPPERS = vars(attention) | vars(cache_ops) | vars(prefill_attention) | vars(maths)
@@ -54,21 +58,39 @@ BASE = 0x7F12 << 32  # an address such as allocators give
 def made(*calls: dict[str, Any]) -> dict[str, Any]:
     """The arguments that a call says, and those that later ones replace."""
     shapes = {
-        name: (kind, shape) for call in calls for kind in TYPES & call.keys() for name, shape in call[kind].items()
+        name: (kind, shape)
+        for call in calls
+        for kind in TYPES & call.keys()
+        for name, shape in call[kind].items()
     }
     options = {name: value for call in calls for name, value in call.items()}
     strides, addresses = (options.pop(name, {}) for name in ("strides", "addresses"))
     for i, (name, (kind, shape)) in enumerate(sorted(shapes.items())):
-        wide = (384 * shape[1], *shape[2:], 1) if name in ("q", "k", "v") and len(shape) == 3 else None  # of a product
-        options[name] = FakeArray(tuple(shape), kind, strides.get(name, wide), addresses.get(name, BASE + (i << 12)))
-    return {name: value for name, value in options.items() if name not in {*TYPES, "wrapper", "call", "error"}}
+        wide = (
+            (384 * shape[1], *shape[2:], 1) if name in ("q", "k", "v") and len(shape) == 3 else None
+        )  # of a product
+        options[name] = FakeArray(
+            tuple(shape), kind, strides.get(name, wide), addresses.get(name, BASE + (i << 12))
+        )
+    return {
+        name: value
+        for name, value in options.items()
+        if name not in {*TYPES, "wrapper", "call", "error"}
+    }
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: one["error"])
-def test_arguments_are_refused_by_name(refusal: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments_are_refused_by_name(
+    refusal: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "compute_capability", lambda: 90)
     base = CALLS[refusal["call"]]
-    message = refuses(refusal["error"], WRAPPERS[base["wrapper"]], **made(base, refusal), error=(ValueError, TypeError))
+    message = refuses(
+        refusal["error"],
+        WRAPPERS[base["wrapper"]],
+        **made(base, refusal),
+        error=(ValueError, TypeError),
+    )
     assert message.startswith(refusal["error"].partition(":")[0])
 
 
@@ -94,10 +116,23 @@ def test_plans_and_workspaces_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             "plan: 129 chunks of 16 tokens, at most 128",
         ),
     ):
-        arguments = made(CALLS["decode"], call) | {"workspace": Workspace(np.zeros((47, 64)), 0, 0), "plan": plan}
+        arguments = made(CALLS["decode"], call) | {
+            "workspace": Workspace(np.zeros((47, 64)), 0, 0),
+            "plan": plan,
+        }
         refuses(message, attention.bind_decode, **arguments, error=ValueError)
     pool, host, staging = (FakeArray((n, 4, 2, 16, 64)) for n in (4, 9, 3))
-    refuses("host_pool", swap_fused, pool, host, FakeArray((3,), "int32"), [(0, 0)], staging, True, error=ValueError)
+    refuses(
+        "host_pool",
+        swap_fused,
+        pool,
+        host,
+        FakeArray((3,), "int32"),
+        [(0, 0)],
+        staging,
+        True,
+        error=ValueError,
+    )
 
 
 def test_missing_cupy_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

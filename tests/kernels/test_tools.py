@@ -1,4 +1,6 @@
-"""Calibration, bench-kernels and the ladder without a GPU: they load, compile and lay out their files; kept times."""
+"""Calibration, bench-kernels and the ladder without a GPU: they load, compile and lay out their
+files; kept times.
+"""
 
 import csv
 import pkgutil
@@ -23,33 +25,56 @@ from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
 from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
 from testbed.kernels.verify.reference import Shape  # noqa: E402
 
-MODULES = [import_module(one.name) for one in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels.")]
-SHIPPED = {"opt-13b": 1, "opt-66b": 4, "opt-175b": 8, "llama-13b": 1, "llama-3-8b": 1, "llama-3-70b": 4,
-           "qwen2.5-0.5b": 1}  # fmt: skip
+MODULES = [
+    import_module(one.name)
+    for one in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels.")
+]
+SHIPPED = {
+    "opt-13b": 1,
+    "opt-66b": 4,
+    "opt-175b": 8,
+    "llama-13b": 1,
+    "llama-3-8b": 1,
+    "llama-3-70b": 4,
+    "qwen2.5-0.5b": 1,
+}
 
 
 @pytest.mark.parametrize("requested", [[2, 8], [1], [0]])
 def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
-    with pytest.raises(InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"):
+    with pytest.raises(
+        InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"
+    ):
         require_gpus(requested, found=4)
 
 
 def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:
-    points = {2: [[2, 1000, 4.0, 3.9, 4.1]], 4: [[4, 1000, 7.0, 6.9, 7.1]], 8: [[8, 1000, 9.0, 8.9, 9.1]]}
-    expected = [(4, 1000, 7.0, 4 * 1.5), (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4))]  # a ring's share (n - 1) / n
+    points = {
+        2: [[2, 1000, 4.0, 3.9, 4.1]],
+        4: [[4, 1000, 7.0, 6.9, 7.1]],
+        8: [[8, 1000, 9.0, 8.9, 9.1]],
+    }
+    expected = [
+        (4, 1000, 7.0, 4 * 1.5),
+        (8, 1000, 9.0, 7 * (7 / 8) / (3 / 4)),
+    ]  # a ring's share (n - 1) / n
     assert predictions(points) == [pytest.approx(row, rel=1e-6) for row in expected]
 
 
 @pytest.mark.parametrize(("name", "num_gpus"), SHIPPED.items())
 def test_shipped_profiles_match_the_configured_models(name: str, num_gpus: int) -> None:
     profile = read_profile(f"h200-{name}-tp{num_gpus}")
-    assert profile["model"] == {field: getattr(read_model(name), field) for field in profile["model"]}
+    assert profile["model"] == {
+        field: getattr(read_model(name), field) for field in profile["model"]
+    }
     assert profile["num_gpus"] == num_gpus
 
 
 def test_tensor_parallel_shards_split_heads() -> None:
     assert shard_shape(read_model("llama-3-70b"), 4) == Shape(16, 2, 128, 16)
-    assert shard_shape(read_model("llama-3-70b"), 16) == Shape(4, 1, 128, 16)  # each K and V on two GPUs
+    assert shard_shape(read_model("llama-3-70b"), 16) == Shape(
+        4, 1, 128, 16
+    )  # each K and V on two GPUs
     refuses("do not split over 3 GPUs", shard_shape, read_model("llama-3-8b"), 3)
     refuses("14/2 heads do not split over 7 GPUs", shard_shape, read_model("qwen2.5-0.5b"), 7)
     refuses("model opt-1b: is unknown", read_model, "opt-1b")
@@ -66,7 +91,9 @@ def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> Non
 
 def test_measurements_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
-        one.__name__.removeprefix("testbed.kernels."): one.MEASUREMENT for one in MODULES if "MEASUREMENT" in vars(one)
+        one.__name__.removeprefix("testbed.kernels."): one.MEASUREMENT
+        for one in MODULES
+        if "MEASUREMENT" in vars(one)
     }
     assert found.keys() == {module for module, _ in MEASUREMENTS.values()}
     assert all(one.about and callable(one.rows) for one in found.values())

@@ -1,4 +1,6 @@
-"""Contiguous memory on pools small enough to be counted by hand: reservations, refusals, and the buddy allocator."""
+"""Contiguous memory on pools small enough to be counted by hand: reservations, refusals, and the
+buddy allocator.
+"""
 
 from random import Random
 
@@ -18,7 +20,9 @@ def policy_of(kind, num_slots=256, max_len=256, block_size=4, **outputs):
     return policy
 
 
-@pytest.mark.parametrize(("output_len", "slots"), [(1, 1), (2, 2), (3, 4), (25, 32), (32, 32), (33, 64), (100, 90)])
+@pytest.mark.parametrize(
+    ("output_len", "slots"), [(1, 1), (2, 2), (3, 4), (25, 32), (32, 32), (33, 64), (100, 90)]
+)
 def test_pow2_reserves_output_rounded_up_within_max_len(output_len, slots):
     assert policy_of(ContiguousPow2, max_len=100).reservation(10, output_len) == 10 + slots
 
@@ -29,8 +33,13 @@ def test_oracle_reserves_exactly_the_final_length():
 
 
 def test_group_admission_is_all_or_nothing():
-    assert not isinstance(admit(policy_of(ContiguousMax, max_len=64), [sequence(i, 8) for i in range(4)], 8), Refusal)
-    assert policy_of(ContiguousMax, max_len=64).admit([sequence(i, 8) for i in range(5)], 8) is Refusal.NEVER
+    assert not isinstance(
+        admit(policy_of(ContiguousMax, max_len=64), [sequence(i, 8) for i in range(4)], 8), Refusal
+    )
+    assert (
+        policy_of(ContiguousMax, max_len=64).admit([sequence(i, 8) for i in range(5)], 8)
+        is Refusal.NEVER
+    )
     policy = policy_of(ContiguousMax, max_len=64)
     admit(policy, [sequence(i, 8) for i in range(2)], 8)
     before = policy.usage()
@@ -44,7 +53,9 @@ def test_tables_and_rounding_are_counted_in_slots():
     admit_and_prefill(policy, [two], 10)  # 18 and 17 slots, each in a range of 32
     assert (policy.table(one), policy.table(two)) == ([Extent(0, 18)], [Extent(32, 17)])
     assert policy.non_sequence_slots().rounding == (Extent(18, 14), Extent(49, 15))
-    assert policy.footprint(two).waste(12) == [(0, 5)]  # its 17 slots but for 12, whatever the range
+    assert policy.footprint(two).waste(12) == [
+        (0, 5)
+    ]  # its 17 slots but for 12, whatever the range
 
 
 def test_fork_copies_the_whole_buddy_range():
@@ -53,11 +64,19 @@ def test_fork_copies_the_whole_buddy_range():
     assert fork(policy, *seqs).copies == (Copy(0, 64, 64),)
 
 
-@pytest.mark.parametrize(("kind", "num_seqs", "longest"), [
-    (ContiguousOracle, 1, 64), (ContiguousOracle, 3, 16), (ContiguousPow2, 2, 26), (ContiguousMax, 1, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "num_seqs", "longest"),
+    [
+        (ContiguousOracle, 1, 64),
+        (ContiguousOracle, 3, 16),
+        (ContiguousPow2, 2, 26),
+        (ContiguousMax, 1, 0),
+    ],
+)
 def test_max_seq_len_is_that_of_an_empty_pool(kind, num_seqs, longest):
-    """64 slots: one range, two of 32 or four of 16; a prompt of 10 and 16 more, because 32 more would take 64."""
+    """64 slots: one range, two of 32 or four of 16; a prompt of 10 and 16 more, because 32 more
+    would take 64.
+    """
     assert policy_of(kind, num_slots=64, max_len=100).max_seq_len(10, num_seqs) == longest
 
 
@@ -72,7 +91,10 @@ def test_freed_buddy_ranges_merge_completely(num_units):
             taken.append((start, order))
         ranges = buddy.free_ranges()
         ends = [0, *(start + units for start, units in ranges)]
-        assert all(start >= end and start % units == 0 for end, (start, units) in zip(ends, ranges, strict=False))
+        assert all(
+            start >= end and start % units == 0
+            for end, (start, units) in zip(ends, ranges, strict=False)
+        )
         assert ends[-1] <= num_units == buddy.num_free + sum(1 << order for _, order in taken)
     for held in taken:
         buddy.free(*held)

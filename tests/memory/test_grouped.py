@@ -1,4 +1,6 @@
-"""Grouped and GroupedCaching: the contract by page rule and model, fast equals slow, worked arithmetic, hits."""
+"""Grouped and GroupedCaching: the contract by page rule and model, fast equals slow, worked
+arithmetic, hits.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -34,8 +36,17 @@ MODELS = {
     "states": (KvGroup("full", 1, 64), KvGroup("state", 3, 0, None, 250)),
 }
 RULES = ("one_page_size", "large_pages", "fixed_split")
-KINDS = {"plain": Grouped, "caching": GroupedCaching, "dropping": partial(GroupedCaching, num_dropped_blocks=1)}
-CASES = [(model, rule) for model in MODELS for rule in RULES if (model, rule) != ("states", "fixed_split")]
+KINDS = {
+    "plain": Grouped,
+    "caching": GroupedCaching,
+    "dropping": partial(GroupedCaching, num_dropped_blocks=1),
+}
+CASES = [
+    (model, rule)
+    for model in MODELS
+    for rule in RULES
+    if (model, rule) != ("states", "fixed_split")
+]
 
 
 def grouped(model, rule, num_slots=120):
@@ -53,13 +64,17 @@ def pools(model, sizes=((150, 64), (70, 50), (40, 64))):
 @pytest.mark.parametrize(("model", "rule"), CASES)
 def test_policy_keeps_the_contract(model, rule, kind, num_examples, golden):
     make = partial(KINDS[kind], block_size=4, page_rule=rule)
-    keeps_the_contract(golden, f"{model} {rule} {kind}", make, pools(model), num_examples, num_golden=2)
+    keeps_the_contract(
+        golden, f"{model} {rule} {kind}", make, pools(model), num_examples, num_golden=2
+    )
 
 
 @pytest.mark.parametrize("kind", ["plain", "caching"])
 @pytest.mark.parametrize(("model", "rule"), CASES)
 def test_fast_equals_slow(model, rule, kind):
-    broken = differs(partial(KINDS[kind], block_size=4, page_rule=rule), pools(model)[0], [ChunkedPrefill])
+    broken = differs(
+        partial(KINDS[kind], block_size=4, page_rule=rule), pools(model)[0], [ChunkedPrefill]
+    )
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 
@@ -82,14 +97,20 @@ def test_a_window_holds_its_tokens_and_gives_the_others_back():
 
 
 def test_page_sizes_are_those_of_the_rules():
-    """vLLM's pages have gpt-oss's 18 layers, and 10 of Gemma 3: 52 layers of window take 6 pages."""
-    pools = [OnePageSize(10**6, read_model(name).groups, 16) for name in ("gpt-oss-120b", "gemma-3-27b")]
+    """vLLM's pages have gpt-oss's 18 layers, and 10 of Gemma 3: 52 layers of window take 6
+    pages.
+    """
+    pools = [
+        OnePageSize(10**6, read_model(name).groups, 16) for name in ("gpt-oss-120b", "gemma-3-27b")
+    ]
     assert [(one.page_units, [column.width for column in one.columns]) for one in pools] == [
         (18 * 16, [18, 18]),
         (10 * 16, [10, 9, 9, 9, 9, 8, 8]),
     ]
     assert LargePages(10**6, read_model("gemma-3-27b").groups, 16)._large == 260 * 16
-    with pytest.raises(InputError, match=r"block_size=16: a page is smaller than a state \(give 536 or more\)"):
+    with pytest.raises(
+        InputError, match=r"block_size=16: a page is smaller than a state \(give 536 or more\)"
+    ):
         OnePageSize(10**6, read_model("qwen3-next-80b-a3b").groups, 16)
 
 
@@ -107,12 +128,18 @@ def test_what_it_cannot_serve_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "text", "percent"),
-    [("gemma-2-27b", 8192, 25.0), ("ministral-8b", 131072, 56.25), ("llama-3.2-11b-vision", 43, 79.6)],
+    [
+        ("gemma-2-27b", 8192, 25.0),
+        ("ministral-8b", 131072, 56.25),
+        ("llama-3.2-11b-vision", 43, 79.6),
+    ],
 )
 def test_jenga_waste_of_a_uniform_allocation(name, text, percent):
-    """vLLM's issue 11382, blocks of one token: all layers have slots for all tokens, those of an image included.
+    """vLLM's issue 11382, blocks of one token: all layers have slots for all tokens, those of an
+    image included.
 
-    Windows at the longest sequence; one image and a short question of 43 tokens (33 to 53 are within the tolerance).
+    Windows at the longest sequence; one image and a short question of 43 tokens (33 to 53 are
+    within the tolerance).
     """
     model = read_model(name)
     tokens = text + (model.states.num_tokens if model.states else 0)
@@ -127,11 +154,15 @@ STATE = KvGroup("state", 2, 0, None, 128)
 
 def caching(groups, num_blocks, rule="one_page_size", **options):
     """A pool of num_blocks blocks of 4 tokens in two layers."""
-    return GroupedCaching(PoolSpec(num_blocks * 4, 400, (), 64, 2, 1, groups), 4, rule, watermark=0, **options)
+    return GroupedCaching(
+        PoolSpec(num_blocks * 4, 400, (), 64, 2, 1, groups), 4, rule, watermark=0, **options
+    )
 
 
 def served(policy, number, num_tokens, prompt=0):
-    """A sequence whose whole prompt of tokens from `prompt` on is stored; and how many of them it found."""
+    """A sequence whose whole prompt of tokens from `prompt` on is stored; and how many of them it
+    found.
+    """
     seq = sequence(number, num_tokens, prompt_ids=tuple(range(prompt, prompt + num_tokens)))
     (grant,) = admit_and_prefill(policy, [seq], num_tokens)
     policy.check()
@@ -153,30 +184,53 @@ def test_hits_of_a_prompt_sent_twice_are_those_of_vllm(model, prompt_len, tmp_pa
     """vLLM's hybrid models find whole units; its EAGLE option drops the last of them."""
     ids = " ".join(map(str, range(-(-prompt_len // 16))))
     rows = [f"{prompt_len},4,{second},{ids}" for second in (0, 100)]
-    (tmp_path / "twice.csv").write_text("\n".join(["input_tokens,output_tokens,arrival_s,prompt_ids", *rows, ""]))
-    words = (f"model={model}", "policy=grouped_caching", f"policy.block_size={UNIT}", "scheduler=chunked",
-             "model.max_len=32768", "cost=analytic", "trace=csv", f"trace.path={tmp_path}/twice.csv",
-             "arrivals=replay")  # fmt: skip
+    (tmp_path / "twice.csv").write_text(
+        "\n".join(["input_tokens,output_tokens,arrival_s,prompt_ids", *rows, ""])
+    )
+    words = (
+        f"model={model}",
+        "policy=grouped_caching",
+        f"policy.block_size={UNIT}",
+        "scheduler=chunked",
+        "model.max_len=32768",
+        "cost=analytic",
+        "trace=csv",
+        f"trace.path={tmp_path}/twice.csv",
+        "arrivals=replay",
+    )
     for num_dropped in (0, 1):
-        counters = run(build(configured((*words, f"policy.num_dropped_blocks={num_dropped}")))).summary["counters"]
+        counters = run(
+            build(configured((*words, f"policy.num_dropped_blocks={num_dropped}")))
+        ).summary["counters"]
         assert counters["hit_tokens"] == max(0, (prompt_len - 1) // UNIT - num_dropped) * UNIT
         assert counters["prompts"] == 2
 
 
 def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
-    """A window of 9 in blocks of 4 needs the last two blocks; the pages of the others were evicted first."""
+    """A window of 9 in blocks of 4 needs the last two blocks; the pages of the others were evicted
+    first.
+    """
     policy = caching((FULL, WINDOW), 40)
     seq, found = served(policy, 0, 41)
     assert found == 0
     policy.release(seq)
     assert served(policy, 1, 30)[1] == 28
     assert served(policy, 2, 41)[1] == 40
-    gone = [page for page, (_, column) in policy._index.by_page.items() if column == 1 and page in policy.pages.idle[0]]
+    gone = [
+        page
+        for page, (_, column) in policy._index.by_page.items()
+        if column == 1 and page in policy.pages.idle[0]
+    ]
     for page in gone:
         policy._index.forget(page)
         policy._free_idle(1, page)
     policy.check()
-    assert [served(policy, 3 + i, length)[1] for i, length in enumerate((17, 30, 37, 41))] == [0, 28, 28, 40]
+    assert [served(policy, 3 + i, length)[1] for i, length in enumerate((17, 30, 37, 41))] == [
+        0,
+        28,
+        28,
+        40,
+    ]
 
 
 def test_a_state_is_found_from_the_next_iteration_on():
@@ -205,7 +259,9 @@ def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():
 
 
 def test_idle_pages_of_one_group_are_evicted_for_another():
-    """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window is anybody's."""
+    """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window
+    is anybody's.
+    """
     policy = caching((FULL, KvGroup("wide", 4, 64, 4)), 18, "large_pages")
     first, _ = served(policy, 0, 24)
     assert policy.usage().free == 0

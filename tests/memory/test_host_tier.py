@@ -1,7 +1,18 @@
-"""What moves to the host and back, and what stays pinned: counted by hand on pools of a few blocks of four slots."""
+"""What moves to the host and back, and what stays pinned: counted by hand on pools of a few blocks
+of four slots.
+"""
 
 import pytest
-from manual_driver import ManualDriver, admit, admit_and_prefill, extend, paged, release, scheduler_of, sequence
+from manual_driver import (
+    ManualDriver,
+    admit,
+    admit_and_prefill,
+    extend,
+    paged,
+    release,
+    scheduler_of,
+    sequence,
+)
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus

@@ -1,4 +1,6 @@
-"""Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks that nobody holds."""
+"""Prefix caching with generated blocks: what a sequence finds of its own, and the queue of blocks
+that nobody holds.
+"""
 
 import pytest
 from manual_driver import admit, admit_and_prefill, extend, fork, paged, release, sequence
@@ -111,7 +113,9 @@ def test_with_another_eviction_order_free_blocks_are_taken_first_and_one_copy_is
 def test_equal_contents_lie_in_two_blocks_and_the_second_is_found_when_the_first_has_gone():
     policy = cache(3)
     first, _ = admitted(policy, 0, 1, 2)
-    second, num_found = admitted(policy, 1, 1, 2)  # its last token is computed, so its block is its own
+    second, num_found = admitted(
+        policy, 1, 1, 2
+    )  # its last token is computed, so its block is its own
     assert num_found == 0
     policy.release(first)
     policy.release(second)

@@ -1,4 +1,6 @@
-"""Blocks that are taken, shared, promised and given back, on pools of a few blocks; the margins of the 2023 system."""
+"""Blocks that are taken, shared, promised and given back, on pools of a few blocks; the margins of
+the 2023 system.
+"""
 
 import pytest
 from hypothesis import example, given
@@ -54,7 +56,9 @@ def test_shared_block_is_copied_except_for_the_last_writer():
 
 
 def test_preempted_group_leaves_no_pending_copies():
-    """A group forks and is preempted before its next step; another one is given the same blocks, and forks too."""
+    """A group forks and is preempted before its next step; another one is given the same blocks,
+    and forks too.
+    """
     policy, batch = paged(), passing_batch([])
     for first in (0, 2):
         parent, child = samples(6, first=first)
@@ -62,7 +66,9 @@ def test_preempted_group_leaves_no_pending_copies():
         batch.add(parent)
         fork(policy, parent, child)
         batch.add(child)
-        policy.guaranteed_steps(batch)  # whatever the policy keeps on the batch is there from now on
+        policy.guaranteed_steps(
+            batch
+        )  # whatever the policy keeps on the batch is there from now on
         if not first:
             for seq in (parent, child):
                 batch.remove(seq)
@@ -93,7 +99,9 @@ def resident(policy, batch, request_id, num_tokens):
 
 @pytest.mark.parametrize(("kind", "free"), [(Paged, 2), (Paged2023, 1)])
 def test_watermark_is_rounded_down_to_whole_blocks(kind, free):
-    """A share of 0.19 of 8 blocks are 1.52: after 5 blocks, a sixth leaves 2, a seventh 1 and an eighth none."""
+    """A share of 0.19 of 8 blocks are 1.52: after 5 blocks, a sixth leaves 2, a seventh 1 and an
+    eighth none.
+    """
     policy = kind(PoolSpec(32, 32), block_size=4, watermark=0.19)
     batch = Batch()
     resident(policy, batch, 0, 20)
@@ -104,7 +112,9 @@ def test_watermark_is_rounded_down_to_whole_blocks(kind, free):
 
 @pytest.mark.parametrize(("kind", "answer"), [(Paged, Grant), (Paged2023, Refusal)])
 def test_step_needs_a_free_block_for_each_sequence(kind, answer):
-    """Two sequences with free slots in their last blocks need none, but the pool has none left either."""
+    """Two sequences with free slots in their last blocks need none, but the pool has none left
+    either.
+    """
     policy, batch = kind(PoolSpec(8, 8), block_size=4, watermark=0.0), Batch()
     for request_id in range(2):
         resident(policy, batch, request_id, 2)
@@ -113,7 +123,9 @@ def test_step_needs_a_free_block_for_each_sequence(kind, answer):
 
 
 def is_served(groups, free, num_steps):
-    """Whether each group in turn finds a free block of 4 for each of its sequences, unless it is alone."""
+    """Whether each group in turn finds a free block of 4 for each of its sequences, unless it is
+    alone.
+    """
     for step in range(num_steps):
         for width, num_tokens in groups:
             taken = width if (num_tokens + step) % 4 == 0 else 0
@@ -125,13 +137,18 @@ def is_served(groups, free, num_steps):
 
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 12)), min_size=1, max_size=4),
-    st.integers(0, 12), st.integers(1, 12),
-)  # fmt: skip
+    st.integers(0, 12),
+    st.integers(1, 12),
+)
 @example([(4, 4), (2, 4)], 3, 3)  # of 9 blocks of 4 six are held: the first step takes 6 of 3
-@example([(4, 4), (2, 4)], 8, 3)  # six are taken, and then the four ask for four more though 2 are left
+@example(
+    [(4, 4), (2, 4)], 8, 3
+)  # six are taken, and then the four ask for four more though 2 are left
 def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, spare, num_steps):
     needed = sum(width * -(-num_tokens // 4) for width, num_tokens in groups)
-    policies = [Paged2023(PoolSpec(4 * (needed + spare), 64), block_size=4, watermark=0.0) for _ in range(2)]
+    policies = [
+        Paged2023(PoolSpec(4 * (needed + spare), 64), block_size=4, watermark=0.0) for _ in range(2)
+    ]
     batches = [Batch(), Batch()]
     for policy, batch in zip(policies, batches, strict=True):
         for request_id, (width, num_tokens) in enumerate(groups):
@@ -143,13 +160,21 @@ def test_many_steps_at_once_are_granted_exactly_where_single_steps_are(groups, s
         if isinstance(answer, Refusal):
             break
         batches[1].extend(1)
-    assert isinstance(at_once, Refusal) == isinstance(answer, Refusal) == (not is_served(groups, spare, num_steps))
+    assert (
+        isinstance(at_once, Refusal)
+        == isinstance(answer, Refusal)
+        == (not is_served(groups, spare, num_steps))
+    )
 
 
 @pytest.mark.parametrize(("kind", "num_admitted"), [(MixedPrefill, 2), (Mixed2023, 3)])
 def test_max_num_seqs_counts_groups(kind, num_admitted):
-    """Groups of two, at most four: two groups are four sequences, but with two groups a third adds only its two."""
-    scheduler = kind(Paged(PoolSpec(1024, 64)), Recompute(), max_num_batched_tokens=100, max_num_seqs=4)
+    """Groups of two, at most four: two groups are four sequences, but with two groups a third adds
+    only its two.
+    """
+    scheduler = kind(
+        Paged(PoolSpec(1024, 64)), Recompute(), max_num_batched_tokens=100, max_num_seqs=4
+    )
     for request_id in range(4):
         scheduler.add(Request(request_id, 0, 4, 9, num_seqs=2).incoming)
     scheduler.plan()
@@ -157,7 +182,17 @@ def test_max_num_seqs_counts_groups(kind, num_admitted):
 
 
 def test_slots_that_are_cached_or_in_transit_are_accounted_for():
-    used = Usage(total=10, live=1, held=2, allocated=4, cached=3, free=2, largest_free=5, saved=0, in_transit=1)
+    used = Usage(
+        total=10,
+        live=1,
+        held=2,
+        allocated=4,
+        cached=3,
+        free=2,
+        largest_free=5,
+        saved=0,
+        in_transit=1,
+    )
     paged(kind=type("Caching", (Paged,), {"usage": lambda self: used})).check()
 
 

@@ -60,7 +60,9 @@ def test_cached_blocks_outlive_their_sequence_until_eviction():
     found(caching, first := prompt(0, TEXT[:12]))
     release(caching, first)
     assert caching.usage().cached == 12
-    found(caching, large := prompt(1, tuple(range(56))))  # 14 of 16 blocks: one cached block has to go, the last one
+    found(
+        caching, large := prompt(1, tuple(range(56)))
+    )  # 14 of 16 blocks: one cached block has to go, the last one
     assert (caching.usage().cached, caching.counters()["evictions"]) == (8, 1)
     release(caching, large)
     assert found(caching, prompt(2, TEXT[:13])) == 8
@@ -102,12 +104,24 @@ def test_counters_of_lookups_and_hits():
     caching = policy()
     found(caching, prompt(0, TEXT[:10]))
     found(caching, prompt(1, TEXT[:10]))
-    counts = {"prompts": 2, "blocks": 6, "hit_blocks": 2, "tokens": 20, "hit_tokens": 8, "evictions": 0}
+    counts = {
+        "prompts": 2,
+        "blocks": 6,
+        "hit_blocks": 2,
+        "tokens": 20,
+        "hit_tokens": 8,
+        "evictions": 0,
+    }
     assert caching.counters() == counts
 
 
 def test_belady_needs_future_prompts_and_others_refuse_them():
-    refuses("Fifo does not read the future", policy(eviction=Fifo()).foresee_prompts, [], error=UnsupportedError)
+    refuses(
+        "Fifo does not read the future",
+        policy(eviction=Fifo()).foresee_prompts,
+        [],
+        error=UnsupportedError,
+    )
     refuses("foresee", policy(eviction=Belady()).admit, [prompt(0, TEXT)], 20, error=OracleError)
 
 
@@ -125,10 +139,13 @@ def test_belady_keeps_the_next_used_blocks():
 
 
 @pytest.mark.parametrize(
-    ("order", "closed", "kept"), [(Lru, None, (0, 8, 8)), (BySession, None, (8, 0, 8)), (BySession, 1, (0, 8, 8))]
+    ("order", "closed", "kept"),
+    [(Lru, None, (0, 8, 8)), (BySession, None, (8, 0, 8)), (BySession, 1, (0, 8, 8))],
 )
 def test_the_session_that_has_ended_goes_first_and_then_the_one_idle_longest(order, closed, kept):
-    """Session 1 comes, then session 2, then session 1 with other content; then two blocks are needed."""
+    """Session 1 comes, then session 2, then session 1 with other content; then two blocks are
+    needed.
+    """
     caching = paged(6, PrefixCaching, eviction=order())
     texts = [tuple(range(start, start + 8)) for start in (0, 100, 200)]
     for seq_id, session in enumerate((1, 2, 1)):
@@ -165,7 +182,9 @@ def test_watermark_applies_to_evictable_blocks_too():
     release(caching, first)
     found(caching, prompt(1, TEXT[16:20]))
     assert admit(caching, [prompt(2, tuple(range(32)))], 32) is Refusal.LATER
-    assert admit(caching, [sequence(2, 32)], 32) is Refusal.LATER  # nor for content that nobody else has
+    assert (
+        admit(caching, [sequence(2, 32)], 32) is Refusal.LATER
+    )  # nor for content that nobody else has
     assert not isinstance(admit(caching, [prompt(3, tuple(range(28)))], 28), Refusal)
 
 
@@ -182,7 +201,11 @@ def test_what_find_and_fits_say_before_an_admission_is_in_the_golden_row(kind, g
                 assert before[1] == isinstance(answers, list)
             return answers
 
-    golden("histories.csv", f"find and fits of {kind.__name__}", row_of(partial(Asked, block_size=8), said))
+    golden(
+        "histories.csv",
+        f"find and fits of {kind.__name__}",
+        row_of(partial(Asked, block_size=8), said),
+    )
 
 
 CORRUPTED = {
@@ -190,10 +213,17 @@ CORRUPTED = {
     "holders are lost": lambda policy, index: index.holder.pop(),
     "not found by its content": lambda policy, index: setattr(index.holder[0], "content", 0),
     "blocks and nodes differ": lambda policy, index: index.holder.reverse(),
-    "a hole with nothing behind it": lambda policy, index: (setattr(index.holder[-1], "block", -1), index.holder.pop()),
+    "a hole with nothing behind it": lambda policy, index: (
+        setattr(index.holder[-1], "block", -1),
+        index.holder.pop(),
+    ),
     "blocks of the dram were lost": lambda policy, index: policy._hierarchy.tiers[0]._free.pop(),
-    "the dram pins what it does not have": lambda policy, index: policy._hierarchy.tiers[0].pins.add([0]),
-    "an evicted block was not written": lambda policy, index: policy._hierarchy.written.append((0, 0)),
+    "the dram pins what it does not have": lambda policy, index: policy._hierarchy.tiers[
+        0
+    ].pins.add([0]),
+    "an evicted block was not written": lambda policy, index: policy._hierarchy.written.append(
+        (0, 0)
+    ),
 }
 
 

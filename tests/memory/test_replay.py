@@ -1,4 +1,6 @@
-"""Untimed replay and its orders: hits by hand and by the textbook, Belady by brute force, and golden rows."""
+"""Untimed replay and its orders: hits by hand and by the textbook, Belady by brute force, and
+golden rows.
+"""
 
 import itertools
 from random import Random
@@ -45,8 +47,12 @@ def best_possible(requested, size):
 
 
 # Letters of a small alphabet: prompts that begin alike, branch, and come back.
-traces = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=9).map(lambda texts: prompts(*texts))
-longer = st.lists(st.text("ab", min_size=1, max_size=8), min_size=1, max_size=60).map(lambda texts: prompts(*texts))
+traces = st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=9).map(
+    lambda texts: prompts(*texts)
+)
+longer = st.lists(st.text("ab", min_size=1, max_size=8), min_size=1, max_size=60).map(
+    lambda texts: prompts(*texts)
+)
 
 
 def test_lru_hits_match_worked_examples():
@@ -62,7 +68,8 @@ def test_last_block_of_a_chain_is_evicted_first():
 
 
 def test_block_without_its_predecessor_is_no_hit():
-    # First in, first out: "a" came first, so it goes when "x" needs a block, and "ab" behind it is stranded.
+    # First in, first out: "a" came first, so it goes when "x" needs a block, and "ab" behind it is
+    # stranded.
     requested = prompts("a", "ab", "x", "ab", "ab")
     assert replay(requested, 2, Fifo()).hits[3] == 0
     assert replay(requested, 3, Fifo()).hits == [0, 1, 0, 2, 2]

@@ -1,4 +1,6 @@
-"""Prefix caching over tiers: the contract with moves in the background, what is found, and runs that wait for loads."""
+"""Prefix caching over tiers: the contract with moves in the background, what is found, and runs
+that wait for loads.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -33,17 +35,23 @@ POLICIES = {
     "write back": lambda pool: TieredCaching(pool, block_size=8, store=WriteBack()),
     "before eviction": lambda pool: TieredCaching(pool, block_size=8, store=BeforeEviction(4)),
     "exclusive": partial(TieredCaching, block_size=8, exclusive=True),
-    "exclusive, lazy": lambda pool: TieredCaching(pool, block_size=8, exclusive=True, store=BeforeEviction(4)),
+    "exclusive, lazy": lambda pool: TieredCaching(
+        pool, block_size=8, exclusive=True, store=BeforeEviction(4)
+    ),
     "prefetch": partial(TieredCaching, block_size=8, prefetch=3),
     "exclusive, prefetch": partial(TieredCaching, block_size=8, exclusive=True, prefetch=3),
     "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=3),
-    "another order": lambda pool: TieredCaching(pool, block_size=8, eviction=Arc(), store=WriteBack()),
-}  # fmt: skip
+    "another order": lambda pool: TieredCaching(
+        pool, block_size=8, eviction=Arc(), store=WriteBack()
+    ),
+}
 
 
 @pytest.mark.parametrize("num_examples", FEW_AND_MANY)
 @pytest.mark.parametrize("name", POLICIES)
-def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(name, num_examples, golden):
+def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
+    name, num_examples, golden
+):
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
@@ -64,7 +72,9 @@ def computed(policy, seq_id, ids):
 
 
 def served(policy, seq_id, ids):
-    """One prompt comes, is computed and leaves; all transfers land. What it found, and what was loaded for it."""
+    """One prompt comes, is computed and leaves; all transfers land. What it found, and what was
+    loaded for it.
+    """
     loading = policy.load(prompt(seq_id, ids), len(ids)).ops
     if loading.background:
         assert policy.admit([prompt(seq_id, ids)], len(ids)) is Refusal.LOADING
@@ -84,7 +94,8 @@ def land(policy, ops):
 
 
 @pytest.mark.parametrize(
-    ("name", "stored", "written"), [("write through", 14, 0), ("write back", 0, 12), ("exclusive", 0, 12)]
+    ("name", "stored", "written"),
+    [("write through", 14, 0), ("write back", 0, 12), ("exclusive", 0, 12)],
 )
 def test_every_part_of_a_prompt_is_looked_up_below(name, stored, written):
     """The device has 8 blocks and a prompt 7, of which 6 are evicted by each other one."""
@@ -92,12 +103,22 @@ def test_every_part_of_a_prompt_is_looked_up_below(name, stored, written):
     story, other = list(range(56)), list(range(100, 156))
     served(policy, 0, story)
     served(policy, 1, other)
-    assert served(policy, 2, story)[0] == 48  # all but the block of the last token, most of which was below
-    moved = {"hit_tokens": 48, "evictions": 12, "loaded_blocks": 5, "stored_blocks": stored, "written_blocks": written}
+    assert (
+        served(policy, 2, story)[0] == 48
+    )  # all but the block of the last token, most of which was below
+    moved = {
+        "hit_tokens": 48,
+        "evictions": 12,
+        "loaded_blocks": 5,
+        "stored_blocks": stored,
+        "written_blocks": written,
+    }
     assert moved.items() <= policy.counters().items()
     assert policy.usage().in_transit == policy.usage().held == 0
     whole = range(200, 264)  # as large as the device
-    assert [served(policy, seq_id, ids)[0] for seq_id, ids in ((3, whole), (4, other), (5, whole))][2] == 56
+    assert [served(policy, seq_id, ids)[0] for seq_id, ids in ((3, whole), (4, other), (5, whole))][
+        2
+    ] == 56
 
 
 def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one():
@@ -128,12 +149,16 @@ def test_an_eviction_below_ends_no_refusal_of_a_load():
     served(policy, 1, range(24))
     served(policy, 2, range(100, 132))
     assert policy.load(waiting, 48) is Refusal.LATER
-    policy.extend(batch, 24)  # three blocks are written back, where those were that would have been loaded
+    policy.extend(
+        batch, 24
+    )  # three blocks are written back, where those were that would have been loaded
     assert policy.load(waiting, 48) is Refusal.LATER
 
 
 def test_a_hit_on_what_a_store_reads_takes_no_other_block():
-    """Such a prompt was refused until another one, without computing anything, held what it would have found."""
+    """Such a prompt was refused until another one, without computing anything, held what it would
+    have found.
+    """
     policy = POLICIES["write through"](PoolSpec(64, 128, (Tier("dram", 128),)))
     seq, _ = computed(policy, 0, range(24))
     assert policy.background().background
@@ -151,7 +176,10 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
 
 def run(make, tiers, requests=None, **options):
     on = replace(server(host_bandwidth=1e9), tiers=tiers)
-    slots = tuple(Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token) for name, tier in tiers.items())
+    slots = tuple(
+        Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token)
+        for name, tier in tiers.items()
+    )
     pool = PoolSpec(600, 512, slots)
     cost = analytic(on, overhead_s=1e-3)
     policy = make(pool)
@@ -163,8 +191,13 @@ def run(make, tiers, requests=None, **options):
 @pytest.mark.parametrize("name", ["prefetch", "exclusive, prefetch"])
 @pytest.mark.parametrize("gap_ms", [10, 20, 40])
 def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
-    tiers, requests = {"dram": TierSpec(gib(4000), 3e6, 1e9, 1e-5)}, list(agents(8, 4, gap_ms * 10**9, 20))
-    assert_same(*(run(POLICIES[name], tiers, requests, fast_forward=way)[1] for way in (True, False)))
+    tiers, requests = (
+        {"dram": TierSpec(gib(4000), 3e6, 1e9, 1e-5)},
+        list(agents(8, 4, gap_ms * 10**9, 20)),
+    )
+    assert_same(
+        *(run(POLICIES[name], tiers, requests, fast_forward=way)[1] for way in (True, False))
+    )
 
 
 def gib(num_slots):
@@ -183,7 +216,9 @@ def test_every_request_is_served_whatever_the_tier(name, size, bandwidth):
 def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wait():
     ends = {}
     for bandwidth in (1e9, 1e6):
-        policy, recorder = run(POLICIES["write through"], {"dram": TierSpec(gib(4000), bandwidth, 1e9)})
+        policy, recorder = run(
+            POLICIES["write through"], {"dram": TierSpec(gib(4000), bandwidth, 1e9)}
+        )
         assert policy.counters()["loaded_blocks"]
         ends[bandwidth] = recorder.end_ps
     without, _ = run(POLICIES["write through"], {"dram": TierSpec(1e-9)})
@@ -206,8 +241,14 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
     ("make", "message"),
     [
         (lambda: TieredCaching(PoolSpec(64, 128)), "no tier"),
-        (lambda: TieredCaching(POOLS[0], exclusive=True, store=WriteThrough()), "only at its eviction"),
-        (lambda: TieredCaching(POOLS[0], eviction=Arc(), store=BeforeEviction()).background(), "use lru"),
+        (
+            lambda: TieredCaching(POOLS[0], exclusive=True, store=WriteThrough()),
+            "only at its eviction",
+        ),
+        (
+            lambda: TieredCaching(POOLS[0], eviction=Arc(), store=BeforeEviction()).background(),
+            "use lru",
+        ),
         (lambda: OnReuse(0), "num_hits=0"),
         (lambda: TieredCaching(POOLS[0], prefetch=-1), "prefetch=-1"),
     ],
@@ -219,5 +260,7 @@ def test_what_does_not_go_together_is_refused(make, message):
 def test_a_tier_larger_than_the_one_that_was_given_is_reported():
     """A store in the background is checked as a swap is."""
     make = partial(TieredCaching, PoolSpec(600, 512, (Tier("dram", 1200),)), 8)
-    with pytest.raises(PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"):
+    with pytest.raises(
+        PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"
+    ):
         run(lambda pool: make(), {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})

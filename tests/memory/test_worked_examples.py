@@ -1,4 +1,6 @@
-"""The paper's worked examples, block for block, and those of public explanations of paged attention."""
+"""The paper's worked examples, block for block, and those of public explanations of paged
+attention.
+"""
 
 import pytest
 from manual_driver import ManualDriver, admit_and_prefill, extend, fork, sequence
@@ -39,7 +41,10 @@ def split(policy, seq, final_len):
 
 
 def test_figure_3_reserves_2048_and_512_slots():
-    for max_len, prompt_len, final_len, expected in ((2048, 7, 10, (8, 2, 2038)), (512, 3, 5, (4, 1, 507))):
+    for max_len, prompt_len, final_len, expected in (
+        (2048, 7, 10, (8, 2, 2038)),
+        (512, 3, 5, (4, 1, 507)),
+    ):
         policy, seq = ContiguousMax(PoolSpec(4096, max_len)), sequence(0, prompt_len)
         admit_and_prefill(policy, [seq], prompt_len)
         extend(policy, [seq], 1)
@@ -82,7 +87,9 @@ def test_figure_8_copies_for_the_first_writer_only():
 
 
 def beams_before_figure_9():
-    """Candidates 0 to 2 share three blocks and diverge at the fourth; candidate 3 shares only the prompt."""
+    """Candidates 0 to 2 share three blocks and diverge at the fourth; candidate 3 shares only the
+    prompt.
+    """
     policy, seqs = paged(13), [sequence(i, 4) for i in range(4)]
     admit_and_prefill(policy, [seqs[0]], 4)
     fork(policy, seqs[0], seqs[3])
@@ -117,7 +124,9 @@ def test_figure_9_frees_blocks_of_dropped_candidates():
 
 
 def test_a_blog_s_pool_of_llama_3_70b():
-    """10.7 GB for a request of 32,768 tokens, 5.24 MB a block of 16, 3,052 blocks in 16 GB, 3,051 of them whole."""
+    """10.7 GB for a request of 32,768 tokens, 5.24 MB a block of 16, 3,052 blocks in 16 GB, 3,051
+    of them whole.
+    """
     model = read_model("llama-3-70b")
     assert model.kv_bytes_per_token * 32_768 / 1e9 == pytest.approx(10.7, abs=0.05)
     block = model.kv_bytes_per_token * 16
@@ -128,7 +137,9 @@ def test_a_blog_s_pool_of_llama_3_70b():
 
 
 def test_a_padded_batch_wastes_two_thirds_of_its_attention():
-    """Prompts of 128, 64, 32 and 8 tokens, padded to 128: 67% of the pairs of a query and a key are padding."""
+    """Prompts of 128, 64, 32 and 8 tokens, padded to 128: 67% of the pairs of a query and a key are
+    padding.
+    """
     lengths = (128, 64, 32, 8)
     policy = ContiguousMax(PoolSpec(4 * 256, 256), block_size=16)
     run = ManualDriver(StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=256))

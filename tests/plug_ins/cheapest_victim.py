@@ -6,10 +6,12 @@ from testbed.sched.preemption import PreemptionRule, Recovery
 
 
 class CheapestVictim(PreemptionRule):
-    """The victim is the group with the lowest cost for each block of block_size slots that it frees.
+    """The victim is the group with the lowest cost for each block of block_size slots that it
+    frees.
 
-    A group comes back by swapping out and in, or by computing again what its sequences store, a sequence at a time;
-    costs are the cost model's, for the work alone. Ties go to the group that came last.
+    A group comes back by swapping out and in, or by computing again what its sequences store, a
+    sequence at a time; costs are the cost model's, for the work alone. Ties go to the group that
+    came last.
     """
 
     def __init__(self, cost, block_size: int = 16) -> None:
@@ -20,7 +22,9 @@ class CheapestVictim(PreemptionRule):
         return min(reversed(running.values()), key=self.cost_of_a_block)
 
     def recovery(self, group):
-        return Recovery.SWAP if self.swap_ps(group) < self.recompute_ps(group) else Recovery.RECOMPUTE
+        return (
+            Recovery.SWAP if self.swap_ps(group) < self.recompute_ps(group) else Recovery.RECOMPUTE
+        )
 
     def cost_of_a_block(self, group):
         """Picoseconds for each block that preempting the group frees."""
@@ -33,7 +37,9 @@ class CheapestVictim(PreemptionRule):
     def swap_ps(self, group):
         """Cost of moving the group to the host and back."""
         count = self.num_blocks(group)
-        out, back = (Moved(*tiers, self.block_size, count) for tiers in ((DEVICE, HOST), (HOST, DEVICE)))
+        out, back = (
+            Moved(*tiers, self.block_size, count) for tiers in ((DEVICE, HOST), (HOST, DEVICE))
+        )
         return self.cost.iteration(Work(moves=(out, back)))
 
     def recompute_ps(self, group):

@@ -1,4 +1,6 @@
-"""Paged memory that counts, for the summary: copies on write, and how old blocks are when they are given back."""
+"""Paged memory that counts, for the summary: copies on write, and how old blocks are when they are
+given back.
+"""
 
 from collections import Counter
 
@@ -10,9 +12,11 @@ AGES = (0, 16, 64, 256, 1024)
 
 
 class CountingPaged(Paged):
-    """A block's age is how many tokens its sequence has had slots for since it took the block: 0 for the prompt's last.
+    """A block's age is how many tokens its sequence has had slots for since it took the block: 0
+    for the prompt's last.
 
-    `blocks_of_age_16` counts the blocks that were given back at an age from 16 to 63, by every sequence that held them.
+    `blocks_of_age_16` counts the blocks that were given back at an age from 16 to 63, by every
+    sequence that held them.
     """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
@@ -29,7 +33,9 @@ class CountingPaged(Paged):
         super().release(seq)
         for taken_at in range(0, seq.num_slots, self.block_size):
             age = seq.num_slots - max(taken_at + 1, min(seq.prompt_len, seq.num_slots))
-            self.counts[f"blocks_of_age_{max(at_least for at_least in AGES if at_least <= age)}"] += 1
+            self.counts[
+                f"blocks_of_age_{max(at_least for at_least in AGES if at_least <= age)}"
+            ] += 1
 
     def counters(self):
         return dict(self.counts)

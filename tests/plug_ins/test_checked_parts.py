@@ -1,6 +1,8 @@
-"""`testbed.check` of schedulers and cost models: ours and the plug-ins keep the contract, broken ones are named.
+"""`testbed.check` of schedulers and cost models: ours and the plug-ins keep the contract, broken
+ones are named.
 
-And nobody who does not declare it decides by outputs that are not over, be it a scheduler, a policy or a rule.
+And nobody who does not declare it decides by outputs that are not over, be it a scheduler, a policy
+or a rule.
 """
 
 from itertools import count
@@ -18,7 +20,15 @@ from testbed.checking import check_cost
 from testbed.core.errors import InputError
 from testbed.core.slots import Refusal
 from testbed.cost.model import Affine, CostModel
-from testbed.fast_and_slow import LIMITS, Case, differs, disagreement, other_future, registered, workload
+from testbed.fast_and_slow import (
+    LIMITS,
+    Case,
+    differs,
+    disagreement,
+    other_future,
+    registered,
+    workload,
+)
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -36,15 +46,25 @@ POOL = PoolSpec(131, 80, host(60))
 SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60}
 RELEASE = {**LIMITS, "long_prefill_token_threshold": 16, "scheduler_reserve_full_isl": True}
 SCHEDULERS = {
-    SeparatePrefill: {}, MixedPrefill: {}, ChunkedPrefill: {}, Mixed2023: {}, VllmV1: RELEASE,
-    AsyncVllmV1: {**RELEASE, "ignore_eos": False}, StaticBatch: {"max_batch_size": 4, "max_padded_len": 80},
+    SeparatePrefill: {},
+    MixedPrefill: {},
+    ChunkedPrefill: {},
+    Mixed2023: {},
+    VllmV1: RELEASE,
+    AsyncVllmV1: {**RELEASE, "ignore_eos": False},
+    StaticBatch: {"max_batch_size": 4, "max_padded_len": 80},
     shortest_remaining.ShortestRemaining: {},
-}  # fmt: skip
+}
 MAKERS = {
-    **POLICIES, "contiguous_max": ContiguousMax, "contiguous_pow2": ContiguousPow2, "oracle": ContiguousOracle,
-    "paged": lambda pool: Paged(pool, 8), "paged_2023": lambda pool: Paged2023(pool, 8),
-    "prefix_caching": lambda pool: PrefixCaching(pool, 8), "output_caching": lambda pool: OutputCaching(pool, 8),
-}  # fmt: skip
+    **POLICIES,
+    "contiguous_max": ContiguousMax,
+    "contiguous_pow2": ContiguousPow2,
+    "oracle": ContiguousOracle,
+    "paged": lambda pool: Paged(pool, 8),
+    "paged_2023": lambda pool: Paged2023(pool, 8),
+    "prefix_caching": lambda pool: PrefixCaching(pool, 8),
+    "output_caching": lambda pool: OutputCaching(pool, 8),
+}
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
@@ -59,16 +79,24 @@ def test_every_policy_foresees_nothing(name):
     assert broken is None, f"{broken} {broken.calls}"
 
 
-@pytest.mark.parametrize("rule", [Recompute, Swap, RecomputeSingleSwapGroup, cheapest_victim.CheapestVictim])
+@pytest.mark.parametrize(
+    "rule", [Recompute, Swap, RecomputeSingleSwapGroup, cheapest_victim.CheapestVictim]
+)
 def test_every_preemption_rule_foresees_nothing(rule, golden):
     make = MAKERS["prefix_caching"]
     case, prefix = Case(make, POOL, ChunkedPrefill, rule, LIMITS), registered(make(POOL), 20)
     requests = list(workload(make(POOL), POOL.max_len, prefix, 10**9))
     served = case.serve(requests, prefix)
     assert disagreement(case, requests, prefix) is None
-    found = repr((requests, served.decisions, served.ends(), served.counters, other_future(requests, {3, 5})))
+    found = repr(
+        (requests, served.decisions, served.ends(), served.counters, other_future(requests, {3, 5}))
+    )
     totals = served.recorder.totals
-    row = {"decisions": len(served.decisions), "swaps": totals.swaps, "recomputes": totals.recomputes}
+    row = {
+        "decisions": len(served.decisions),
+        "swaps": totals.swaps,
+        "recomputes": totals.recomputes,
+    }
     golden("served.csv", rule.__name__, {**row, "checksum": f"{crc32(found.encode()):08x}"})
 
 
@@ -85,17 +113,27 @@ def of_chunks(**change):
     """Counts of all chunks that are more, or less, by so much."""
 
     def changed(chunk):
-        return chunk._replace(**{name: getattr(chunk, name) + more for name, more in change.items()})
+        return chunk._replace(
+            **{name: getattr(chunk, name) + more for name, more in change.items()}
+        )
 
     return by("chunks", lambda plan: [changed(chunk) for chunk in plan.chunks])
 
 
 CHANGED = {
     "fewer sequences": by("decode_seqs", lambda plan: plan.decode_seqs - (plan.decode_seqs > 1)),
-    "less context": by("decode_context", lambda plan: plan.decode_context - (plan.decode_context > 5)),
-    "shorter": by("decode_max_context", lambda plan: plan.decode_max_context - (plan.decode_max_context > 5)),
-    "more context": by("decode_context", lambda plan: plan.decode_context + 10_000 * plan.decode_seqs),
-    "more steps": by("guaranteed_steps", lambda plan: plan.guaranteed_steps + (plan.guaranteed_steps > 0)),
+    "less context": by(
+        "decode_context", lambda plan: plan.decode_context - (plan.decode_context > 5)
+    ),
+    "shorter": by(
+        "decode_max_context", lambda plan: plan.decode_max_context - (plan.decode_max_context > 5)
+    ),
+    "more context": by(
+        "decode_context", lambda plan: plan.decode_context + 10_000 * plan.decode_seqs
+    ),
+    "more steps": by(
+        "guaranteed_steps", lambda plan: plan.guaranteed_steps + (plan.guaranteed_steps > 0)
+    ),
     "no plan": lambda plan, _: "nothing",
     "no chunks": by("chunks", lambda plan: [tuple(chunk[2:]) for chunk in plan.chunks]),
     "beyond": of_chunks(num_stored=1),
@@ -132,7 +170,9 @@ class Peeking(MixedPrefill):
     """Knows from elsewhere how long outputs will be, and serves the shortest first."""
 
     def choose_order(self, waiting):
-        ordered = sorted(waiting, key=lambda group: (TOLD[group.request.request_id], group.request.request_id))
+        ordered = sorted(
+            waiting, key=lambda group: (TOLD[group.request.request_id], group.request.request_id)
+        )
         waiting.clear()
         waiting.extend(ordered)
 
@@ -204,12 +244,24 @@ def pricing(**methods):
         (pricing(iteration=lambda self, work: float("nan")), 10, "a cost is an int above 0"),
         (pricing(iteration=lambda self, work: 0), 10, "a cost is an int above 0"),
         (pricing(iteration=lambda self, work: True), 10, "a cost is an int above 0"),
-        (pricing(iteration=lambda self, work: MS - work.decode_context * MS), 10, "a cost is an int above 0"),
+        (
+            pricing(iteration=lambda self, work: MS - work.decode_context * MS),
+            10,
+            "a cost is an int above 0",
+        ),
         (pricing(iteration=lambda self, work: work.nothing), 10, "raised AttributeError"),
         (pricing(decode=lambda self, work: Affine(MS, -1, 5)), 10, "each later one -1 more"),
         (pricing(decode=lambda self, work: Affine(MS, 1, 5)), 7, "for step 1"),
-        (pricing(iteration=lambda self, work: MS + (work.decode_max_context > 1500)), 7, "ps for step"),
-        (pricing(iteration=lambda self, work: MS + next(self.requested)), 9, "another cost when computed again"),
+        (
+            pricing(iteration=lambda self, work: MS + (work.decode_max_context > 1500)),
+            7,
+            "ps for step",
+        ),
+        (
+            pricing(iteration=lambda self, work: MS + next(self.requested)),
+            9,
+            "another cost when computed again",
+        ),
     ],
 )
 def test_what_a_cost_model_breaks_is_named(kind, clause, reported):

@@ -1,4 +1,6 @@
-"""Two block sizes: the whole large blocks of a prompt come from one pool, everything behind them from another."""
+"""Two block sizes: the whole large blocks of a prompt come from one pool, everything behind them
+from another.
+"""
 
 from functools import cache
 
@@ -7,12 +9,16 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class TwoSizes(MemoryPolicy):
-    """Blocks of `large` slots take up the first large_share of the pool, blocks of `small` slots the rest.
+    """Blocks of `large` slots take up the first large_share of the pool, blocks of `small` slots
+    the rest.
 
-    A prompt's whole multiples of `large` tokens, its head, lie in large blocks; its end and the output in small ones.
+    A prompt's whole multiples of `large` tokens, its head, lie in large blocks; its end and the
+    output in small ones.
     """
 
-    def __init__(self, pool: PoolSpec, large: int = 128, small: int = 8, large_share: float = 0.5) -> None:
+    def __init__(
+        self, pool: PoolSpec, large: int = 128, small: int = 8, large_share: float = 0.5
+    ) -> None:
         self.large, self.small = large, small
         self.max_len = pool.max_len
         self.num_large = int(pool.num_slots * large_share) // large
@@ -40,7 +46,8 @@ class TwoSizes(MemoryPolicy):
         growth = []
         for step in range(num_tokens):
             taken = sum(
-                self.size(seq, seq.num_slots + step + 1) - self.size(seq, seq.num_slots + step) for seq in batch
+                self.size(seq, seq.num_slots + step + 1) - self.size(seq, seq.num_slots + step)
+                for seq in batch
             )
             growth += [(step, taken)] if taken else []
         if not self.grow({seq: seq.num_slots + num_tokens for seq in batch}):
@@ -71,7 +78,13 @@ class TwoSizes(MemoryPolicy):
         total = self.num_large * self.large + self.num_small * self.small
         free = large * self.large + small * self.small
         return Usage(
-            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+            total,
+            self.live,
+            held=total - free,
+            allocated=total - free,
+            cached=0,
+            free=free,
+            largest_free=free,
         )
 
     def footprint(self, seq):
@@ -79,7 +92,10 @@ class TwoSizes(MemoryPolicy):
 
     def stepped(self, head):
         """What a sequence with so long a head holds, as (tokens, slots)."""
-        large, small = range(self.large, head + 1, self.large), range(head + self.small, self.max_len + self.small)
+        large, small = (
+            range(self.large, head + 1, self.large),
+            range(head + self.small, self.max_len + self.small),
+        )
         return Stepped(tuple((end, end) for end in (*large, *small[:: self.small])))
 
     def max_seq_len(self, prompt_len, num_seqs):
@@ -94,7 +110,9 @@ class TwoSizes(MemoryPolicy):
     def needed(self, seq, num_slots):
         """Large and small blocks for so many slots."""
         head = self.head(seq.prompt_len)
-        return ceil_div(min(num_slots, head), self.large), ceil_div(max(num_slots - head, 0), self.small)
+        return ceil_div(min(num_slots, head), self.large), ceil_div(
+            max(num_slots - head, 0), self.small
+        )
 
     def size(self, seq, num_slots):
         """Slots for so many slots."""
@@ -103,9 +121,13 @@ class TwoSizes(MemoryPolicy):
 
     def check(self):
         super().check()
-        assert self.live == sum(seq.num_slots for seq in self.resident.values()), "live slots are miscounted"
+        assert self.live == sum(seq.num_slots for seq in self.resident.values()), (
+            "live slots are miscounted"
+        )
         for seq_id, seq in self.resident.items():
-            assert tuple(map(len, self.blocks[seq_id])) == self.needed(seq, seq.num_slots), f"blocks of {seq}"
+            assert tuple(map(len, self.blocks[seq_id])) == self.needed(seq, seq.num_slots), (
+                f"blocks of {seq}"
+            )
         for i, total in enumerate((self.num_large, self.num_small)):
             blocks = sum((held[i] for held in self.blocks.values()), self.free[i])
             assert sorted(blocks) == list(range(total)), "blocks were lost, or are held twice"
@@ -116,9 +138,13 @@ class TwoSizes(MemoryPolicy):
         for seq, num_slots in slot_counts.items():
             held = self.blocks[seq.seq_id]
             missing[seq] = [
-                count - len(blocks) for count, blocks in zip(self.needed(seq, num_slots), held, strict=True)
+                count - len(blocks)
+                for count, blocks in zip(self.needed(seq, num_slots), held, strict=True)
             ]
-        if any(sum(counts[i] for counts in missing.values()) > len(free) for i, free in enumerate(self.free)):
+        if any(
+            sum(counts[i] for counts in missing.values()) > len(free)
+            for i, free in enumerate(self.free)
+        ):
             return False
         for seq, counts in missing.items():
             for held, free, count in zip(self.blocks[seq.seq_id], self.free, counts, strict=True):

@@ -1,4 +1,6 @@
-"""A prefix cache of two tiers: blocks that the device evicts are written to the host, and read back on a hit."""
+"""A prefix cache of two tiers: blocks that the device evicts are written to the host, and read back
+on a hit.
+"""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -11,7 +13,9 @@ from testbed.memory.prefix_cache.prefix_index import PrefixIndex, block_contents
 
 
 class RecordingLru(Lru):
-    """Least recently used; `evicted` lists (chain code, parent's code, content, block) since it was emptied."""
+    """Least recently used; `evicted` lists (chain code, parent's code, content, block) since it was
+    emptied.
+    """
 
     def __init__(self):
         super().__init__()
@@ -24,12 +28,19 @@ class RecordingLru(Lru):
 
 
 class TwoTiers(PrefixCaching):
-    """The last cache_share of the host holds evicted blocks, least recently used out first; the rest is for swapping.
+    """The last cache_share of the host holds evicted blocks, least recently used out first; the
+    rest is for swapping.
 
     What was read back stays on the host too, so that it need not be written again.
     """
 
-    def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, cache_share: float = 0.5) -> None:
+    def __init__(
+        self,
+        pool: PoolSpec,
+        block_size: int = 16,
+        watermark: float = 0.01,
+        cache_share: float = 0.5,
+    ) -> None:
         num_slots = pool.slots_of(HOST)
         num_blocks = int(num_slots * cache_share) // block_size
         self.first_slot = num_slots - num_blocks * block_size
@@ -37,12 +48,16 @@ class TwoTiers(PrefixCaching):
         pool = replace(pool, tiers=host(self.first_slot))
         super().__init__(pool, block_size, watermark, self.order)
         self.host_free = list(range(num_blocks))[::-1]
-        self.host_blocks = OrderedDict()  # chain code: (parent's code, content, host block); last used last
+        self.host_blocks = (
+            OrderedDict()
+        )  # chain code: (parent's code, content, host block); last used last
         self.chain = PrefixIndex(0).chain
         self.num_written = self.num_read = 0
 
     def admit(self, seqs, num_tokens):
-        """Slots for all that both tiers have of a prompt, also beyond its first chunk; for that chunk if they lack."""
+        """Slots for all that both tiers have of a prompt, also beyond its first chunk; for that
+        chunk if they lack.
+        """
         cached = self.find(seqs[0], num_tokens)
         wanted = cached + len(self.found(seqs[0], cached, num_tokens)) * self.block_size
         granted = max(num_tokens, wanted)
@@ -64,7 +79,9 @@ class TwoTiers(PrefixCaching):
         self.num_read += len(copies)
         written = self.written(keep=found)
         read = (Move(HOST, DEVICE, copies),) if copies else ()
-        first = answers[0]._replace(num_cached=answers[0].num_cached + len(copies) * self.block_size)
+        first = answers[0]._replace(
+            num_cached=answers[0].num_cached + len(copies) * self.block_size
+        )
         answers[0] = first._replace(ops=first.ops._replace(moves=first.ops.moves + written + read))
         return answers
 
@@ -77,15 +94,25 @@ class TwoTiers(PrefixCaching):
     def guaranteed_steps(self, batch):
         """Steps that free blocks allow: an eviction is a transfer, so it ends a span."""
         free = self.usage().free // self.block_size
-        return min(super().guaranteed_steps(batch), free // len(batch) * self.block_size) if len(batch) else 0
+        return (
+            min(super().guaranteed_steps(batch), free // len(batch) * self.block_size)
+            if len(batch)
+            else 0
+        )
 
     def counters(self):
-        return {**super().counters(), "host_written_blocks": self.num_written, "host_read_blocks": self.num_read}
+        return {
+            **super().counters(),
+            "host_written_blocks": self.num_written,
+            "host_read_blocks": self.num_read,
+        }
 
     def check(self):
         super().check()
         held = [block for _, _, block in self.host_blocks.values()]
-        assert sorted(held + self.host_free) == list(range(len(held) + len(self.host_free))), "host blocks were lost"
+        assert sorted(held + self.host_free) == list(range(len(held) + len(self.host_free))), (
+            "host blocks were lost"
+        )
         assert not self.order.evicted, "an evicted block was forgotten"
 
     def slot(self, host_block):
@@ -96,7 +123,9 @@ class TwoTiers(PrefixCaching):
         """Chain codes of the full blocks behind what the device has that lie on the host."""
         if seq.prompt_ids is None or num_cached % self.block_size:
             return []
-        contents = block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
+        contents = block_contents(
+            seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size
+        )
         codes, at, found = self.chain(contents), num_cached // self.block_size, []
         readable = seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
         for i in range(at, readable // self.block_size):
@@ -107,7 +136,9 @@ class TwoTiers(PrefixCaching):
         return found
 
     def written(self, keep=()):
-        """The moves that bring what was just evicted to the host, as far as it is not there and finds slots."""
+        """The moves that bring what was just evicted to the host, as far as it is not there and
+        finds slots.
+        """
         copies, kept = [], set(keep)
         for code, parent, content, block in self.order.evicted:
             if code in self.host_blocks:
@@ -120,7 +151,11 @@ class TwoTiers(PrefixCaching):
                 self.host_free.append(self.host_blocks.pop(oldest)[-1])
             self.host_blocks[code] = parent, content, self.host_free.pop()
             kept.add(code)
-            copies.append(Copy(block * self.block_size, self.slot(self.host_blocks[code][-1]), self.block_size))
+            copies.append(
+                Copy(
+                    block * self.block_size, self.slot(self.host_blocks[code][-1]), self.block_size
+                )
+            )
         self.order.evicted.clear()
         self.num_written += len(copies)
         return (Move(DEVICE, HOST, tuple(copies)),) if copies else ()

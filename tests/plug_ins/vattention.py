@@ -1,7 +1,9 @@
-"""Virtual memory (vAttention): each sequence has max_len contiguous addresses, and pages are mapped behind them.
+"""Virtual memory (vAttention): each sequence has max_len contiguous addresses, and pages are mapped
+behind them.
 
-A table lists the physical pages, because slots are memory: pages are interchangeable, so nothing is ever scattered, and
-that addresses are contiguous is the kernel's matter (`cost.choices.kernel=contiguous`). What it costs is mapping.
+A table lists the physical pages, because slots are memory: pages are interchangeable, so nothing is
+ever scattered, and that addresses are contiguous is the kernel's matter
+(`cost.choices.kernel=contiguous`). What it costs is mapping.
 """
 
 from collections import Counter
@@ -11,10 +13,11 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class VAttention(MemoryPolicy):
-    """Pages of page_size slots, mapped on demand; charge them by `extra_s: {pages_mapped: ...}` of the cost model.
+    """Pages of page_size slots, mapped on demand; charge them by `extra_s: {pages_mapped: ...}` of
+    the cost model.
 
-    With keep_mapped, pages of a sequence that has left stay behind its addresses, for the next one to come; they are
-    taken from there when no other page is free.
+    With keep_mapped, pages of a sequence that has left stay behind its addresses, for the next one
+    to come; they are taken from there when no other page is free.
     """
 
     def __init__(self, pool: PoolSpec, page_size: int = 64, keep_mapped: bool = True) -> None:
@@ -49,7 +52,10 @@ class VAttention(MemoryPolicy):
         needed = {seq: ceil_div(seq.num_slots + num_tokens, self.page_size) for seq in batch}
         if any(seq.num_slots + num_tokens > self.max_len for seq in batch):
             return Refusal.NEVER
-        if sum(count - len(self.pages[seq.seq_id]) for seq, count in needed.items()) > self.num_free():
+        if (
+            sum(count - len(self.pages[seq.seq_id]) for seq, count in needed.items())
+            > self.num_free()
+        ):
             return Refusal.LATER
         self.live += num_tokens * len(batch)
         growth = Counter()
@@ -61,7 +67,9 @@ class VAttention(MemoryPolicy):
 
     def guaranteed_steps(self, batch):
         """Steps until somebody needs a page: mapping takes time, so it ends a span."""
-        return min((min(self.left_of_page(seq), self.max_len - seq.num_slots) for seq in batch), default=0)
+        return min(
+            (min(self.left_of_page(seq), self.max_len - seq.num_slots) for seq in batch), default=0
+        )
 
     def release(self, seq):
         pages = self.pages.pop(seq.seq_id)
@@ -78,7 +86,13 @@ class VAttention(MemoryPolicy):
     def usage(self):
         total, free = self.num_pages * self.page_size, self.num_free() * self.page_size
         return Usage(
-            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+            total,
+            self.live,
+            held=total - free,
+            allocated=total - free,
+            cached=0,
+            free=free,
+            largest_free=free,
         )
 
     def footprint(self, seq):
@@ -92,9 +106,13 @@ class VAttention(MemoryPolicy):
 
     def check(self):
         super().check()
-        pages = [page for pages in (self.unmapped, *self.left, *self.pages.values()) for page in pages]
+        pages = [
+            page for pages in (self.unmapped, *self.left, *self.pages.values()) for page in pages
+        ]
         assert sorted(pages) == list(range(self.num_pages)), "pages were lost, or are mapped twice"
-        assert self.live == sum(seq.num_slots for seq in self.resident.values()), "live slots are miscounted"
+        assert self.live == sum(seq.num_slots for seq in self.resident.values()), (
+            "live slots are miscounted"
+        )
         for seq_id, seq in self.resident.items():
             assert len(self.pages[seq_id]) == ceil_div(seq.num_slots, self.page_size), (
                 f"{seq} has too many pages, or few"
@@ -108,7 +126,9 @@ class VAttention(MemoryPolicy):
         return len(self.pages[seq.seq_id]) * self.page_size - seq.num_slots
 
     def map(self, seq, num_pages):
-        """See to it that so many pages are mapped behind the addresses of `seq`; returns how many were not."""
+        """See to it that so many pages are mapped behind the addresses of `seq`; returns how many
+        were not.
+        """
         pages = self.pages[seq.seq_id]
         missing = num_pages - len(pages)
         while len(self.unmapped) < missing:

@@ -1,19 +1,25 @@
-"""A window that drops tokens (StreamingLLM): the first tokens and the last ones stay, by whole blocks."""
+"""A window that drops tokens (StreamingLLM): the first tokens and the last ones stay, by whole
+blocks.
+"""
 
 from testbed.core.slots import GRANTED, Extent, Refusal, Usage, ceil_div
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class Window(MemoryPolicy):
-    """Keeps at least the first `sinks` tokens of a sequence and its last `window`, in blocks of block_size slots.
+    """Keeps at least the first `sinks` tokens of a sequence and its last `window`, in blocks of
+    block_size slots.
 
-    A sequence that has all the blocks that it may have writes the next token over the oldest block behind the sinks.
-    It promises no steps and says no footprint: what it stores grows and falls, so every iteration is looked at.
+    A sequence that has all the blocks that it may have writes the next token over the oldest block
+    behind the sinks. It promises no steps and says no footprint: what it stores grows and falls, so
+    every iteration is looked at.
     """
 
     drops_tokens = True
 
-    def __init__(self, pool: PoolSpec, sinks: int = 4, window: int = 256, block_size: int = 16) -> None:
+    def __init__(
+        self, pool: PoolSpec, sinks: int = 4, window: int = 256, block_size: int = 16
+    ) -> None:
         self.block_size = block_size
         self.num_blocks = pool.num_slots // block_size
         self.num_sinks = ceil_div(sinks, block_size)
@@ -48,11 +54,16 @@ class Window(MemoryPolicy):
         return [GRANTED] * len(seqs)
 
     def extend(self, batch, num_tokens):
-        missing = {seq: self.needed(seq.num_slots + num_tokens) - len(self.blocks[seq.seq_id]) for seq in batch}
+        missing = {
+            seq: self.needed(seq.num_slots + num_tokens) - len(self.blocks[seq.seq_id])
+            for seq in batch
+        }
         if sum(missing.values()) > len(self.free):
             return Refusal.LATER
         for seq, count in missing.items():
-            self.live += self.num_stored(seq.num_slots + num_tokens) - self.num_stored(seq.num_slots)
+            self.live += self.num_stored(seq.num_slots + num_tokens) - self.num_stored(
+                seq.num_slots
+            )
             blocks = self.blocks[seq.seq_id]
             blocks += [self.free.pop() for _ in range(count)]
             for _ in range(self.dropped(seq.num_slots + num_tokens) - self.dropped(seq.num_slots)):
@@ -65,12 +76,20 @@ class Window(MemoryPolicy):
         self.live -= self.num_stored(seq.num_slots)
 
     def table(self, seq):
-        return [Extent(block * self.block_size, self.block_size) for block in self.blocks[seq.seq_id]]
+        return [
+            Extent(block * self.block_size, self.block_size) for block in self.blocks[seq.seq_id]
+        ]
 
     def usage(self):
         total, free = self.num_blocks * self.block_size, len(self.free) * self.block_size
         return Usage(
-            total, self.live, held=total - free, allocated=total - free, cached=0, free=free, largest_free=free
+            total,
+            self.live,
+            held=total - free,
+            allocated=total - free,
+            cached=0,
+            free=free,
+            largest_free=free,
         )
 
     def max_seq_len(self, prompt_len, num_seqs):
@@ -84,4 +103,6 @@ class Window(MemoryPolicy):
         )
         for seq_id, seq in self.resident.items():
             assert len(self.blocks[seq_id]) == self.needed(seq.num_slots), f"blocks of {seq}"
-        assert sorted(sum(self.blocks.values(), self.free)) == list(range(self.num_blocks)), "blocks were lost"
+        assert sorted(sum(self.blocks.values(), self.free)) == list(range(self.num_blocks)), (
+            "blocks were lost"
+        )

@@ -1,4 +1,6 @@
-"""Fast must equal slow, bit for bit: fast-forwarded spans against one event per iteration and walked tables."""
+"""Fast must equal slow, bit for bit: fast-forwarded spans against one event per iteration and
+walked tables.
+"""
 
 from dataclasses import replace
 
@@ -42,7 +44,9 @@ def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
     check_both_ways(requests, make_scheduler, cost, MAX_LEN, **options)
 
 
-many = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 
@@ -53,35 +57,55 @@ ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCac
     st.one_of(workloads(), workloads(), mixed_workloads(), with_shared_prompts(workloads())),
     st.sampled_from([ANALYTIC, WINDOWED, MEASURED]),
 )
-def test_fast_equals_slow_with_iteration_level_scheduling(make_policy, make_scheduler, requests, cost):
+def test_fast_equals_slow_with_iteration_level_scheduling(
+    make_policy, make_scheduler, requests, cost
+):
     check_run(requests, lambda: make_scheduler(make_policy()), cost=cost)
 
 
 @many
-@given(policies([OutputCaching]), vllm_schedulers(), st.one_of(workloads(), with_shared_prompts(workloads())))
+@given(
+    policies([OutputCaching]),
+    vllm_schedulers(),
+    st.one_of(workloads(), with_shared_prompts(workloads())),
+)
 def test_fast_equals_slow_with_vllm_v1(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
 
 
 @many
-@given(policies([Paged, PrefixCaching], prefix=PREFIX), schedulers(), with_shared_prompts(workloads(PREFIX)))
+@given(
+    policies([Paged, PrefixCaching], prefix=PREFIX),
+    schedulers(),
+    with_shared_prompts(workloads(PREFIX)),
+)
 def test_fast_equals_slow_with_registered_prefixes(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
 
 
 @many
 @given(
-    ANY_POLICY, schedulers(), workloads(), st.lists(st.integers(1, 10**12), max_size=3), st.integers(1, 10**12)
-)  # fmt: skip
-def test_fast_equals_slow_with_marks_and_an_early_stop(make_policy, make_scheduler, requests, marks, stop):
-    check_run(requests, lambda: make_scheduler(make_policy()), whole=False, marks_ps=marks, stop_ps=stop)
+    ANY_POLICY,
+    schedulers(),
+    workloads(),
+    st.lists(st.integers(1, 10**12), max_size=3),
+    st.integers(1, 10**12),
+)
+def test_fast_equals_slow_with_marks_and_an_early_stop(
+    make_policy, make_scheduler, requests, marks, stop
+):
+    check_run(
+        requests, lambda: make_scheduler(make_policy()), whole=False, marks_ps=marks, stop_ps=stop
+    )
 
 
 @many
 @given(policies(CONTIGUOUS), workloads(), st.integers(1, 9), st.sampled_from([ANALYTIC, MEASURED]))
 def test_fast_equals_slow_with_static_batches(make_policy, requests, max_batch_size, cost):
     def make():
-        return StaticBatch(make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN)
+        return StaticBatch(
+            make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN
+        )
 
     check_run(requests, make, cost=cost)
 

@@ -1,7 +1,9 @@
-"""Nobody who does not declare it can know how long an output will be, by whatever an argument leads to.
+"""Nobody who does not declare it can know how long an output will be, by whatever an argument leads
+to.
 
-Two runs of the same requests but for output lengths must look the same from inside until the first of the outputs that
-differ has ended: every call, every argument, every attribute that can be reached from it.
+Two runs of the same requests but for output lengths must look the same from inside until the first
+of the outputs that differ has ended: every call, every argument, every attribute that can be
+reached from it.
 """
 
 import hashlib
@@ -32,9 +34,20 @@ from testbed.sim.simulation import simulate
 MAX_LEN = 48
 COST = analytic(overhead_s=1e-3, copy_s=1e-5)
 POLICY_CALLS = (
-    "admit", "extend", "release", "table", "usage", "publish", "guaranteed_steps", "footprint", "max_seq_len",
-    "num_stored", "counters", "fork", "move",
-)  # fmt: skip
+    "admit",
+    "extend",
+    "release",
+    "table",
+    "usage",
+    "publish",
+    "guaranteed_steps",
+    "footprint",
+    "max_seq_len",
+    "num_stored",
+    "counters",
+    "fork",
+    "move",
+)
 SCHEDULER_CALLS = ("add", "plan", "commit", "choose_order", "enable_fast_forward")
 PREEMPTION_CALLS = ("victim", "recovery")
 ATOMS = (int, float, str, bytes, bool, type(None), range, slice, Enum)
@@ -43,7 +56,9 @@ PASSED_BY = (ModuleType, type, BuiltinMethodType)
 
 
 def reached(*roots):
-    """Everything that these objects lead to, in order, each object once: types, atoms and the shape of the graph."""
+    """Everything that these objects lead to, in order, each object once: types, atoms and the shape
+    of the graph.
+    """
     seen, kept, found, todo = {}, [], [], list(reversed(roots))
     while todo:
         item = todo.pop()
@@ -63,7 +78,9 @@ def reached(*roots):
 
 
 def inside(item):
-    """What an object leads to: items, attributes, what a function closes over. Globals are not followed."""
+    """What an object leads to: items, attributes, what a function closes over. Globals are not
+    followed.
+    """
     kind = type(item)
     yield from parts_of(kind)(item)
     for name in slots_of(kind):
@@ -82,7 +99,10 @@ def parts_of(kind):
 @cache
 def slots_of(kind):
     """The names of a type's slots, those of its bases after its own."""
-    slots = [next((vars(base)[name] for name in SLOTS if name in vars(base)), ()) for base in kind.__mro__]
+    slots = [
+        next((vars(base)[name] for name in SLOTS if name in vars(base)), ())
+        for base in kind.__mro__
+    ]
     return [name for names in slots for name in ((names,) if isinstance(names, str) else names)]
 
 
@@ -98,7 +118,12 @@ def of_another(item):
 
 PARTS = {
     MethodType: lambda method: (method.__self__, method.__func__),
-    FunctionType: lambda built: (built.__closure__, built.__defaults__, built.__kwdefaults__, built.__dict__),
+    FunctionType: lambda built: (
+        built.__closure__,
+        built.__defaults__,
+        built.__kwdefaults__,
+        built.__dict__,
+    ),
     CellType: lambda cell: (cell.cell_contents,),
     Mapping: lambda mapping: chain.from_iterable(mapping.items()),
     Set: lambda members: sorted(members, key=repr),
@@ -120,19 +145,24 @@ class Log:
         return [call for call in self.calls if call[0] < time_ps]
 
     def watch(self, kind, names):
-        """A subclass that writes down every call and passes it on. Classes lead nowhere, so the log is not found."""
+        """A subclass that writes down every call and passes it on. Classes lead nowhere, so the log
+        is not found.
+        """
 
         def watched(name):
             method = getattr(kind, name)
 
             def call(this, *arguments, **options):
                 found = reached(this, arguments, options)
-                self.calls.append((int(self.env.now), name, hashlib.sha1("\n".join(found).encode()).hexdigest()))
+                self.calls.append(
+                    (int(self.env.now), name, hashlib.sha1("\n".join(found).encode()).hexdigest())
+                )
                 return method(this, *arguments, **options)
 
             return call
 
-        # choose_order is left alone where it is nobody's own, because overriding it says that the queue is reordered
+        # choose_order is left alone where it is nobody's own, because overriding it says that the
+        # queue is reordered
         own = [name for name in names if getattr(kind, name) is not Scheduler.choose_order]
         return type(kind.__name__, (kind,), {name: watched(name) for name in own})
 
@@ -145,27 +175,37 @@ def serve(requests, policy, pool, scheduler, preemption):
     limits = {"max_num_batched_tokens": 24, "max_num_seqs": 12}
     serving = log.watch(scheduler, SCHEDULER_CALLS)(memory, rule, **limits)
     columns = simulate(requests, serving, COST, MAX_LEN, env=log.env).requests.columns()
-    at = [max(end, arrival) for end, arrival in zip(columns["finish_ps"], columns["arrival_ps"], strict=True)]
+    at = [
+        max(end, arrival)
+        for end, arrival in zip(columns["finish_ps"], columns["arrival_ps"], strict=True)
+    ]
     return log, dict(zip(columns["request_id"].tolist(), map(int, at), strict=True))
 
 
 def observations_of_both(requests, others, *arguments):
     """What either run has seen before the first output that differs ended in either."""
     (one, ends), (two, other_ends) = serve(requests, *arguments), serve(others, *arguments)
-    differing = [a.request_id for a, b in zip(requests, others, strict=True) if a.output_len != b.output_len]
+    differing = [
+        a.request_id for a, b in zip(requests, others, strict=True) if a.output_len != b.output_len
+    ]
     until_ps = min(min(ends[i], other_ends[i]) for i in differing)
     return one.before(until_ps), two.before(until_ps)
 
 
 REQUESTS = [Request(i, i * 10**9, 10, 20, 1 + i % 2, prompt_ids=tuple(range(10))) for i in range(6)]
-OTHERS = [*REQUESTS[:4], *(request._replace(output_len=14 + request.request_id) for request in REQUESTS[4:])]
+OTHERS = [
+    *REQUESTS[:4],
+    *(request._replace(output_len=14 + request.request_id) for request in REQUESTS[4:]),
+]
 POOL = PoolSpec(3 * MAX_LEN, MAX_LEN, host(96))
 
 
 @pytest.mark.parametrize("scheduler", [SeparatePrefill, MixedPrefill, ChunkedPrefill])
 @pytest.mark.parametrize("policy", [Paged, PrefixCaching, ContiguousMax])
 def test_policies_cannot_observe_unknown_output_lengths(policy, scheduler):
-    one, two = observations_of_both(REQUESTS, OTHERS, policy, POOL, scheduler, RecomputeSingleSwapGroup)
+    one, two = observations_of_both(
+        REQUESTS, OTHERS, policy, POOL, scheduler, RecomputeSingleSwapGroup
+    )
     assert one == two
     assert len(one) > 20
 

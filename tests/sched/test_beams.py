@@ -1,4 +1,6 @@
-"""Beams, synthetic and recorded; copies of forks where memory is not shared: what they copy, that they come first."""
+"""Beams, synthetic and recorded; copies of forks where memory is not shared: what they copy, that
+they come first.
+"""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -17,8 +19,12 @@ from testbed.sched.static_batch import StaticBatch
 
 
 def plain_step(totals, ahead):
-    """Rank all continuations; the first of a parent stays in its place, others take free places from the left."""
-    continuations = [(totals[i] + score, i, j) for i, row in enumerate(ahead) for j, score in enumerate(row)]
+    """Rank all continuations; the first of a parent stays in its place, others take free places
+    from the left.
+    """
+    continuations = [
+        (totals[i] + score, i, j) for i, row in enumerate(ahead) for j, score in enumerate(row)
+    ]
     best = sorted(sorted(continuations, reverse=True)[: len(totals)], key=lambda entry: entry[1:])
     free = [place for place in range(len(totals)) if place not in {parent for _, parent, _ in best}]
     parents, reached, seen = [0] * len(totals), [0.0] * len(totals), set()
@@ -57,7 +63,9 @@ def test_synthetic_beams_depend_only_on_request_and_seed():
 def steps(concentration, seed, request):
     """Who replaces whom, from the second output token to the last."""
     beams = SyntheticBeams(concentration, seed)
-    return [beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)]
+    return [
+        beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)
+    ]
 
 
 HEADER = "request,step,parent,child\n"
@@ -75,7 +83,12 @@ def beam(request_id, width=3):
 
 def test_recorded_searches_are_replayed_in_turn(tmp_path):
     beams = record(tmp_path, HEADER + "7,2,0,1\n7,4,2,0\n7,4,2,1\n9,3,1,2\n")
-    assert [beams.parents(beam(0), n) for n in range(2, 6)] == [((0, 1),), (), ((2, 0), (2, 1)), ((0, 1),)]
+    assert [beams.parents(beam(0), n) for n in range(2, 6)] == [
+        ((0, 1),),
+        (),
+        ((2, 0), (2, 1)),
+        ((0, 1),),
+    ]
     assert [beams.parents(beam(1), n) for n in range(2, 5)] == [(), ((1, 2),), ()]
     assert beams.parents(beam(2), 2) == ((0, 1),)
 
@@ -85,7 +98,10 @@ def test_recorded_searches_are_replayed_in_turn(tmp_path):
     [
         ("request,step\n", "its first line must be request,step,parent,child"),
         (HEADER, "it has no lines"),
-        (HEADER + "0,1,0,1\n", "line 2: '0,1,0,1'; a line has 4 whole numbers, the step at least 2"),
+        (
+            HEADER + "0,1,0,1\n",
+            "line 2: '0,1,0,1'; a line has 4 whole numbers, the step at least 2",
+        ),
         (HEADER + "0,2,0,-1\n", "line 2"),
         (HEADER + "0,2,0,\n", "line 2: '0,2,0,'; a line has 4 whole numbers"),
         (HEADER + "0,2,0,1\n0,2,1,2\n", "line 3: candidate 2 replaces, or is replaced, twice"),
@@ -116,7 +132,12 @@ def copies_of(plan):
 def held(run):
     """The slots that the residents hold, and what the allocator's rounding adds to them."""
     extents = [*run.policy.non_sequence_slots().rounding]
-    extents += [e for group in run.state.running.values() for seq in group.resident for e in run.policy.table(seq)]
+    extents += [
+        e
+        for group in run.state.running.values()
+        for seq in group.resident
+        for e in run.policy.table(seq)
+    ]
     return {slot for start, length in extents for slot in range(start, start + length)}
 
 
@@ -166,7 +187,9 @@ class InPieces(MemoryPolicy):
     """Tables of several extents that somebody has thought up."""
 
     def table(self, seq):
-        return [[Extent(0, 4), Extent(20, 4), Extent(8, 4)], [Extent(40, 6), Extent(60, 6)]][seq.seq_id]
+        return [[Extent(0, 4), Extent(20, 4), Extent(8, 4)], [Extent(40, 6), Extent(60, 6)]][
+            seq.seq_id
+        ]
 
     admit = extend = release = usage = None
 

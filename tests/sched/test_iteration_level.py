@@ -1,4 +1,6 @@
-"""Who runs next, who is preempted and who comes back first: plans small enough to be written down beforehand."""
+"""Who runs next, who is preempted and who comes back first: plans small enough to be written down
+beforehand.
+"""
 
 import pytest
 from manual_driver import ITERATION_LEVEL, ManualDriver, paged, scheduler_of
@@ -23,7 +25,10 @@ def driver(kind, rule=Recompute, policy=None, **limits):
 def add(run, *requests, num_seqs=1):
     """Requests of these prompt and output lengths."""
     first = len(run.outputs.requests)
-    return [run.add(Request(i, 0, *lengths, num_seqs=num_seqs)) for i, lengths in enumerate(requests, first)]
+    return [
+        run.add(Request(i, 0, *lengths, num_seqs=num_seqs))
+        for i, lengths in enumerate(requests, first)
+    ]
 
 
 def step(run):
@@ -91,7 +96,9 @@ def test_last_admitted_is_preempted_to_the_queue_head(kind):
 
 
 def test_earliest_preempted_swaps_in_before_new_requests():
-    """Six blocks for three times two: the third is preempted at once, the second at the next block."""
+    """Six blocks for three times two: the third is preempted at once, the second at the next
+    block.
+    """
     run = driver(SeparatePrefill, Swap, policy=paged(6, host_blocks=100))
     one, two, three = add(run, (8, 9), (8, 9), (8, 9))
     step(run)
@@ -100,14 +107,24 @@ def test_earliest_preempted_swaps_in_before_new_requests():
     for i in range(14):
         plan, _ = run.step()
         run.policy.check()
-        events += [(i, "out", group) for group in plan.preempted] + [(i, "back", group) for group in plan.swapped_in]
+        events += [(i, "out", group) for group in plan.preempted] + [
+            (i, "back", group) for group in plan.swapped_in
+        ]
         events += [(i, "in", chunk.group) for chunk in plan.chunks]
-    assert events == [(0, "out", three), (4, "out", two), (8, "back", two), (12, "back", three), (13, "in", newcomer)]
+    assert events == [
+        (0, "out", three),
+        (4, "out", two),
+        (8, "back", two),
+        (12, "back", three),
+        (13, "in", newcomer),
+    ]
     assert one.num_swaps == 0
 
 
 def test_no_swap_in_during_an_iteration_that_preempts():
-    """Two samples are on the host when a long request has to be computed again: it leaves more slots than they need."""
+    """Two samples are on the host when a long request has to be computed again: it leaves more
+    slots than they need.
+    """
     run = driver(SeparatePrefill, RecomputeSingleSwapGroup, policy=paged(9, host_blocks=100))
     _, long = add(run, (4, 30), (16, 30))
     (pair,) = add(run, (4, 30), num_seqs=2)
@@ -128,7 +145,9 @@ def test_no_swap_in_during_an_iteration_that_preempts():
 def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, reason):
     policy = kind(PoolSpec(num_slots, 64), block_size=4)
     requests = [Request(0, 0, 60, 4), Request(1, 0, 60, 5)]
-    recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), FastMillisecond(), max_len)
+    recorder = simulate(
+        requests, scheduler_of(SeparatePrefill, policy, Recompute()), FastMillisecond(), max_len
+    )
     assert (recorder.totals.finished, recorder.totals.generated) == (1, 4)
     assert recorder.rejections == {1: reason}
 
@@ -136,7 +155,9 @@ def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, re
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_max_num_seqs_limits_running_sequences(kind):
     run = driver(kind, max_num_seqs=4)
-    groups = [run.add(Request(i, 0, 8, 9, num_seqs=2)) for i in range(2)] + [run.add(Request(2, 0, 8, 9))]
+    groups = [run.add(Request(i, 0, 8, 9, num_seqs=2)) for i in range(2)] + [
+        run.add(Request(2, 0, 8, 9))
+    ]
     for _ in range(4):
         run.step()
     assert list(run.state.running.values()) == groups[:2]

@@ -25,11 +25,15 @@ from testbed.sched.time_to_live import TimeToLive
 from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 
 
 class Watched(Ranked):
-    """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are left behind."""
+    """Asserts, of every plan, that whoever begins or comes back in it ranks before all that are
+    left behind.
+    """
 
     def plan(self):
         state = self.state
@@ -52,7 +56,9 @@ class WatchedSessions(Watched, SessionOrder):
 
 
 class WatchedLives(Watched, TimeToLive):
-    """Sessions that are watched and keep what they have for a time; the last request of a fifth of them ends one."""
+    """Sessions that are watched and keep what they have for a time; the last request of a fifth of
+    them ends one.
+    """
 
     def finish(self, group):
         super().finish(group)
@@ -66,14 +72,22 @@ def ranked_schedulers(draw):
     limits = draw(strategies.LIMITS)
     patience_s = draw(st.sampled_from([0.0, 1e-3, 0.02, 1e3]))
     kind = draw(st.sampled_from([WatchedSessions, WatchedPriorities, WatchedLives]))
-    options = {WatchedPriorities: {"patience_s": patience_s}, WatchedLives: {"time_to_live_s": max(patience_s, 1e-6)}}
+    options = {
+        WatchedPriorities: {"patience_s": patience_s},
+        WatchedLives: {"time_to_live_s": max(patience_s, 1e-6)},
+    }
     return partial(strategies.built, kind, preemption, limits, **options.get(kind, {}))
 
 
 @many
-@given(policies([Paged, Paged, PrefixCaching]), ranked_schedulers(), workloads(), st.integers(0, 10**6))
+@given(
+    policies([Paged, Paged, PrefixCaching]), ranked_schedulers(), workloads(), st.integers(0, 10**6)
+)
 def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, requests, seed):
-    requests = [r._replace(priority=(seed >> r.request_id % 9) % 3, session=r.request_id * seed % 5) for r in requests]
+    requests = [
+        r._replace(priority=(seed >> r.request_id % 9) % 3, session=r.request_id * seed % 5)
+        for r in requests
+    ]
     check_both_ways(requests, lambda: make_scheduler(make_policy()), COST, MAX_LEN)
 
 
@@ -81,45 +95,68 @@ def test_order_is_kept_and_fast_equals_slow(make_policy, make_scheduler, request
 @given(
     st.sampled_from([Recompute, Swap]),
     st.sampled_from([64, 100, 1000]),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 60)), min_size=2, max_size=60),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 60), st.integers(1, 60)),
+        min_size=2,
+        max_size=60,
+    ),
     st.integers(0, 20),
 )
 def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
-    """Priority classes with swaps, beyond what the pool can serve: a request that came more than the patience for each
-    class of difference after another has no token before it."""
+    """Priority classes with swaps, beyond what the pool can serve: a request that came more than
+    the patience for each class of difference after another has no token before it.
+    """
     patience_s = 0.05
     requests = [
         Request(i, i * gap_ms * MS, prompt, output, priority=priority)
         for i, (priority, prompt, output) in enumerate(shapes)
     ]
     policy = Paged(PoolSpec(2 * MAX_LEN, MAX_LEN, host(host_slots)), block_size=8, watermark=0.0)
-    scheduler = scheduler_of(PriorityClasses, policy, preemption(), patience_s=patience_s, max_num_batched_tokens=64)
+    scheduler = scheduler_of(
+        PriorityClasses, policy, preemption(), patience_s=patience_s, max_num_batched_tokens=64
+    )
     columns = simulate(requests, scheduler, FastMillisecond(), MAX_LEN).requests.columns()
     assert len(columns["request_id"]) == len(requests)
-    first = dict(zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True))
+    first = dict(
+        zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True)
+    )
     for one in requests:
         overtaken = one.arrival_ps + one.priority * patience_s * PS
-        later = [two for two in requests if two.arrival_ps + two.priority * patience_s * PS > overtaken]
-        assert all(first[one.request_id] <= first[two.request_id] for two in later if two.arrival_ps > one.arrival_ps)
+        later = [
+            two for two in requests if two.arrival_ps + two.priority * patience_s * PS > overtaken
+        ]
+        assert all(
+            first[one.request_id] <= first[two.request_id]
+            for two in later
+            if two.arrival_ps > one.arrival_ps
+        )
 
 
 def served(kind, shapes, rule=Recompute, num_slots=64, **options):
-    """Ends in ms of requests (arrival in ms, priority, session, prompt, output) on a pool of 64 slots; the recorder."""
+    """Ends in ms of requests (arrival in ms, priority, session, prompt, output) on a pool of 64
+    slots; the recorder.
+    """
     requests = [
         Request(i, at * MS, prompt, output, priority=priority, session=session)
         for i, (at, priority, session, prompt, output) in enumerate(shapes)
     ]
     policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
-    recorder = simulate(requests, scheduler_of(kind, policy, rule(), **options), FastMillisecond(), 64)
+    recorder = simulate(
+        requests, scheduler_of(kind, policy, rule(), **options), FastMillisecond(), 64
+    )
     columns = recorder.requests.columns()
-    return dict(zip(columns["request_id"].tolist(), (columns["finish_ps"] // MS).tolist(), strict=True)), recorder
+    return dict(
+        zip(columns["request_id"].tolist(), (columns["finish_ps"] // MS).tolist(), strict=True)
+    ), recorder
 
 
 def test_the_urgent_class_is_served_first_until_the_other_has_waited_long_enough():
     shapes = [(0, 0, None, 48, 10), (1, 1, None, 48, 4), (2, 0, None, 48, 4), (9, 0, None, 48, 4)]
     ends, _ = served(PriorityClasses, shapes, patience_s=1.0)
     assert ends == {0: 10, 2: 14, 3: 18, 1: 22}
-    ends, _ = served(PriorityClasses, shapes, patience_s=0.005)  # the second counts as if it had come at 6 ms
+    ends, _ = served(
+        PriorityClasses, shapes, patience_s=0.005
+    )  # the second counts as if it had come at 6 ms
     assert ends == {0: 10, 2: 14, 1: 18, 3: 22}
 
 
@@ -146,9 +183,17 @@ def test_an_answered_request_keeps_its_slots_for_a_time_while_another_runs(time_
 
 
 def test_what_is_retained_gives_way_to_what_runs_to_what_would_idle_and_to_what_continues_it():
-    assert served(TimeToLive, [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)], time_to_live_s=1.0)[0] == {0: 3, 1: 24}
-    scheduler = scheduler_of(TimeToLive, PrefixCaching(PoolSpec(80, 64)), Recompute(), time_to_live_s=1.0)
-    turns = [Request(i, 10 * i * MS, 33, 2, session=i // 2, prompt_ids=tuple(range(33))) for i in range(3)]
+    assert served(TimeToLive, [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)], time_to_live_s=1.0)[0] == {
+        0: 3,
+        1: 24,
+    }
+    scheduler = scheduler_of(
+        TimeToLive, PrefixCaching(PoolSpec(80, 64)), Recompute(), time_to_live_s=1.0
+    )
+    turns = [
+        Request(i, 10 * i * MS, 33, 2, session=i // 2, prompt_ids=tuple(range(33)))
+        for i in range(3)
+    ]
     simulate(turns, scheduler, FastMillisecond(), 64)
     assert [group.request.request_id for group in scheduler.state.retained] == [1, 2]
     scheduler.close_session(0)
@@ -163,7 +208,9 @@ def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
     assert ends[2] < ends[1]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(PriorityClasses, "patience_s"), (TimeToLive, "time_to_live_s")]
+)
 def test_patience_and_time_to_live_are_times(kind, name):
     part = Part(kind, {name: -1.0, **LIMITS})
     refuses(rf"{name}=-1\.0: must be", part.make, "scheduler", Paged(PoolSpec(64, 64)), Recompute())
@@ -192,7 +239,9 @@ class OpensLate(ChunkedPrefill):
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_a_scheduler_is_asked_again_when_it_wants_to_be(fast_forward):
     scheduler = scheduler_of(OpensLate, Paged(PoolSpec(64, 64), block_size=16), Recompute())
-    recorder = simulate([Request(0, 2 * MS, 10, 5)], scheduler, FastMillisecond(), 64, fast_forward=fast_forward)
+    recorder = simulate(
+        [Request(0, 2 * MS, 10, 5)], scheduler, FastMillisecond(), 64, fast_forward=fast_forward
+    )
     assert recorder.requests.columns()["first_token_ps"].tolist() == [8 * MS]
     assert scheduler.seen_ms[:3] == [0, 2, 7]
 

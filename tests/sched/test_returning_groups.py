@@ -1,10 +1,20 @@
-"""Groups that come back after recompute or from the host: what is computed, shared and published; costs of swaps."""
+"""Groups that come back after recompute or from the host: what is computed, shared and published;
+costs of swaps.
+"""
 
 import csv
 from pathlib import Path
 
 import pytest
-from manual_driver import ITERATION_LEVEL, ManualDriver, admit_and_prefill, paged, release, scheduler_of, sequence
+from manual_driver import (
+    ITERATION_LEVEL,
+    ManualDriver,
+    admit_and_prefill,
+    paged,
+    release,
+    scheduler_of,
+    sequence,
+)
 
 import testbed.kernels
 from testbed.core.request import Request
@@ -53,7 +63,9 @@ def test_group_recompute_computes_shared_blocks_once(prefill):
     plan = step(run)
     assert chunks(plan) == [(15, 0), (7, 8), (7, 8)]
     assert not plan.ops
-    first, second, third = ([extent.start for extent in run.policy.table(seq)] for seq in group.sequences)
+    first, second, third = (
+        [extent.start for extent in run.policy.table(seq)] for seq in group.sequences
+    )
     assert first[:2] == second[:2] == third[:2]
     assert len({*first[2:], *second[2:], *third[2:]}) == 6
 
@@ -89,7 +101,11 @@ MEASURED = Path(testbed.kernels.__file__).parent / "results" / "h200-overlap.csv
 
 
 def swapping(prefill, policy=Paged):
-    return ManualDriver(scheduler_of(prefill, paged(64, policy, host_blocks=64, max_len=256, watermark=0.01), Swap()))
+    return ManualDriver(
+        scheduler_of(
+            prefill, paged(64, policy, host_blocks=64, max_len=256, watermark=0.01), Swap()
+        )
+    )
 
 
 def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
@@ -145,5 +161,9 @@ def test_overlapped_swap_time_is_near_the_measured():
     assert len(rows) == 12
     for row in rows:
         num_copies = 2 * 40 * 512 // int(row["block_size"])
-        computing, copies = (round(float(row[name]) * 1e9) for name in ("computing_ms", "copies_ms"))
-        assert with_swaps(computing, copies, num_copies, 40) / 1e9 == pytest.approx(float(row["together_ms"]), rel=0.15)
+        computing, copies = (
+            round(float(row[name]) * 1e9) for name in ("computing_ms", "copies_ms")
+        )
+        assert with_swaps(computing, copies, num_copies, 40) / 1e9 == pytest.approx(
+            float(row["together_ms"]), rel=0.15
+        )

@@ -28,7 +28,9 @@ from testbed.sim.simulation import simulate
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
 KINDS = [SeparatePrefill, MixedPrefill, ChunkedPrefill, PriorityClasses, VllmV1, AsyncVllmV1]
-many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 
 
 class SwapsOrShrinks(RecomputeTail):
@@ -53,7 +55,10 @@ def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, reque
     options |= {"ignore_eos": bool(tail_tokens % 2)} if kind is AsyncVllmV1 else {}
     requests = [one._replace(priority=one.request_id % 3) for one in requests]
     for one in check_both_ways(
-        requests, lambda: kind(make_policy(), rule(tail_tokens=tail_tokens), **options), COST, MAX_LEN
+        requests,
+        lambda: kind(make_policy(), rule(tail_tokens=tail_tokens), **options),
+        COST,
+        MAX_LEN,
     ):
         assert one.policy.usage().held == 0
         assert one.state.kept is None
@@ -62,7 +67,9 @@ def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, reque
 def run(rule, lengths, num_slots=64):
     policy = Paged(PoolSpec(num_slots, 64, host(64)), block_size=16, watermark=0.0)
     requests = [Request(i, i * MS, prompt, output) for i, (prompt, output) in enumerate(lengths)]
-    return simulate(requests, scheduler_of(ChunkedPrefill, policy, rule), FastMillisecond(), 64).totals
+    return simulate(
+        requests, scheduler_of(ChunkedPrefill, policy, rule), FastMillisecond(), 64
+    ).totals
 
 
 def test_only_the_blocks_that_others_lack_are_computed_again():

@@ -1,4 +1,6 @@
-"""What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's results are in."""
+"""What vLLM V1's scheduler does, rule by rule; at the end what it plans before the last iteration's
+results are in.
+"""
 
 import pytest
 from manual_driver import ManualDriver, paged
@@ -22,16 +24,23 @@ LIMITS = {
 
 
 def driver(num_blocks, **limits):
-    return ManualDriver(VllmV1(paged(num_blocks, max_len=1000), Recompute(), **{**LIMITS, **limits}))
+    return ManualDriver(
+        VllmV1(paged(num_blocks, max_len=1000), Recompute(), **{**LIMITS, **limits})
+    )
 
 
 def add(run, *requests):
     """Requests of these prompt and output lengths."""
-    return [run.add(Request(i, 0, *lengths)) for i, lengths in enumerate(requests, len(run.outputs.requests))]
+    return [
+        run.add(Request(i, 0, *lengths))
+        for i, lengths in enumerate(requests, len(run.outputs.requests))
+    ]
 
 
 def step(run):
-    """The steps of decoding sequences, and (request, tokens) of each chunk; nothing else is in the plan."""
+    """The steps of decoding sequences, and (request, tokens) of each chunk; nothing else is in the
+    plan.
+    """
     plan, _ = run.step()
     run.policy.check()
     return plan.decode_seqs, [(chunk.group.request.request_id, chunk.new) for chunk in plan.chunks]
@@ -92,12 +101,16 @@ def test_token_budget_below_max_num_seqs_is_refused():
 
 def async_vllm(num_blocks=100, kind=Paged, *, ignore_eos=True, **limits):
     limits = {**LIMITS, "max_num_batched_tokens": 64, **limits}
-    return AsyncVllmV1(paged(num_blocks, kind, max_len=1000), Recompute(), **limits, ignore_eos=ignore_eos)
+    return AsyncVllmV1(
+        paged(num_blocks, kind, max_len=1000), Recompute(), **limits, ignore_eos=ignore_eos
+    )
 
 
 def times(built, *requests):
     """First token and finish of each request, in ms as their arrivals are."""
-    rows = [Request(i, round(arrival * MS), *lengths) for i, (arrival, *lengths) in enumerate(requests)]
+    rows = [
+        Request(i, round(arrival * MS), *lengths) for i, (arrival, *lengths) in enumerate(requests)
+    ]
     columns = simulate(rows, built, OneMillisecond(), 1000).requests.columns()
     order = columns["request_id"].argsort()
     firsts, ends = (columns[name][order] / MS for name in ("first_token_ps", "finish_ps"))
@@ -115,8 +128,16 @@ def test_async_arrival_during_an_iteration_waits_one_more():
     ("arrival_ms", "ignore_eos", "expected"),
     [
         (5.5, True, [(1, 2), (6.5, 7.5)]),  # after a pause it begins at once
-        (1.5, True, [(1, 2), (3, 4)]),  # when the last results are in, where nothing could be planned ahead
-        (1.5, False, [(1, 2), (4, 5)]),  # an output that ends unforeseen takes one more step, which it waits for
+        (
+            1.5,
+            True,
+            [(1, 2), (3, 4)],
+        ),  # when the last results are in, where nothing could be planned ahead
+        (
+            1.5,
+            False,
+            [(1, 2), (4, 5)],
+        ),  # an output that ends unforeseen takes one more step, which it waits for
     ],
 )
 def test_async_arrival_starts_when_no_step_is_planned(arrival_ms, ignore_eos, expected):
@@ -171,20 +192,26 @@ def test_async_finished_last_group_frees_memory_and_admits_nothing():
 
 
 @pytest.mark.parametrize("kind", [Paged, OutputCaching])
-def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots_and_is_recomputed_at_once(kind):
+def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots(
+    kind,
+):
     """Its block is full, but the token that it ends with is not known yet: no cache may have it."""
     run = ManualDriver(async_vllm(3, kind))
     _, last = add(run, (5, 2), (3, 9))
     run.step()
     run.step()
-    plan, _ = run.step()  # vLLM 0.19 plans an iteration without work here, and the next one when the results are in
+    plan, _ = (
+        run.step()
+    )  # vLLM 0.19 plans an iteration without work here, and the next one when the results are in
     assert (plan.preempted, plan.decode_seqs) == ([last], 0)
     assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(last, 5)]
     run.policy.check()
 
 
 def test_async_preemption_keeps_all_blocks_that_are_known_to_be_stored():
-    """The last token is not known of 9 stored ones, nor of 10 and a decode; of a recomputed prefix it is."""
+    """The last token is not known of 9 stored ones, nor of 10 and a decode; of a recomputed prefix
+    it is.
+    """
     run = ManualDriver(async_vllm(kind=OutputCaching))
     (group,) = add(run, (3, 20))
     computed = []

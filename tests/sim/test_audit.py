@@ -1,4 +1,6 @@
-"""What engine and scheduler refuse of plug-ins: wrong answers, costs and choices, each named with who gave it."""
+"""What engine and scheduler refuse of plug-ins: wrong answers, costs and choices, each named with
+who gave it.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +21,9 @@ from testbed.sched.separate import SeparatePrefill
 from testbed.sim.simulation import simulate
 
 
-def serve(policy=Paged, scheduler=SeparatePrefill, cost=None, lengths=(10, 20), max_len=64, **options):
+def serve(
+    policy=Paged, scheduler=SeparatePrefill, cost=None, lengths=(10, 20), max_len=64, **options
+):
     served = scheduler_of(scheduler, policy(PoolSpec(256, max_len), block_size=4), Recompute())
     requests = [Request(i, 0, *lengths) for i in range(2)]
     return simulate(requests, served, cost or OneMillisecond(), max_len, **options)
@@ -39,7 +43,9 @@ def cost_taking(prompt_ps, decode=None):
 TAKES = "Odd says that an iteration takes"
 DIFFER = r"Odd says \[\d+, \d+\] ps by decode\(\), \[\d+, \d+\] ps by iteration\(\)"
 SPANS = {
-    **dict.fromkeys([Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)], TAKES),
+    **dict.fromkeys(
+        [Affine(MS, -1, 5), Affine(MS, 0.5, 5), Affine(MS, 0, 0), Affine(0, 1, UNBOUNDED)], TAKES
+    ),
     **dict.fromkeys([Affine(MS, 1, UNBOUNDED), Affine(MS + 1, 0, UNBOUNDED)], DIFFER),
 }
 
@@ -50,7 +56,9 @@ def test_iteration_time_must_be_a_positive_integer(duration):
 
 
 @pytest.mark.parametrize(("decode", "reported"), SPANS.items())
-def test_span_times_must_be_those_of_iterations_and_not_decrease_or_become_negative(decode, reported):
+def test_span_times_must_be_those_of_iterations_and_not_decrease_or_become_negative(
+    decode, reported
+):
     refuses(reported, serve, cost=cost_taking(MS, decode), error=PlugInError)
 
 
@@ -71,9 +79,11 @@ def ordering(ops):
 
 
 def growing(slots):
-    return odd(extend=lambda policy, answer, batch, num_tokens: (
-        answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
-    ))  # fmt: skip
+    return odd(
+        extend=lambda policy, answer, batch, num_tokens: (
+            answer if num_tokens == 1 else answer._replace(growth=Growth(slots))
+        )
+    )
 
 
 COUNTS = r"Odd(| miscounts its slots| counts parts of slots): "
@@ -89,32 +99,66 @@ ANSWERS = {
     "negative saved": (using(saved=-1), COUNTS, {}),
     "half a slot": (using(live=8.5), COUNTS, {}),
     "refused though nothing runs": (
-        odd(admit=lambda *_: Refusal.LATER), r"Odd refuses request 0 \(10 tokens\) though nothing runs", LONG),
+        odd(admit=lambda *_: Refusal.LATER),
+        r"Odd refuses request 0 \(10 tokens\) though nothing runs",
+        LONG,
+    ),
     "a footprint that is too large": (
-        footprint(Fixed(1000)), r"Odd: usage\(\) does not go with its tables or footprints", LONG),
+        footprint(Fixed(1000)),
+        r"Odd: usage\(\) does not go with its tables or footprints",
+        LONG,
+    ),
     "a footprint that is too small": (
-        footprint(Fixed(11)), r"Odd: .*clause 11: Fixed\(slots=11\) gives 11 .* table of Sequence\(0\) has 12", LONG),
-    "no footprint": (footprint(None), r"Odd: .*clause 11: footprint\(\) says nothing of Sequence\(0\)", LONG),
+        footprint(Fixed(11)),
+        r"Odd: .*clause 11: Fixed\(slots=11\) gives 11 .* table of Sequence\(0\) has 12",
+        LONG,
+    ),
+    "no footprint": (
+        footprint(None),
+        r"Odd: .*clause 11: footprint\(\) says nothing of Sequence\(0\)",
+        LONG,
+    ),
     "too many steps": (
         odd(guaranteed_steps=lambda *_: 1000),
-        r"Odd promised \d+ more steps by guaranteed_steps\(\) and then answered", LONG),
+        r"Odd promised \d+ more steps by guaranteed_steps\(\) and then answered",
+        LONG,
+    ),
     "steps below nothing": (odd(guaranteed_steps=lambda *_: -1), "Odd promises -1 steps", LONG),
     "a table that is too short": (
         odd(table=lambda policy, table, *_: table[:-1]),
-        r"Odd: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of \[Sequence\(0\), Seq", {}),
-    **{f"a growth of {slots}": (
-        growing(slots), rf"Odd took \d+ slots in several steps, and says {slots} by Grant.growth", MARKED)
-       for slots in (0, 4, 1000)},
+        r"Odd: .*clause 11: .* the table of Sequence\(0\) has 8, with the tables of "
+        r"\[Sequence\(0\), Seq",
+        {},
+    ),
+    **{
+        f"a growth of {slots}": (
+            growing(slots),
+            rf"Odd took \d+ slots in several steps, and says {slots} by Grant.growth",
+            MARKED,
+        )
+        for slots in (0, 4, 1000)
+    },
     "dropped tokens": (
         odd(num_stored=lambda policy, stored, num_tokens: min(num_tokens, 8)),
-        "Odd keeps 8 of 64 tokens, but does not declare drops_tokens", {}),
+        "Odd keeps 8 of 64 tokens, but does not declare drops_tokens",
+        {},
+    ),
     "a count below nothing": (
-        ordering(Ops(extra=(("pages_mapped", -3),))), "count -6 pages_mapped: less than nothing", {}),
-    "a copy of nothing": (ordering(Ops(copies=(Copy(0, 16, 0),))), "copy 0 slots: less than nothing", {}),
+        ordering(Ops(extra=(("pages_mapped", -3),))),
+        "count -6 pages_mapped: less than nothing",
+        {},
+    ),
+    "a copy of nothing": (
+        ordering(Ops(copies=(Copy(0, 16, 0),))),
+        "copy 0 slots: less than nothing",
+        {},
+    ),
     "a move of less than nothing": (
         ordering(Ops(moves=(Move("device", "host", (Copy(0, 0, -16),)),))),
-        "move -16 slots from device to host: less", {}),
-}  # fmt: skip
+        "move -16 slots from device to host: less",
+        {},
+    ),
+}
 
 
 @pytest.mark.parametrize(("policy", "reported", "options"), ANSWERS.values(), ids=ANSWERS)
@@ -132,9 +176,13 @@ def test_wrong_answers_of_a_policy_are_named(policy, reported, options):
 def test_more_slots_than_the_pool_has_are_reported(pool, reported):
     """Paged memory over another pool than it was given."""
     given = PoolSpec(64, 64, host(8))
-    scheduler = scheduler_of(SeparatePrefill, Paged(replace(given, **pool), block_size=4, watermark=0), Swap())
+    scheduler = scheduler_of(
+        SeparatePrefill, Paged(replace(given, **pool), block_size=4, watermark=0), Swap()
+    )
     requests = [Request(i, 0, 10, 40) for i in range(2)]
-    refuses(reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError)
+    refuses(
+        reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError
+    )
 
 
 class DropsRequest(SeparatePrefill):
@@ -172,7 +220,9 @@ def admitting(answer):
     return odd(admit=lambda *_: answer)
 
 
-@pytest.mark.parametrize("answer", [None, True, GRANTED, (GRANTED,), [], [GRANTED] * 2, [None], [3]])
+@pytest.mark.parametrize(
+    "answer", [None, True, GRANTED, (GRANTED,), [], [GRANTED] * 2, [None], [3]]
+)
 def test_admit_must_return_a_refusal_or_grants(answer):
     refuses("Odd answered", lambda: run_of(admitting(answer)).step(), error=PlugInError)
 
@@ -199,4 +249,8 @@ def test_victim_must_be_running():
     run = run_of(Paged, PreemptsWaiting)
     run.step()
     run.add(Request(1, 0, 10, 20))
-    refuses(r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives", run.preempt, error=PlugInError)
+    refuses(
+        r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives",
+        run.preempt,
+        error=PlugInError,
+    )

@@ -1,4 +1,6 @@
-"""What is sent when: arrivals, an open loop, a closed one after the answers that it waits for; transfers on links."""
+"""What is sent when: arrivals, an open loop, a closed one after the answers that it waits for;
+transfers on links.
+"""
 
 import numpy as np
 import pytest
@@ -16,25 +18,45 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 from testbed.sim import arrivals
-from testbed.sim.arrivals import Gamma, Poisson, Replay, Sessions, SessionWorkload, Slotted, likely_order
+from testbed.sim.arrivals import (
+    Gamma,
+    Poisson,
+    Replay,
+    Sessions,
+    SessionWorkload,
+    Slotted,
+    likely_order,
+)
 from testbed.sim.calendar import Links
 from testbed.sim.simulation import simulate
 
 
 def turns(session, after, wait_s, answer_s=None):
     wait_s = np.array(wait_s, float)
-    return Turns(np.array(session), after, wait_s, np.zeros(len(after)) if answer_s is None else np.array(answer_s))
+    return Turns(
+        np.array(session),
+        after,
+        wait_s,
+        np.zeros(len(after)) if answer_s is None else np.array(answer_s),
+    )
 
 
 def times(links, *, at_once=1, gap_s=0.0, lengths=(10, 5), max_len=512, kind=Paged):
-    """Arrivals and ends in ms by row, each iteration of 1 ms, so an answer of 5 tokens takes 5 ms."""
+    """Arrivals and ends in ms by row, each iteration of 1 ms, so an answer of 5 tokens takes 5
+    ms.
+    """
     size = len(links)
     prompts, outputs = (np.broadcast_to(np.array(part), size).copy() for part in lengths)
     workload = SessionWorkload(
-        Rows(prompts, outputs, turns=links), np.zeros(size, np.int64), at_once=at_once, gap_ps=round(gap_s * PS)
+        Rows(prompts, outputs, turns=links),
+        np.zeros(size, np.int64),
+        at_once=at_once,
+        gap_ps=round(gap_s * PS),
     )
     policy = kind(PoolSpec(1600, max_len), block_size=16)
-    recorder = simulate(workload, scheduler_of(MixedPrefill, policy, Recompute()), OneMillisecond(), max_len)
+    recorder = simulate(
+        workload, scheduler_of(MixedPrefill, policy, Recompute()), OneMillisecond(), max_len
+    )
     columns = recorder.requests.columns()
     order = np.argsort(columns["request_id"])
     return [(columns[name][order] // MS).tolist() for name in ("arrival_ps", "finish_ps")], recorder
@@ -59,13 +81,17 @@ def test_concurrent_sessions_are_limited_and_staggered():
 
 @pytest.mark.parametrize("kind", [Paged, SaysItLate])
 def test_session_continues_after_a_rejected_request(kind):
-    (sent, _), recorder = times(turns([0, 0], [(), (0,)], [0, 0.004]), lengths=([1700, 10], 5), max_len=2000, kind=kind)
+    (sent, _), recorder = times(
+        turns([0, 0], [(), (0,)], [0, 0.004]), lengths=([1700, 10], 5), max_len=2000, kind=kind
+    )
     assert recorder.totals.rejected == 1
     assert sent == [0, 4]
 
 
 def test_workload_without_requests_ends_at_once():
-    _, recorder = times(turns(np.empty(0, np.int64), [], []), lengths=(np.empty(0, int), np.empty(0, int)))
+    _, recorder = times(
+        turns(np.empty(0, np.int64), [], []), lengths=(np.empty(0, int), np.empty(0, int))
+    )
     assert recorder.end_ps == 0
 
 
@@ -102,8 +128,15 @@ def test_sessions_need_turns_and_cut_long_think_times():
 
 def first_tokens_ms(requests, fast_forward):
     scheduler = scheduler_of(MixedPrefill, Paged(PoolSpec(1024, 512)), Recompute())
-    columns = simulate(requests, scheduler, FastMillisecond(), 512, fast_forward=fast_forward).requests.columns()
-    return {i: t / MS for i, t in zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True)}
+    columns = simulate(
+        requests, scheduler, FastMillisecond(), 512, fast_forward=fast_forward
+    ).requests.columns()
+    return {
+        i: t / MS
+        for i, t in zip(
+            columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True
+        )
+    }
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -127,7 +160,9 @@ def test_arrivals_have_rate_order_and_seed(process):
     times = process.times_ps(None, 0)
     assert len(times) == pytest.approx(10_000, rel=0.1)
     assert (np.diff(times) >= 0).all()
-    assert times.tolist() == process.times_ps(None, 0).tolist() != process.times_ps(None, 1).tolist()
+    assert (
+        times.tolist() == process.times_ps(None, 0).tolist() != process.times_ps(None, 1).tolist()
+    )
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
@@ -160,7 +195,9 @@ def transfer(move_id, num_slots, is_load=True, tier="dram"):
 def landings(begins):
     """When each transfer lands, of those that begin at given times, in order."""
     env, seen = simpy.Environment(0), []
-    links = Links(env, OnePsASlot(), lambda: seen.extend((env.now, one) for one in links.take_landed()))
+    links = Links(
+        env, OnePsASlot(), lambda: seen.extend((env.now, one) for one in links.take_landed())
+    )
 
     def clients():
         for begin_ps, one in begins:
@@ -178,10 +215,19 @@ def landings(begins):
     {
         "one has the link to itself": ([(5, transfer(1, 10))], [(15, 1)]),
         "two loads share it": ([(0, transfer(1, 10)), (0, transfer(2, 20))], [(20, 1), (30, 2)]),
-        "a later load slows down the first": ([(0, transfer(1, 10)), (4, transfer(2, 3))], [(10, 2), (13, 1)]),
-        "stores wait for loads": ([(0, transfer(1, 10, False)), (4, transfer(2, 10))], [(14, 2), (20, 1)]),
-        "each tier has a link": ([(0, transfer(1, 10)), (0, transfer(2, 10, True, "nvme"))], [(10, 1), (10, 2)]),
+        "a later load slows down the first": (
+            [(0, transfer(1, 10)), (4, transfer(2, 3))],
+            [(10, 2), (13, 1)],
+        ),
+        "stores wait for loads": (
+            [(0, transfer(1, 10, False)), (4, transfer(2, 10))],
+            [(14, 2), (20, 1)],
+        ),
+        "each tier has a link": (
+            [(0, transfer(1, 10)), (0, transfer(2, 10, True, "nvme"))],
+            [(10, 1), (10, 2)],
+        ),
     }.values(),
-)  # fmt: skip
+)
 def test_transfers_share_a_link_equally_and_loads_go_first(begins, expected):
     assert landings(begins) == expected

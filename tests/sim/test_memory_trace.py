@@ -1,4 +1,6 @@
-"""The tracer: exact owners and counts at each time of scripted calls, and runs that tracing does not change."""
+"""The tracer: exact owners and counts at each time of scripted calls, and runs that tracing does
+not change.
+"""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -30,7 +32,9 @@ class Script:
 
     def __init__(self, policy, start_ps=0, stop_ps=10**6, max_frames=100):
         self.env = SimpleNamespace(now=0)
-        self.trace = MemoryTrace(policy.usage().total, policy.block_size, start_ps, policy.block_size)
+        self.trace = MemoryTrace(
+            policy.usage().total, policy.block_size, start_ps, policy.block_size
+        )
         self.tracer = Tracer(self.env, policy, self.trace, stop_ps, max_frames)
         self.policy = self.tracer.policy
 
@@ -55,7 +59,8 @@ def sequence(seq_id, request_id, prompt_len=7, **request):
 def tables(frame, block_size=4):
     """Physical blocks of each sequence; those on the host are negative, minus one."""
     return {
-        seq_id: [e.start // block_size for e in held.device] + [-1 - e.start // block_size for e in held.host]
+        seq_id: [e.start // block_size for e in held.device]
+        + [-1 - e.start // block_size for e in held.host]
         for seq_id, held in frame.held.items()
     }
 
@@ -83,7 +88,13 @@ def test_trace_of_figure_7_shows_exact_owners():
         {0: [7, 1, 3], 1: [5, 2]},
         {1: [5, 2]},
     ]
-    assert [[held.num_tokens for held in f.held.values()] for f in frames] == [[], [7, 5], [8, 6], [9, 7], [7]]
+    assert [[held.num_tokens for held in f.held.values()] for f in frames] == [
+        [],
+        [7, 5],
+        [8, 6],
+        [9, 7],
+        [7],
+    ]
     assert [held.request_id for held in frames[1].held.values()] == [10, 11]
 
 
@@ -104,7 +115,12 @@ def test_swapped_out_group_is_absent_from_the_device():
 
 
 def test_trace_is_limited_to_its_window_and_thinned():
-    script = Script(Paged(PoolSpec(4000, 4000), block_size=4, watermark=0), start_ps=95, stop_ps=500, max_frames=10)
+    script = Script(
+        Paged(PoolSpec(4000, 4000), block_size=4, watermark=0),
+        start_ps=95,
+        stop_ps=500,
+        max_frames=10,
+    )
     seq = sequence(0, 1)
     script.at(0, admit_and_prefill, [seq], 1)
     for time in range(10, 1000, 10):
@@ -129,14 +145,24 @@ def requests():
     """Prompts of which many begin alike."""
     shapes = [(i, 5 + i % 11, 3 + i * 7 % 40) for i in range(60)]
     return [
-        Request(i, i * PS // 500, prompt, output, 1 + i % 2, prompt_ids=tuple(range(i % 3, i % 3 + prompt)))
+        Request(
+            i,
+            i * PS // 500,
+            prompt,
+            output,
+            1 + i % 2,
+            prompt_ids=tuple(range(i % 3, i % 3 + prompt)),
+        )
         for i, prompt, output in shapes
     ]
 
 
 def scheduler(policy, rule):
     return (ChunkedPrefill if policy is ContiguousPow2 else SeparatePrefill)(
-        policy(PoolSpec(256, 64, host(128)), block_size=4), rule(), max_num_batched_tokens=100, max_num_seqs=20
+        policy(PoolSpec(256, 64, host(128)), block_size=4),
+        rule(),
+        max_num_batched_tokens=100,
+        max_num_seqs=20,
     )
 
 
@@ -163,7 +189,9 @@ def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
 def test_traced_window_equals_that_part_of_the_run():
     whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
     start, stop = whole.end_ps // 3, whole.end_ps // 2
-    part = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, start_ps=start, stop_ps=stop, max_frames=10**6)
+    part = trace_memory(
+        requests(), scheduler(Paged, Swap), COST, 64, start_ps=start, stop_ps=stop, max_frames=10**6
+    )
     inside = [f for f in whole.frames if f.start_ps >= start and f.end_ps <= stop]
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
@@ -171,6 +199,13 @@ def test_traced_window_equals_that_part_of_the_run():
 
 
 def test_every_mutating_policy_method_is_traced():
-    reads = "check close_session find fits counters group_tables max_seq_len num_stored table tier_slots usage"
-    calls = {name for name, value in vars(MemoryPolicy).items() if callable(value) and not name.startswith("_")}
+    reads = (
+        "check close_session find fits counters group_tables max_seq_len num_stored table "
+        "tier_slots usage"
+    )
+    calls = {
+        name
+        for name, value in vars(MemoryPolicy).items()
+        if callable(value) and not name.startswith("_")
+    }
     assert calls - {*reads.split(), "non_sequence_slots"} <= vars(Traced).keys()

@@ -1,4 +1,6 @@
-"""Section 3.1's kinds of memory, by hand: a prompt of 7 tokens and an output of 3, so 7, 8 and 9 live slots."""
+"""Section 3.1's kinds of memory, by hand: a prompt of 7 tokens and an output of 3, so 7, 8 and 9
+live slots.
+"""
 
 import pytest
 from manual_driver import scheduler_of
@@ -16,7 +18,12 @@ from testbed.sim.simulation import simulate
 LIVE = 7 + 8 + 9
 RESERVED = 3 + 2 + 1  # up to 10 tokens
 BY_HAND = {  # reserved, internal, rounding, the pool's largest free run
-    Paged: (1 + 0 + 1, 0 + 0 + 2, 0, 56 + 56 + 52),  # 2, 2 and 3 blocks of 4; the third has slots for 2 too many
+    Paged: (
+        1 + 0 + 1,
+        0 + 0 + 2,
+        0,
+        56 + 56 + 52,
+    ),  # 2, 2 and 3 blocks of 4; the third has slots for 2 too many
     ContiguousMax: (RESERVED, 3 * 22, 0, 3 * 32),  # 32 slots
     ContiguousPow2: (RESERVED, 3 * 1, 3 * 5, 3 * 32),  # 7 + 4 slots, in a range of 16
     ContiguousOracle: (RESERVED, 0, 3 * 6, 3 * 32),  # 7 + 3 slots, in a range of 16
@@ -38,7 +45,9 @@ def test_memory_is_split_into_its_categories(kind, fast_forward):
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_memory_saving_is_the_mean_of_ratios(fast_forward):
-    """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on average."""
+    """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on
+    average.
+    """
     totals = totals_of(Paged, [Request(0, 0, 8, 3, num_seqs=2)], fast_forward)
     assert (totals.shared, totals.shared_ps) == ({8: 8, 16: 16}, {8: 8 * MS, 16: 16 * MS})
     assert saving(totals) == pytest.approx({"per_iteration": 1 - 3 / 5, "over_time": 1 - 3 / 5})
@@ -52,7 +61,9 @@ def totals_of(kind, requests, fast_forward):
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_shared_unused_block_end_is_counted_once(fast_forward):
-    """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1 slot too many."""
+    """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1
+    slot too many.
+    """
     requests = [Request(0, 0, 5, 2, num_seqs=4), Request(1, MS, 8, 1)]
     policy = Paged(PoolSpec(256, 64), block_size=8)
     scheduler = scheduler_of(SeparatePrefill, policy, Recompute())

@@ -1,4 +1,6 @@
-"""Objects of a plug-in's own where numbers belong hear what they are compared with: they are refused unheard."""
+"""Objects of a plug-in's own where numbers belong hear what they are compared with: they are
+refused unheard.
+"""
 
 import pytest
 from manual_driver import scheduler_of
@@ -32,8 +34,27 @@ def listening(name):
     return method
 
 
-NAMES = ["lt", "le", "gt", "ge", "eq", "ne", "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod"]
-Ear = type("Ear", (int,), {f"__{name}__": listening(f"__{name}__") for name in NAMES} | {"__hash__": int.__hash__})
+NAMES = [
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "floordiv",
+    "mod",
+]
+Ear = type(
+    "Ear",
+    (int,),
+    {f"__{name}__": listening(f"__{name}__") for name in NAMES} | {"__hash__": int.__hash__},
+)
 
 
 class OwnFootprint(Granular):
@@ -48,10 +69,15 @@ CHANNELS = {
     "Horizon": changed(Paged, guaranteed_steps=lambda policy, steps, *_: Ear(steps)),
     "ItsFootprint": changed(Paged, footprint=lambda policy, *_: OwnFootprint(policy.block_size)),
     "ItsBlocks": changed(Paged, footprint=lambda policy, *_: Granular(Ear(policy.block_size))),
-    "Table": WALKED | changed(Paged, table=lambda policy, table, *_: [Extent(at, Ear(size)) for at, size in table]),
+    "Table": WALKED
+    | changed(Paged, table=lambda policy, table, *_: [Extent(at, Ear(size)) for at, size in table]),
     "Stored": WALKED | changed(Paged, num_stored=lambda policy, num_stored, *_: Ear(num_stored)),
-    "Cached": changed(Paged, admit=lambda policy, grants, *_: [one._replace(num_cached=Ear(0)) for one in grants]),
-    "Grown": changed(Paged, extend=lambda policy, one, *_: one._replace(growth=Growth(*map(Ear, one.growth)))),
+    "Cached": changed(
+        Paged, admit=lambda policy, grants, *_: [one._replace(num_cached=Ear(0)) for one in grants]
+    ),
+    "Grown": changed(
+        Paged, extend=lambda policy, one, *_: one._replace(growth=Growth(*map(Ear, one.growth)))
+    ),
 }
 
 
@@ -69,12 +95,21 @@ def test_no_answer_of_a_policy_receives_an_output_length(name):
         serve(policy)  # the compiler has made a plain int of the number
     else:
         refuses(name, serve, policy, error=PlugInError)
-    past = {OUTPUT_LEN - 1} if name == "Grown" else set()  # the steps of a span that is over when growth is read
-    secrets = {OUTPUT_LEN, PROMPT_LEN + OUTPUT_LEN, OUTPUT_LEN - 1, -(PROMPT_LEN + OUTPUT_LEN) % 4} - past
+    past = (
+        {OUTPUT_LEN - 1} if name == "Grown" else set()
+    )  # the steps of a span that is over when growth is read
+    secrets = {
+        OUTPUT_LEN,
+        PROMPT_LEN + OUTPUT_LEN,
+        OUTPUT_LEN - 1,
+        -(PROMPT_LEN + OUTPUT_LEN) % 4,
+    } - past
     assert not secrets & set(map(abs, HEARD))
 
 
-@pytest.mark.parametrize("name", sorted(CHANNELS.keys() - {"Stored"}))  # which is asked where tokens drop
+@pytest.mark.parametrize(
+    "name", sorted(CHANNELS.keys() - {"Stored"})
+)  # which is asked where tokens drop
 def test_the_contract_refuses_it_too(name):
     policy = type(name, (Paged,), CHANNELS[name])
     found = check_policy(lambda pool: policy(pool, block_size=8), max_examples=30, shrink=False)
@@ -87,7 +122,9 @@ class OwnAffine(Affine):
         raise AssertionError("heard when the next request comes")
 
 
-@pytest.mark.parametrize("kind", [OwnAffine, lambda first, growth, steps: Affine(first, growth, Ear(steps))])
+@pytest.mark.parametrize(
+    "kind", [OwnAffine, lambda first, growth, steps: Affine(first, growth, Ear(steps))]
+)
 def test_no_cost_receives_when_an_output_ends_or_a_request_arrives(kind):
     class Odd(FastMillisecond):
         def decode(self, work):

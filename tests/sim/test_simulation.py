@@ -1,4 +1,6 @@
-"""What a run records and what it costs, followed by hand on small runs; every iteration takes a millisecond."""
+"""What a run records and what it costs, followed by hand on small runs; every iteration takes a
+millisecond.
+"""
 
 import numpy as np
 import pytest
@@ -43,11 +45,19 @@ class RecordingCost(OneMillisecond):
 
 
 def run(requests, cost, policy=None, rule=Recompute, kind=SeparatePrefill, **options):
-    return simulate(requests, scheduler_of(kind, policy or paged(160, max_len=512), rule()), cost, 512, **options)
+    return simulate(
+        requests,
+        scheduler_of(kind, policy or paged(160, max_len=512), rule()),
+        cost,
+        512,
+        **options,
+    )
 
 
 def tight(kind=Paged):
-    """Two requests of 8 + 20 tokens do not fit: the second is preempted, and has to wait for the first."""
+    """Two requests of 8 + 20 tokens do not fit: the second is preempted, and has to wait for the
+    first.
+    """
     return paged(10, kind, host_blocks=100, max_len=512)
 
 
@@ -64,7 +74,12 @@ def test_run_stops_at_the_end_of_an_iteration(cost):
 @pytest.mark.parametrize("cost", COSTS)
 def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     """The first request ends at 10 ms; the next would come at 90."""
-    recorder = run([Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)], cost, marks_ps=[30 * MS], stop_ps=50 * MS)
+    recorder = run(
+        [Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)],
+        cost,
+        marks_ps=[30 * MS],
+        stop_ps=50 * MS,
+    )
     assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
     assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
 
@@ -90,12 +105,16 @@ LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of millise
 def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
     """2^62 ps, where runs once stopped without a word, are 4,611,686 s."""
     requests = [Request(i, i * 10**6 * PS, 4, 10) for i in range(10)]
-    fast, slow = (run(requests, kind(), fast_forward=fast_forward) for fast_forward in (True, False))
+    fast, slow = (
+        run(requests, kind(), fast_forward=fast_forward) for fast_forward in (True, False)
+    )
     assert fast.totals.finished == slow.totals.finished == 10
     assert fast.end_ps == slow.end_ps == (LAST_MS + 10) * MS
     assert fast.totals == slow.totals
     assert_same_rows(fast.requests, slow.requests)
-    assert fast.requests.columns()["finish_ps"].tolist() == [request.arrival_ps + 10 * MS for request in requests]
+    assert fast.requests.columns()["finish_ps"].tolist() == [
+        request.arrival_ps + 10 * MS for request in requests
+    ]
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
@@ -120,10 +139,14 @@ class SaysItLate(Paged):
 
 
 @pytest.mark.parametrize("cost", COSTS)
-@pytest.mark.parametrize("others", [[], [Request(0, 0, 8, 20)], [Request(0, 0, 8, 20), Request(2, 0, 8, 20)]])
+@pytest.mark.parametrize(
+    "others", [[], [Request(0, 0, 8, 20)], [Request(0, 0, 8, 20), Request(2, 0, 8, 20)]]
+)
 def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(others, cost):
     """The second of these prompts is longer than the pool of 40 slots."""
-    requests = sorted([*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)])
+    requests = sorted(
+        [*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)]
+    )
     recorder = run(requests, cost, tight(SaysItLate))
     assert recorder.rejections == dict.fromkeys((1, 3), "the memory policy can never hold it")
     assert recorder.totals.rejected == 2
@@ -134,7 +157,10 @@ def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(
 @pytest.mark.parametrize("cost", COSTS)
 def test_marks_record_totals_at_their_times(cost):
     recorder = run([Request(0, 0, 4, 10)], cost, marks_ps=[7 * MS, 2 * MS + 5])
-    found = {requested: (mark.time_ps, mark.totals.iterations) for requested, mark in recorder.marks.items()}
+    found = {
+        requested: (mark.time_ps, mark.totals.iterations)
+        for requested, mark in recorder.marks.items()
+    }
     assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
     live = [mark.totals.per_iteration.live for mark in recorder.marks.values()]
     assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
@@ -155,9 +181,13 @@ def test_work_counts_requests_and_repeated_shared_context():
     prompts, *decodes = cost.works
     assert prompts.prefill == ((8, 0), (8, 0))
     assert [work.num_requests for work in cost.works] == [2] * 4
-    assert [(work.decode_seqs, work.decode_context, work.decode_max_context) for work in decodes] == [
-        (4, 36, 9), (4, 40, 10), (4, 44, 11),
-    ]  # fmt: skip
+    assert [
+        (work.decode_seqs, work.decode_context, work.decode_max_context) for work in decodes
+    ] == [
+        (4, 36, 9),
+        (4, 40, 10),
+        (4, 44, 11),
+    ]
     assert [work.decode_repeated for work in decodes] == [2 * 8] * 3
 
 
@@ -168,24 +198,35 @@ def test_work_counts_copies_and_swaps_by_length():
     assert [work.copies for work in cost.works if work.copies] == [((512, 2),)]
     cost = RecordingCost()
     run(PAIR, cost, tight(), Swap)
-    assert [sum(moved.num_transfers for moved in work.moves) for work in cost.works if work.moves] == [5, 5]
-    assert [sum(moved.extents for moved in work.moves) for work in cost.works if work.moves] == [1, 1]
+    assert [
+        sum(moved.num_transfers for moved in work.moves) for work in cost.works if work.moves
+    ] == [5, 5]
+    assert [sum(moved.extents for moved in work.moves) for work in cost.works if work.moves] == [
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_cached_blocks_are_counted_until_eviction(cost):
-    """Ten blocks, four of them cached when the second request comes; its 34 tokens take one after another of them."""
+    """Ten blocks, four of them cached when the second request comes; its 34 tokens take one after
+    another of them.
+    """
     policy = paged(10, PrefixCaching)
     requests = [Request(0, 0, 17, 1, prompt_ids=tuple(range(17))), Request(1, 5 * MS, 4, 30)]
     recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), cost, 64)
     assert policy.counters()["evictions"] == 3  # the last token is never stored: nine blocks
-    cached = 30 * 16 - 4 * (1 + 5 + 9)  # a block less in the last iteration, in the last five, in the last nine
+    cached = 30 * 16 - 4 * (
+        1 + 5 + 9
+    )  # a block less in the last iteration, in the last five, in the last nine
     assert recorder.totals.per_iteration.cached == cached
     assert recorder.totals.over_time.cached == cached * MS
 
 
 def serve_static(requests, cost):
-    scheduler = StaticBatch(ContiguousMax(PoolSpec(2048, 512)), Recompute(), max_batch_size=4, max_padded_len=512)
+    scheduler = StaticBatch(
+        ContiguousMax(PoolSpec(2048, 512)), Recompute(), max_batch_size=4, max_padded_len=512
+    )
     return simulate(requests, scheduler, cost, 512)
 
 
@@ -193,14 +234,25 @@ def test_static_batch_pads_every_sequence_to_the_maximum():
     cost = RecordingCost()
     serve_static([Request(0, 0, 30, 2), Request(1, 0, 10, 3)], cost)
     assert [work.prefill for work in cost.works] == [((30, 0), (30, 0)), (), ()]
-    assert [work.decode_context for work in cost.works] == [0, 2 * 31, 2 * 32]  # also of the one that has its output
+    assert [work.decode_context for work in cost.works] == [
+        0,
+        2 * 31,
+        2 * 32,
+    ]  # also of the one that has its output
     assert [work.decode_seqs for work in cost.works] == [0, 2, 2]
     assert [work.decode_max_context for work in cost.works] == [0, 31, 32]
 
 
 def test_static_batch_ends_with_its_last_output():
-    """200 + 313 tokens would be 513, and 490 + 313 are more too: two run together, then each of the others alone."""
-    requests = [Request(0, 0, 200, 5), Request(1, 0, 10, 300), Request(2, 0, 10, 313), Request(3, 0, 490, 10)]
+    """200 + 313 tokens would be 513, and 490 + 313 are more too: two run together, then each of the
+    others alone.
+    """
+    requests = [
+        Request(0, 0, 200, 5),
+        Request(1, 0, 10, 300),
+        Request(2, 0, 10, 313),
+        Request(3, 0, 490, 10),
+    ]
     log = serve_static(requests, OneMillisecond()).requests.columns()
     ends = dict(zip(log["request_id"].tolist(), log["finish_ps"].tolist(), strict=True))
     assert ends == {0: 300 * MS, 1: 300 * MS, 2: (300 + 313) * MS, 3: (300 + 313 + 10) * MS}
@@ -216,7 +268,9 @@ class Replaces(BeamModel):
 @pytest.mark.parametrize("beam", [False, True])
 def test_forks_are_counted_in_the_following_iteration(beam):
     cost = RecordingCost()
-    scheduler = MixedPrefill(Paged(PoolSpec(4096, 128)), Recompute(), max_num_batched_tokens=64, max_num_seqs=8)
+    scheduler = MixedPrefill(
+        Paged(PoolSpec(4096, 128)), Recompute(), max_num_batched_tokens=64, max_num_seqs=8
+    )
     requests = Workload(Rows(np.array([5]), np.array([4])), np.array([0]), 3, beam)
     simulate(requests, scheduler, cost, 128, beams=Replaces())
     assert [work.forks for work in cost.works] == ([0, 2, 1, 1] if beam else [0, 2, 0, 0])
@@ -247,4 +301,9 @@ def test_an_unexpected_arrival_within_a_span_is_refused():
     engine = engine_on(env)
     env.process(open_loop(env, engine, [Request(0, 0, 8, 200)]))
     env.run(until=50 * MS)
-    refuses(r"request 1 at .*call expect\(\) in advance", engine.submit, Request(1, 50 * MS, 8, 20), error=PlugInError)
+    refuses(
+        r"request 1 at .*call expect\(\) in advance",
+        engine.submit,
+        Request(1, 50 * MS, 8, 20),
+        error=PlugInError,
+    )

@@ -1,4 +1,6 @@
-"""The typed configuration: every key known, every value of its type; what it writes it reads again."""
+"""The typed configuration: every key known, every value of its type; what it writes it reads
+again.
+"""
 
 import re
 from copy import deepcopy
@@ -40,8 +42,14 @@ def test_config_values_round_trip():
         ("fast_forward=no", "fast_forward='no': must be true or false"),
         ("seed=true", "seed=True: must be a whole number"),
         ("window_s=[5]", "window_s=.*must have 2 values"),
-        ("server.kv_memory_gib.opt-13b=-1", "server.kv_memory_gib.opt-13b=-1: must be a finite number"),
-        ("+system=vllm-v1 scheduler.ignore_eos=no", "scheduler.ignore_eos='no': must be true or false"),
+        (
+            "server.kv_memory_gib.opt-13b=-1",
+            "server.kv_memory_gib.opt-13b=-1: must be a finite number",
+        ),
+        (
+            "+system=vllm-v1 scheduler.ignore_eos=no",
+            "scheduler.ignore_eos='no': must be true or false",
+        ),
         ("server.gpu.device=3", "server.gpu.device=3: must be text"),
     ],
 )
@@ -57,14 +65,18 @@ SPECS = ("gpu/h200.yaml", "server/a100-40gb-x4.yaml")
 def flat(values, key):
     """(key, value) of every value in groups of groups."""
     for name, value in values.items():
-        yield from flat(value, f"{key}.{name}") if isinstance(value, dict) else [(f"{key}.{name}", value)]
+        yield from (
+            flat(value, f"{key}.{name}") if isinstance(value, dict) else [(f"{key}.{name}", value)]
+        )
 
 
 def switches_and_numbers(path):
     """Words of a choice, and its switches and numbers, each with a word of a wrong type."""
     group, values = path.parent.name, yaml.safe_load(path.read_text()) or {}
     keys = dict(flat(values, "server.gpu" if group == "gpu" else group))
-    requested = [f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")]
+    requested = [
+        f"{key}=x" for key, value in keys.items() if value == "???" and not key.endswith("_target_")
+    ]
     wrong = {
         key: "no" if isinstance(value, bool) else "many"
         for key, value in keys.items()
@@ -73,12 +85,18 @@ def switches_and_numbers(path):
     return [f"{group}={path.stem}", *requested], wrong if values.get("_target_") != "???" else {}
 
 
-# The first choices of all groups in one configuration, then the second ones, because composing takes long.
-CHOICES = [sorted((CONF / group).glob("*.yaml")) for group in PARTS] + [[CONF / name] for name in SPECS]
+# The first choices of all groups in one configuration, then the second ones, because composing
+# takes long.
+CHOICES = [sorted((CONF / group).glob("*.yaml")) for group in PARTS] + [
+    [CONF / name] for name in SPECS
+]
 ROUNDS = list(zip_longest(*CHOICES))
 SWITCHES = {
-    "fast_forward": "no", "workload.beam": "no", "server.memory_utilization": "many", "server.workspace_gib": "many",
-}  # fmt: skip
+    "fast_forward": "no",
+    "workload.beam": "no",
+    "server.memory_utilization": "many",
+    "server.workspace_gib": "many",
+}
 
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
@@ -90,34 +108,48 @@ def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
         usual = configured(()).values  # of the other groups
         values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
         reduce(getitem, groups, values)[name] = word
-        refuses(f"{re.escape(key)}='{word}': must be", lambda v=values: build(RunConfig.from_values(v)))
+        refuses(
+            f"{re.escape(key)}='{word}': must be", lambda v=values: build(RunConfig.from_values(v))
+        )
 
 
 def test_what_python_does_not_say_is_as_the_configuration_files_have_it():
     config = configured(("engine=gpu",))
     for read in (config, config.engine, config.workload, config.slo):
         defaults = {one.name: one.default for one in fields(read) if one.default is not MISSING}
-        defaults |= {name: getattr(read, name) for name in ("engine", "software") if name in defaults}  # named by files
+        defaults |= {
+            name: getattr(read, name) for name in ("engine", "software") if name in defaults
+        }  # named by files
         assert {name: getattr(read, name) for name in defaults} == defaults
 
 
 def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
-    """The same words in one process: a notebook's second cell, or the same relative folder from another place."""
+    """The same words in one process: a notebook's second cell, or the same relative folder from
+    another place.
+    """
     sizes = []
     for place, size in (("a", 8), ("a", 4), ("b", 2)):
         (tmp_path / place / "mine" / "policy").mkdir(parents=True, exist_ok=True)
         text = f"defaults: [paged, _self_]\nblock_size: {size}\n"
         (tmp_path / place / "mine" / "policy" / "small.yaml").write_text(text)
         monkeypatch.chdir(tmp_path / place)
-        sizes.append(configured(("--config-dir=mine", "policy=small", *SHORT)).policy.parameters["block_size"])
+        sizes.append(
+            configured(("--config-dir=mine", "policy=small", *SHORT)).policy.parameters[
+                "block_size"
+            ]
+        )
     assert sizes == [8, 4, 2]
 
 
 @pytest.mark.parametrize(
     ("words", "noted"),
-    [("", False), ("model=llama-3-8b", True), ("model=llama-3-8b workload.max_len=2048", False),
-     ("model=llama-3-8b scheduler=chunked", False)],
-)  # fmt: skip
+    [
+        ("", False),
+        ("model=llama-3-8b", True),
+        ("model=llama-3-8b workload.max_len=2048", False),
+        ("model=llama-3-8b scheduler=chunked", False),
+    ],
+)
 def test_a_prompt_that_waits_for_the_whole_batch_is_said(words, noted):
     note = build(configured(tuple(words.split()))).description["scheduler_note"]
     assert ("max_num_batched_tokens=8192" in note) if noted else note is None
@@ -129,7 +161,11 @@ def test_config_part_can_be_a_class_or_an_object():
     assert by_class.description["policy"] == "Paged(block_size=8)"
     built = build(replace(config, policy=Part(Paged(by_class.pool, block_size=32))))
     assert built.scheduler.policy.block_size == 32
-    refuses("scheduler is an object already; give its class", build, replace(config, scheduler=Part(built.scheduler)))
+    refuses(
+        "scheduler is an object already; give its class",
+        build,
+        replace(config, scheduler=Part(built.scheduler)),
+    )
 
 
 def test_a_policy_with_tiers_of_its_own_says_so():
@@ -137,7 +173,9 @@ def test_a_policy_with_tiers_of_its_own_says_so():
         uses_tiers = True
 
     config = configured(("+tier@server.tiers.dram=dram", *SHORT))
-    assert isinstance(build(replace(config, policy=Part(Synchronous))).scheduler.policy, Synchronous)
+    assert isinstance(
+        build(replace(config, policy=Part(Synchronous))).scheduler.policy, Synchronous
+    )
 
 
 def test_untyped_parameter_accepts_any_value():
@@ -164,7 +202,9 @@ def test_run_id_depends_on_every_input_file(tmp_path):
         assert run_id(config) != before
 
 
-@pytest.mark.parametrize("place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"])
+@pytest.mark.parametrize(
+    "place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"]
+)
 def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, place):
     monkeypatch.setattr(identity, "ROOT", tmp_path)
     hashes = []

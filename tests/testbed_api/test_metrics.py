@@ -1,4 +1,6 @@
-"""Latencies, percentiles, shares and kept objectives of a handful of requests, worked out by hand."""
+"""Latencies, percentiles, shares and kept objectives of a handful of requests, worked out by
+hand.
+"""
 
 import numpy as np
 import pytest
@@ -20,11 +22,18 @@ def log_of(*requests):
 
 
 def test_latencies_skip_unserved_requests():
-    served, one_token, unserved = (2 * PS, 3 * PS, 7 * PS, 5), (4 * PS, 6 * PS, 6 * PS, 1), (5 * PS, -1, -1, 9)
+    served, one_token, unserved = (
+        (2 * PS, 3 * PS, 7 * PS, 5),
+        (4 * PS, 6 * PS, 6 * PS, 1),
+        (5 * PS, -1, -1, 9),
+    )
     found = latencies(log_of(served, one_token, unserved, (0, PS, 2 * PS, 2)))
     assert found["normalized_latency_s_per_token"].tolist() == [1.0, 2.0, 1.0]
     assert found["ttft_s"].tolist() == [1.0, 2.0, 1.0]
-    assert found["tpot_s"].tolist() == [1.0, 1.0]  # (7 - 3) / 4 and (2 - 1) / 1; one token has no gap
+    assert found["tpot_s"].tolist() == [
+        1.0,
+        1.0,
+    ]  # (7 - 3) / 4 and (2 - 1) / 1; one token has no gap
 
 
 def totals(**sums):
@@ -38,7 +47,9 @@ def test_memory_shares_follow_section_3_1():
 
 
 def test_largest_free_excludes_allocated_and_fragmented_slots():
-    free = pool_shares(totals(live=80, reserved=40, internal=20, rounding=6, external_fragmentation=14), 100, 4)
+    free = pool_shares(
+        totals(live=80, reserved=40, internal=20, rounding=6, external_fragmentation=14), 100, 4
+    )
     assert free["largest_free"]["per_iteration"] == pytest.approx((200 - 140 - 20) / 200)
 
 
@@ -50,10 +61,21 @@ def recorder(end_s, **counts):
 
 def test_window_counts_only_its_interval():
     whole = recorder(
-        10, iterations=50, per_iteration=Measures(running=500, live=5000), over_time=Measures(running=90 * PS)
+        10,
+        iterations=50,
+        per_iteration=Measures(running=500, live=5000),
+        over_time=Measures(running=90 * PS),
     )
-    early = Totals(iterations=10, per_iteration=Measures(running=20, live=1000), over_time=Measures(running=2 * PS))
-    late = Totals(iterations=30, per_iteration=Measures(running=140, live=3000), over_time=Measures(running=18 * PS))
+    early = Totals(
+        iterations=10,
+        per_iteration=Measures(running=20, live=1000),
+        over_time=Measures(running=2 * PS),
+    )
+    late = Totals(
+        iterations=30,
+        per_iteration=Measures(running=140, live=3000),
+        over_time=Measures(running=18 * PS),
+    )
     whole.marks = {PS: Mark(2 * PS, early), 5 * PS: Mark(6 * PS, late)}
     summary = summarize(whole, num_slots=1000, window_ps=(PS, 5 * PS))
     assert summary["batch"] == {"mean_per_iteration": 120 / 20, "mean_over_time": 16 / 4}
@@ -61,7 +83,14 @@ def test_window_counts_only_its_interval():
 
 
 def test_whole_run_is_counted_without_a_window():
-    counts = {"arrived": 9, "finished": 8, "rejected": 1, "generated": 400, "swaps": 3, "recomputes": 5}
+    counts = {
+        "arrived": 9,
+        "finished": 8,
+        "rejected": 1,
+        "generated": 400,
+        "swaps": 3,
+        "recomputes": 5,
+    }
     summary = summarize(recorder(4, **counts), num_slots=10)
     assert summary["throughput"] == {"requests_per_s": 2.0, "output_tokens_per_s": 100.0}
     assert summary["preemptions"] == {"swap": 3, "recompute": 5}
@@ -96,7 +125,12 @@ def test_request_must_meet_every_objective(log, slo, inside):
 
 def test_goodput_counts_finished_requests_over_simulated_time(log):
     found = goodput(log, Slo(ttft_s=1.0), simulated_s=4.0)
-    assert found == {"ttft_s": 1.0, "tpot_s": None, "share_inside": 0.5, "goodput_requests_per_s": 0.5}
+    assert found == {
+        "ttft_s": 1.0,
+        "tpot_s": None,
+        "share_inside": 0.5,
+        "goodput_requests_per_s": 0.5,
+    }
 
 
 def test_objective_is_met_exactly_at_the_limit():
@@ -106,7 +140,15 @@ def test_objective_is_met_exactly_at_the_limit():
 
 
 def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():
-    """Twenty arrive after 20 s; of these, and in time, five have their first token: 3 * sqrt(20) is 13.4."""
-    arrivals, firsts = np.arange(1.0, 41), np.array([20.0] * 9 + [21, 22, 30, 39, 40] + [40.1] * 20 + [np.nan] * 6)
-    assert overload(arrivals, firsts) == {"served_requests_per_s": 0.25, "offered_requests_per_s": 1.0}
+    """Twenty arrive after 20 s; of these, and in time, five have their first token: 3 * sqrt(20) is
+    13.4.
+    """
+    arrivals, firsts = (
+        np.arange(1.0, 41),
+        np.array([20.0] * 9 + [21, 22, 30, 39, 40] + [40.1] * 20 + [np.nan] * 6),
+    )
+    assert overload(arrivals, firsts) == {
+        "served_requests_per_s": 0.25,
+        "offered_requests_per_s": 1.0,
+    }
     assert overload(arrivals, np.where(firsts == 20, 31, firsts)) is None

@@ -1,4 +1,6 @@
-"""Requests of one run that sample in several ways: by shares, by columns of a trace, and never by two at once."""
+"""Requests of one run that sample in several ways: by shares, by columns of a trace, and never by
+two at once.
+"""
 
 import numpy as np
 import pandas as pd
@@ -22,14 +24,20 @@ def test_shares_are_drawn_as_often_as_they_weigh():
     assert parse_mix("1:1, beam6:.5") == [Share(1, False, 1), Share(6, True, 0.5)]
     ones = np.ones(20_000, np.int64)
     rows = with_mix(Rows(ones, ones), parse_mix(MIX), np.random.default_rng(0))
-    kinds = pd.Series(list(zip(rows.num_seqs.tolist(), rows.beam.tolist(), strict=True))).value_counts(normalize=True)
-    assert kinds.to_dict() == pytest.approx({(1, False): 0.5, (4, False): 0.3, (4, True): 0.2}, abs=0.01)
+    kinds = pd.Series(
+        list(zip(rows.num_seqs.tolist(), rows.beam.tolist(), strict=True))
+    ).value_counts(normalize=True)
+    assert kinds.to_dict() == pytest.approx(
+        {(1, False): 0.5, (4, False): 0.3, (4, True): 0.2}, abs=0.01
+    )
     half = rows.take(np.arange(0, 20_000, 2))
     assert half.num_seqs.tolist() == rows.num_seqs[::2].tolist()
     assert [r.beam for r in Workload(half, np.arange(10_000))] == rows.beam[::2].tolist()
 
 
-@pytest.mark.parametrize("text", ["", "4", "0:1", "-1:1", "beam:1", "1:0.5,,2:1", "1:0,2:0", "1:nan", "4x:1"])
+@pytest.mark.parametrize(
+    "text", ["", "4", "0:1", "-1:1", "beam:1", "1:0.5,,2:1", "1:0,2:0", "1:nan", "4x:1"]
+)
 def test_a_text_that_is_no_mix_is_refused(text):
     refuses(r"workload\.mix=", simulate, mix=text, **SHORT)
 
@@ -49,5 +57,12 @@ def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
 def test_only_one_thing_says_how_requests_sample(tmp_path):
     path = f"trace.path={put(tmp_path, 'mixed.csv', CSV)}"
     for options in ({"mix": MIX}, {"num_seqs": 2}, {"beam": True, "num_seqs": 4}):
-        refuses("says how each request samples", simulate, "arrivals=replay", "trace=csv", path, **options)
+        refuses(
+            "says how each request samples",
+            simulate,
+            "arrivals=replay",
+            "trace=csv",
+            path,
+            **options,
+        )
     refuses("says how each request samples", simulate, mix=MIX, num_seqs=2, **SHORT)

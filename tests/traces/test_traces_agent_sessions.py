@@ -1,4 +1,6 @@
-"""Agentic coding sessions and logs of benchmark clients: who waits for whom, and what a bad line says."""
+"""Agentic coding sessions and logs of benchmark clients: who waits for whom, and what a bad line
+says.
+"""
 
 import json
 
@@ -10,16 +12,37 @@ from testbed.traces.vllm_log import VllmLog
 
 
 def request(t, tokens, ids, think=0.0, api=1.0, out=5, **more):
-    line = {"t": t, "type": "n", "model": "m", "in": tokens, "out": out, "hash_ids": ids, "api_time": api}
+    line = {
+        "t": t,
+        "type": "n",
+        "model": "m",
+        "in": tokens,
+        "out": out,
+        "hash_ids": ids,
+        "api_time": api,
+    }
     return {**line, "think_time": think, **more}
 
 
 def sub_agent(t, duration_s, requests):
-    return {"t": t, "type": "subagent", "duration_ms": 1000 * duration_s, "tool_tokens": 4, "requests": requests}
+    return {
+        "t": t,
+        "type": "subagent",
+        "duration_ms": 1000 * duration_s,
+        "tool_tokens": 4,
+        "requests": requests,
+    }
 
 
 def session(*requests, **more):
-    return {"id": "s", "block_size": 4, "tool_tokens": 4, "system_tokens": 4, "requests": requests, **more}
+    return {
+        "id": "s",
+        "block_size": 4,
+        "tool_tokens": 4,
+        "system_tokens": 4,
+        "requests": requests,
+        **more,
+    }
 
 
 TWO = [
@@ -46,39 +69,74 @@ def read(tmp_path):
 
 
 def test_session_turns_have_dependencies_think_times_and_content(read):
-    rows, part, second = read(TWO), 1 << 31, 1 << 32  # first ids of partial blocks, and of the second session
+    rows, part, second = (
+        read(TWO),
+        1 << 31,
+        1 << 32,
+    )  # first ids of partial blocks, and of the second session
     assert rows.turns.session.tolist() == [0] * 7 + [1] * 2
     assert rows.turns.after == [(), (0,), (1,), (0,), (0, 2), (4,), (5, 3), (), (7,)]
-    # Both sub-agents began a second after the first answer; the first of them ended 8 s before the parent went on.
+    # Both sub-agents began a second after the first answer; the first of them ended 8 s before the
+    # parent went on.
     assert rows.turns.wait_s.tolist() == [0, 1, 2, 1, 8, 4, 10, 0, 3]
     assert rows.turns.answer_s.tolist() == [2, *[1] * 8]
     assert rows.prompt_len.tolist() == [8, 5, 9, 4, 13, 16, 18, 8, 12]
     assert rows.output_len.tolist() == [5, 5, 5, 1, 5, 5, 5, 5, 5]
-    assert (list(rows.prompt_ids), rows.tokens_per_id) == ([
-        (1, 2), (7, part), (7, 8, part + 1), (7,), (1, 2, 3, part + 2), (1, 2, 3, 4), (1, 2, 3, 4, part + 3),
-        (second + 1, second + 2), (second + 1, second + 2, second + 9)], 4)  # fmt: skip
+    assert (list(rows.prompt_ids), rows.tokens_per_id) == (
+        [
+            (1, 2),
+            (7, part),
+            (7, 8, part + 1),
+            (7,),
+            (1, 2, 3, part + 2),
+            (1, 2, 3, 4),
+            (1, 2, 3, 4, part + 3),
+            (second + 1, second + 2),
+            (second + 1, second + 2, second + 9),
+        ],
+        4,
+    )
 
 
 def test_times_at_their_limits_and_those_that_are_not_said(read):
-    """A sub-agent that ends when the parent goes on is waited for; without a think time it is what the clock says."""
-    plain = [{key: one[key] for key in ("t", "in", "out", "hash_ids")} for one in
-             (request(0, 4, [0]), request(7, 8, [0, 1], out=0), request(9, 4, [2**31 - 1]))]  # fmt: skip
-    turns = read([session(plain[0], sub_agent(7, 7, [request(0, 4, [5], api=0)]), *plain[1:])]).turns
+    """A sub-agent that ends when the parent goes on is waited for; without a think time it is what
+    the clock says.
+    """
+    plain = [
+        {key: one[key] for key in ("t", "in", "out", "hash_ids")}
+        for one in (request(0, 4, [0]), request(7, 8, [0, 1], out=0), request(9, 4, [2**31 - 1]))
+    ]
+    turns = read(
+        [session(plain[0], sub_agent(7, 7, [request(0, 4, [5], api=0)]), *plain[1:])]
+    ).turns
     assert (turns.after, turns.wait_s.tolist()) == ([(), (0,), (0, 1), (2,)], [0, 0, 0, 2])
     assert turns.answer_s.tolist() == [0, 0, 0, 0]
 
 
 def test_a_request_without_a_type_is_one_of_the_chains(read):
-    plain = [{key: value for key, value in one.items() if (key, value) != ("type", "n")} for one in TWO[1]["requests"]]
-    assert read([{**TWO[1], "requests": plain}]).turns.after == read([TWO[1]]).turns.after == [(), (0,)]
+    plain = [
+        {key: value for key, value in one.items() if (key, value) != ("type", "n")}
+        for one in TWO[1]["requests"]
+    ]
+    assert (
+        read([{**TWO[1], "requests": plain}]).turns.after
+        == read([TWO[1]]).turns.after
+        == [(), (0,)]
+    )
 
 
 def test_session_ends_before_its_first_long_request(read):
     rows = read(TWO, max_len=18)
     assert rows.prompt_len.tolist() == [8, 5, 9, 4, 8, 12]
     assert rows.turns.after == [(), (0,), (1,), (0,), (), (4,)]
-    within = [request(0, 5, [7]), request(1, 18, [7, 8, 9, 10]), request(2, 4, [7])]  # a sub-agent ends there, too
-    assert read([session(TWO[0]["requests"][0], sub_agent(9, 7, within))], max_len=18).prompt_len.tolist() == [8, 5]
+    within = [
+        request(0, 5, [7]),
+        request(1, 18, [7, 8, 9, 10]),
+        request(2, 4, [7]),
+    ]  # a sub-agent ends there, too
+    assert read(
+        [session(TWO[0]["requests"][0], sub_agent(9, 7, within))], max_len=18
+    ).prompt_len.tolist() == [8, 5]
     assert len(read(TWO, num_sessions=1)) == len(read(TWO[:1])) == 7
     empty = [session(request(0, 8, [1, 2], out=0)), *TWO]  # which counts as one token
     assert len(read(empty, max_len=10)) == 1
@@ -92,9 +150,13 @@ def test_short_max_len_and_open_loop_are_refused(read, tmp_path):
 
 
 VLLM = {
-    "input_lens": [7, 9, 5], "output_lens": [3, 1, 0], "ttfts": [0.25, 0.5, 0.0], "itls": [[0.25, 0.5], [], []],
-    "start_times": [10.5, 10.0, 11.0], "errors": ["", "", "refused"],
-}  # fmt: skip
+    "input_lens": [7, 9, 5],
+    "output_lens": [3, 1, 0],
+    "ttfts": [0.25, 0.5, 0.0],
+    "itls": [[0.25, 0.5], [], []],
+    "start_times": [10.5, 10.0, 11.0],
+    "errors": ["", "", "refused"],
+}
 NEW = {"request_start": 20.5, "first_token_iteration": 20.75, "last_token_iteration": 21.5}
 OLD = {"start_time": 20.0, "first_token_time": 20.5, "last_token_time": 20.5}
 GUIDELLM = [
@@ -110,7 +172,9 @@ def write(folder, whole):
 
 
 @pytest.mark.parametrize(
-    "whole", [VLLM, {"benchmarks": [{"requests": {"successful": GUIDELLM, "errored": [{}]}}]}], ids=["vllm", "guidellm"]
+    "whole",
+    [VLLM, {"benchmarks": [{"requests": {"successful": GUIDELLM, "errored": [{}]}}]}],
+    ids=["vllm", "guidellm"],
 )
 def test_both_clients_say_the_same(tmp_path, whole):
     log = VllmLog(write(tmp_path, whole))
@@ -125,15 +189,28 @@ def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
     log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]
-    one = {"input_lens": [7], "output_lens": [100], "ttfts": [0.25], "itls": [[0.25] * 101], "start_times": [10.5]}
+    one = {
+        "input_lens": [7],
+        "output_lens": [100],
+        "ttfts": [0.25],
+        "itls": [[0.25] * 101],
+        "start_times": [10.5],
+    }
     log = VllmLog(write(tmp_path, one))
-    assert (log.read().output_len.tolist(), log.remarks) == ([102], [])  # two in a hundred may be more
+    assert (log.read().output_len.tolist(), log.remarks) == (
+        [102],
+        [],
+    )  # two in a hundred may be more
 
 
 def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     log, workload = tmp_path / "log.csv", tmp_path / "w.jsonl"
-    log.write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n33,2,1,2,3\n16,2,0,2,3\n")
-    workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 16}\n')
+    log.write_text(
+        "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n33,2,1,2,3\n16,2,0,2,3\n"
+    )
+    workload.write_text(
+        '{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 16}\n'
+    )
     rows = VllmLog(str(log), str(workload)).read()
     assert (rows.prompt_ids, rows.tokens_per_id) == ([(1,), (1, 2, 3)], 16)
     workload.write_text('{"hash_ids": [7]}\n' * 2)
@@ -145,6 +222,11 @@ def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
     )
     for line in wrong:
         workload.write_text(f"{line}\n" * 2)
-        refuses("line 1: the log has 33 token ids, or their hash_ids here", VllmLog(str(log), str(workload)).read)
-    workload.write_text('{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 32}\n')
+        refuses(
+            "line 1: the log has 33 token ids, or their hash_ids here",
+            VllmLog(str(log), str(workload)).read,
+        )
+    workload.write_text(
+        '{"hash_ids": [1, 2, 3], "tokens_per_id": 16}\n{"hash_ids": [1], "tokens_per_id": 32}\n'
+    )
     refuses("line 2: the log has 16 token ids", VllmLog(str(log), str(workload)).read)

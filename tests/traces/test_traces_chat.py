@@ -26,20 +26,28 @@ def test_chat_file_is_read_in_order_and_cut(csv_file):
 
 
 def test_shorter_answers_are_shorter_in_later_histories_too(csv_file):
-    """Conversation 1 answers 905, then 1,024: its later prompts lose 453, then 453 and 512 tokens."""
+    """Conversation 1 answers 905, then 1,024: its later prompts lose 453, then 453 and 512
+    tokens.
+    """
     half = ChatCsv(csv_file, max_prompt=1500, answer_scale=0.5)
     assert pairs(half.rows(None, 0)) == [(74, 459), (290, 452), (949, 512), (1500, 16), (41, 475)]
     assert sorted(pairs(half.rows(5, 0))) == sorted(pairs(half.rows(None, 0)))
     least = ChatCsv(csv_file, max_prompt=1500, answer_scale=1e-6)  # a token is the least
     assert pairs(least.rows(None, 0)) == [(74, 1), (290, 1), (498, 1), (553, 1), (41, 1)]
-    assert pairs(ChatCsv(csv_file, max_prompt=1, max_output=1, new_probability=1).rows(None, 0)) == [(1, 1)] * 5
+    assert (
+        pairs(ChatCsv(csv_file, max_prompt=1, max_output=1, new_probability=1).rows(None, 0))
+        == [(1, 1)] * 5
+    )
     for scale in (0, float("inf")):
         refuses("answer_scale is", ChatFitted, answer_scale=scale)
 
 
 def test_every_turn_is_used_once(csv_file):
     """A file of five turns: three whole rounds of it, and the first two turns again."""
-    for make in (lambda p: ChatCsv(csv_file, new_probability=p), lambda p: ChatFitted(new_probability=p)):
+    for make in (
+        lambda p: ChatCsv(csv_file, new_probability=p),
+        lambda p: ChatFitted(new_probability=p),
+    ):
         workloads = [pairs(make(p).rows(17, 0)) for p in (0.1, 0.5, 1)]
         assert sorted(workloads[0]) == sorted(workloads[1]) == sorted(workloads[2])
         assert workloads[0] != workloads[1]
@@ -56,7 +64,10 @@ def test_conversation_turns_keep_their_order():
     turns = interleave(starts, 0.2, Random(0)).tolist()
     assert sorted(turns) == list(range(starts[-1]))
     owner = np.searchsorted(starts, turns, side="right") - 1
-    seen = {talk: [turn for turn, of in zip(turns, owner, strict=True) if of == talk] for talk in set(owner.tolist())}
+    seen = {
+        talk: [turn for turn, of in zip(turns, owner, strict=True) if of == talk]
+        for talk in set(owner.tolist())
+    }
     assert all(of == list(range(starts[talk], starts[talk + 1])) for talk, of in seen.items())
     assert sorted(seen, key=lambda talk: turns.index(starts[talk])) == sorted(seen)
 
@@ -95,7 +106,9 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
     talks = ChatFitted().conversations(220_000, np.random.default_rng(0))
     sizes = np.diff(talks.starts)
     assert sizes.mean() == pytest.approx(5.41, rel=0.02)
-    for turn, (share, mean_cut) in enumerate([(1.0, 186.1), (0.796, 669.1), (0.638, 895.4), (0.523, 967.3)]):
+    for turn, (share, mean_cut) in enumerate(
+        [(1.0, 186.1), (0.796, 669.1), (0.638, 895.4), (0.523, 967.3)]
+    ):
         of_turn = talks.prompt_len[talks.starts[:-1][sizes > turn] + turn]
         assert np.mean(sizes > turn) == pytest.approx(share, abs=0.01)
         assert np.minimum(of_turn, 1024).mean() == pytest.approx(mean_cut, rel=0.03)
@@ -106,13 +119,19 @@ def test_fitted_conversations_match_turn_lengths_of_the_file():
     [
         (lambda path: ChatFitted().rows(None, 0), "give the number of rows"),
         (lambda path: ChatFitted().rows(-1, 0), "num_rows=-1"),
-        (lambda path: ChatFitted().rows(1, 0, max_len=2040), r"1024 \+ max_output=1016: is not below 2040"),
+        (
+            lambda path: ChatFitted().rows(1, 0, max_len=2040),
+            r"1024 \+ max_output=1016: is not below 2040",
+        ),
         (lambda path: ChatCsv(path).rows(None, 0, max_len=512), "is not below 512"),
         (lambda path: ChatFitted(new_probability=0), "new_probability is 0"),
         (lambda path: ChatFitted(max_prompt=0), "max_prompt 0"),
         (lambda path: ChatFitted(max_output=0), "max_output 0"),
         (lambda path: ChatFitted(new_probability=1.01), "new_probability is 1.01"),
-        (lambda path: ChatFitted("sharegpt").rows(1, 0), "model='sharegpt': is not a model of conversations"),
+        (
+            lambda path: ChatFitted("sharegpt").rows(1, 0),
+            "model='sharegpt': is not a model of conversations",
+        ),
     ],
 )
 def test_bad_chat_settings_are_refused(csv_file, ask, culprit):

@@ -1,4 +1,6 @@
-"""Each file format on a tiny file: what is read, and how a line or a file that is bad is named in one line."""
+"""Each file format on a tiny file: what is read, and how a line or a file that is bad is named in
+one line.
+"""
 
 import json
 from pathlib import Path
@@ -15,7 +17,10 @@ from testbed.traces.wmt import WmtCsv
 
 
 def talk(*messages):
-    return {"id": "x", "conversations": [{"from": sampler, "value": text} for sampler, text in messages]}
+    return {
+        "id": "x",
+        "conversations": [{"from": sampler, "value": text} for sampler, text in messages],
+    }
 
 
 def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
@@ -32,7 +37,10 @@ def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
 
 def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
     path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
-    refuses(r"none\.json: no such file", lambda: ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0))
+    refuses(
+        r"none\.json: no such file",
+        lambda: ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0),
+    )
     refuses(r"s\.json: not a tokenizer", lambda: ShareGptJson(path, path).rows(None, 0))
 
 
@@ -55,7 +63,9 @@ def test_azure_csv_is_read_as_published(tmp_path, zone):
 
 
 def test_azure_csv_with_relative_times_is_read(tmp_path):
-    path = put(tmp_path, "az.csv.gz", "arrival_s,input_tokens,output_tokens\n0.0,374,44\n4.3,396,109\n")
+    path = put(
+        tmp_path, "az.csv.gz", "arrival_s,input_tokens,output_tokens\n0.0,374,44\n4.3,396,109\n"
+    )
     read = AzureCsv(path).rows(None, 0)
     assert pairs(read) == [(374, 44), (396, 109)]
     assert read.arrival_s.tolist() == [0.0, 4.3]
@@ -79,12 +89,19 @@ def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
     rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()
     assert (rows.output_len.tolist(), rows.arrival_s.tolist()) == ([most], [1e12])
-    text = f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
-    rows = CsvLengths(Path(put(tmp_path, "a.csv", text)), input_column="p", output_column="o").read()
+    text = (
+        f"p,o,n,beam,priority,arrival_s\n{most},1,1,1,{-most},-5\n1,{most},{most},0,{most},1e300\n"
+    )
+    rows = CsvLengths(
+        Path(put(tmp_path, "a.csv", text)), input_column="p", output_column="o"
+    ).read()
     assert pairs(rows) == [(most, 1), (1, most)]
     assert (rows.num_seqs.tolist(), rows.beam.tolist()) == ([1, most], [True, False])
     assert (rows.priority.tolist(), rows.arrival_s.tolist()) == ([-most, most], [-5, 1e300])
-    assert pairs(WmtCsv(Path(put(tmp_path, "w.csv", WMT)), registered_prefix=0).read()) == [(20, 30), (7, 8)]
+    assert pairs(WmtCsv(Path(put(tmp_path, "w.csv", WMT)), registered_prefix=0).read()) == [
+        (20, 30),
+        (7, 8),
+    ]
 
 
 WMT = "year,src_tokens_llama,tgt_tokens_llama\n2014,5,6\n2016,20,30\n2016,7,8\n"
@@ -111,7 +128,10 @@ def test_a_configured_column_must_exist(tmp_path, name):
 
 
 def test_missing_file_and_folder_are_refused(tmp_path):
-    refuses(r"nowhere\.csv: no such file", lambda: CsvLengths(str(tmp_path / "nowhere.csv")).rows(None, 0))
+    refuses(
+        r"nowhere\.csv: no such file",
+        lambda: CsvLengths(str(tmp_path / "nowhere.csv")).rows(None, 0),
+    )
     refuses("is a folder", lambda: CsvLengths(str(tmp_path)).rows(None, 0))
 
 

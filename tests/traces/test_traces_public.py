@@ -1,4 +1,6 @@
-"""Public formats on files of ten lines of our own, and real files where they are at hand (in TESTBED_SHARED)."""
+"""Public formats on files of ten lines of our own, and real files where they are at hand (in
+TESTBED_SHARED).
+"""
 
 import json
 import os
@@ -39,7 +41,15 @@ BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 
 def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
     rows = BurstGptCsv(put(tmp_path, "b.csv", BURST)).rows(None, 0)
-    assert pairs(rows) == [(472, 18), (1087, 230), (417, 276), (1360, 647), (185, 215), (37, 1656), (54, 1)]
+    assert pairs(rows) == [
+        (472, 18),
+        (1087, 230),
+        (417, 276),
+        (1360, 647),
+        (185, 215),
+        (37, 1656),
+        (54, 1),
+    ]
     assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
 
 
@@ -57,11 +67,23 @@ def rag(tmp_path, *lines):
 
 
 def rag_request(time, length, **parts):
-    return {"timestamp": str(time), "input_length": length, "output_length": 9, "hash_ids": parts, "session_id": "s"}
+    return {
+        "timestamp": str(time),
+        "input_length": length,
+        "output_length": 9,
+        "hash_ids": parts,
+        "session_id": "s",
+    }
 
 
 def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
-    every = {"sys_prompt": [1], "passages_ids": [2], "history": [3], "web_search": [5], "user_input": [4]}
+    every = {
+        "sys_prompt": [1],
+        "passages_ids": [2],
+        "history": [3],
+        "web_search": [5],
+        "user_input": [4],
+    }
     rows = rag(
         tmp_path,
         rag_request(27, 76, **every),
@@ -79,7 +101,11 @@ def test_ragpulse_takes_ids_of_any_size(tmp_path):
     rag(tmp_path)
     put(tmp_path, "2_passages.jsonl", json.dumps({"passage_id": 2**63 + 1, "token_length": 32}))
     line = rag_request(1, 32, passages_ids=[2**63 + 1])
-    first, second = RagPulseJsonl(put(tmp_path, "t.jsonl", f"{json.dumps(line)}\n" * 2)).rows(None, 0).prompt_ids
+    first, second = (
+        RagPulseJsonl(put(tmp_path, "t.jsonl", f"{json.dumps(line)}\n" * 2))
+        .rows(None, 0)
+        .prompt_ids
+    )
     assert len(first) == 2
     assert first == second
 
@@ -97,18 +123,34 @@ def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
     return str(tmp_path)
 
 
-def test_servegen_takes_what_is_at_its_limits_and_the_last_window_is_as_long_as_the_one_before(tmp_path):
+def test_servegen_takes_what_is_at_its_limits_and_the_last_window_is_as_long_as_the_one_before(
+    tmp_path,
+):
     lengths = {"input_tokens": {"2147483647": 1.0}, "output_tokens": {"0": 0.0, "7": 3.0}}
     for shape in (0.01, 1e4):
         trace = f"0,100000,1,Gamma,{shape},1\n0.01,100000,1,Weibull,1e4,1\n0.02,0,0,,0,0\n"
-        rows = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths}), duration_s=0.03).rows(None, 0)
+        rows = ServeGenFolder(
+            servegen_folder(tmp_path, trace, {"0": lengths}), duration_s=0.03
+        ).rows(None, 0)
         assert set(pairs(rows)) == {(2**31 - 1, 7)}
         assert (rows.arrival_s < 0.03).all()
     for trace, last_s in (("0,9,1,Gamma,1,1\n50,9,1,Gamma,1,1\n", 100), ("0,9,1,Gamma,1,1\n", 600)):
-        times = ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths})).rows(None, 0).arrival_s
+        times = (
+            ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths})).rows(None, 0).arrival_s
+        )
         assert last_s - 2 < times[-1] < last_s
-    for trace in ("0,100001,1,Gamma,1,1\n", "0,1,1,Gamma,10001,1\n", "2e15,1,1,Gamma,1,1\n", "-1,1,1,Gamma,1,1\n"):
-        refuses("line 1: Gamma gaps from", ServeGenFolder(servegen_folder(tmp_path, trace)).rows, None, 0)
+    for trace in (
+        "0,100001,1,Gamma,1,1\n",
+        "0,1,1,Gamma,10001,1\n",
+        "2e15,1,1,Gamma,1,1\n",
+        "-1,1,1,Gamma,1,1\n",
+    ):
+        refuses(
+            "line 1: Gamma gaps from",
+            ServeGenFolder(servegen_folder(tmp_path, trace)).rows,
+            None,
+            0,
+        )
     latest = ServeGenFolder(servegen_folder(tmp_path, "1e15,1,1,Gamma,1,1\n"))
     refuses("no client sends from 0 s to 3600 s", latest.rows, None, 0)
 
@@ -126,8 +168,12 @@ DRAWN = {
     "wmt": lambda folder: Fitted("wmt").rows(12, 3),
     "chat": lambda folder: ChatFitted(answer_scale=0.5).rows(14, 1),
     "histories": lambda folder: ChatHistories(max_prompt=99).rows(14, 2),
-    "servegen": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=580, duration_s=632).rows(None, 1, 34),
-    "from an end": lambda folder: ServeGenFolder(servegen_folder(folder), start_s=600, duration_s=612).rows(None, 1),
+    "servegen": lambda folder: ServeGenFolder(
+        servegen_folder(folder), start_s=580, duration_s=632
+    ).rows(None, 1, 34),
+    "from an end": lambda folder: ServeGenFolder(
+        servegen_folder(folder), start_s=600, duration_s=612
+    ).rows(None, 1),
 }
 
 
@@ -170,7 +216,9 @@ def test_mooncake_ideal_hit_rate_matches_the_paper():
     distinct = len(set().union(*rows.prompt_ids))
     assert (len(rows), blocks) == (12_031, 288_500)
     assert 1 - distinct / blocks == pytest.approx(0.366, abs=0.0005)
-    assert replay(list(prompts_of(rows, 512)), None, Lru()).hit_rate == pytest.approx(0.366, abs=0.001)
+    assert replay(list(prompts_of(rows, 512)), None, Lru()).hit_rate == pytest.approx(
+        0.366, abs=0.001
+    )
     assert rows.arrival_s[-1] == pytest.approx(3536.999)
 
 

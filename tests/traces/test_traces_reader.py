@@ -1,4 +1,6 @@
-"""The recipes that every trace shares: order, filter, shuffle, draws; and the content of prompts in a CSV."""
+"""The recipes that every trace shares: order, filter, shuffle, draws; and the content of prompts in
+a CSV.
+"""
 
 import gzip
 from itertools import cycle, islice
@@ -50,7 +52,9 @@ def test_sampling_recipe_matches_the_protocol_code(given_pairs, num_rows, seed, 
 
 
 def test_timestamps_give_the_order_and_start_at_zero(tmp_path):
-    path = put(tmp_path, "timed.csv", "arrival_s,input_tokens,output_tokens\n7.5,1,2\n5,3,4\n6,5,6\n")
+    path = put(
+        tmp_path, "timed.csv", "arrival_s,input_tokens,output_tokens\n7.5,1,2\n5,3,4\n6,5,6\n"
+    )
     rows = CsvLengths(path).rows(None, 0)
     assert pairs(rows) == [(3, 4), (5, 6), (1, 2)]
     assert rows.arrival_s.tolist() == [0.0, 1.0, 2.5]
@@ -66,7 +70,9 @@ def test_written_lengths_are_read_back(tmp_path, name):
     assert pairs(again) == pairs(kept)
     assert again.arrival_s.tolist() == [0.0, 1.25]
     content = b"input_tokens,output_tokens,arrival_s\n3,5,0.0\n4,6,1.25\n"
-    assert Path(path).read_bytes() == (gzip.compress(content, mtime=0) if name.endswith(".gz") else content)
+    assert Path(path).read_bytes() == (
+        gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+    )
 
 
 def test_column_names_can_be_configured(tmp_path):
@@ -86,7 +92,10 @@ def test_longer_fitted_run_starts_with_the_shorter_one(max_len):
         (lambda: Fitted("sharegpt").rows(None, 0), "sharegpt: a drawn trace has no end"),
         (lambda: Fitted("share").rows(1, 0), "model='share': is not a model of .*alpaca.*sharegpt"),
         (lambda: Fitted("alpaca", registered_prefix=-1), "prefix=-1"),
-        (lambda: Fitted("alpaca", registered_prefix=200).rows(1, 0, max_len=200), "hardly any row is shorter than 200"),
+        (
+            lambda: Fitted("alpaca", registered_prefix=200).rows(1, 0, max_len=200),
+            "hardly any row is shorter than 200",
+        ),
     ],
 )
 def test_bad_trace_settings_are_refused(ask, culprit):
@@ -110,12 +119,15 @@ def test_prompt_ids_round_trip_through_csv(tmp_path):
 
 
 def test_long_prompt_ids_are_one_csv_field(tmp_path):
-    path = put(tmp_path, "t.csv", f"{TABLE}40000,1,0.0,{' '.join(map(str, range(100_000, 140_000)))}\n")
+    path = put(
+        tmp_path, "t.csv", f"{TABLE}40000,1,0.0,{' '.join(map(str, range(100_000, 140_000)))}\n"
+    )
     (ids,) = CsvLengths(path, tokens_per_id=1).read().prompt_ids
     assert ids == tuple(range(100_000, 140_000))
 
 
-# mean prompt, mean output, Spearman, (p50, p95, p99) of prompt, and of output; counted in the length files
+# mean prompt, mean output, Spearman, (p50, p95, p99) of prompt, and of output; counted in the
+# length files
 FACTS = {
     "sharegpt": (161.18, 338.00, 0.2143, (35, 863, 1460), (271, 899, 1280)),
     "alpaca": (18.66, 58.06, -0.2987, (15, 40, 74), (43, 160, 258)),
@@ -137,14 +149,24 @@ def test_embedded_length_models_match_their_statistics(name):
 
 
 def test_sessions_and_priorities_stay_with_their_rows(tmp_path):
-    path = put(tmp_path, "named.csv", "input_tokens,output_tokens,session,priority\n5,1,b,0\n6,1,a,-1\n7,1,b,2\n")
+    path = put(
+        tmp_path,
+        "named.csv",
+        "input_tokens,output_tokens,session,priority\n5,1,b,0\n6,1,a,-1\n7,1,b,2\n",
+    )
     whole = CsvLengths(path).read()
     assert (whole.session.tolist(), whole.priority.tolist()) == ([0, 1, 0], [0, -1, 2])
     drawn = CsvLengths(path).rows(9, 1)
-    found = zip(drawn.prompt_len.tolist(), drawn.session.tolist(), drawn.priority.tolist(), strict=True)
+    found = zip(
+        drawn.prompt_len.tolist(), drawn.session.tolist(), drawn.priority.tolist(), strict=True
+    )
     assert set(found) == {(5, 0, 0), (6, 1, -1), (7, 0, 2)}
     requests = list(Workload(whole, np.zeros(3, np.int64)))
-    assert [(r.incoming.session, r.incoming.priority) for r in requests] == [(0, 0), (1, -1), (0, 2)]
+    assert [(r.incoming.session, r.incoming.priority) for r in requests] == [
+        (0, 0),
+        (1, -1),
+        (0, 2),
+    ]
     again = str(tmp_path / "again.csv")
     write_lengths(again, whole)
     assert CsvLengths(again).read().priority.tolist() == [0, -1, 2]
@@ -160,11 +182,19 @@ def test_a_conversation_is_a_session():
 
 
 def test_a_log_of_the_engine_may_have_sessions_and_priorities(tmp_path):
-    line = '{"input_toks": 4, "output_toks": 2, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3%s}\n'
-    path = put(tmp_path, "log.jsonl", line % ', "session_id": "x", "priority": 3' + line % ', "session_id": "y"')
+    times = '"queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3'
+    line = '{"input_toks": 4, "output_toks": 2, ' + times + "%s}\n"
+    path = put(
+        tmp_path,
+        "log.jsonl",
+        line % ', "session_id": "x", "priority": 3' + line % ', "session_id": "y"',
+    )
     rows = VllmLog(path).read()
     assert (rows.session.tolist(), rows.priority.tolist()) == ([0, 1], [3, 0])
     path = put(tmp_path, "bad.jsonl", line % ', "priority": "low"')
     refuses("line 1: priority='low'", lambda: VllmLog(path).read())
     path = put(tmp_path, "bad.jsonl", line % ', "session_id": 0.5')
-    refuses("line 1: priority=None, session_id=0.5: not a whole number and a name", lambda: VllmLog(path).read())
+    refuses(
+        "line 1: priority=None, session_id=0.5: not a whole number and a name",
+        lambda: VllmLog(path).read(),
+    )

@@ -1,4 +1,6 @@
-"""Files that are refused, in one line that names the place: those of refused.toml, and long or packed ones."""
+"""Files that are refused, in one line that names the place: those of refused.toml, and long or
+packed ones.
+"""
 
 import gzip
 import json
@@ -27,17 +29,37 @@ def test_a_bad_file_is_refused_by_name(tmp_path, case):
     for file, text in {**KEPT["beside"].get(module, {}), **case["files"]}.items():
         put(tmp_path, file, text)
     path = tmp_path if module == "servegen" else tmp_path / next(iter(case["files"]))
-    reader, options = getattr(import_module(f"testbed.traces.{module}"), name), case.get("options", {})
-    said = refuses(case["says"], lambda: reader(str(path), **options).rows(5 if module == "chat" else None, 0))
+    reader, options = (
+        getattr(import_module(f"testbed.traces.{module}"), name),
+        case.get("options", {}),
+    )
+    said = refuses(
+        case["says"], lambda: reader(str(path), **options).rows(5 if module == "chat" else None, 0)
+    )
     assert str(path) in said or "tokens_per_id" in options
 
 
 @pytest.mark.parametrize(
     ("name", "content", "read", "culprit"),
     [
-        ("m.jsonl", MOON + "[" * 100_000, MooncakeJsonl, "line 2: JSON that cannot be read: maximum recursion depth"),
-        ("m.jsonl", MOON + '{"timestamp": ' + "9" * 5000, MooncakeJsonl, "line 2: JSON that .*: Exceeds the limit"),
-        ("a.json", "[" * 100_000, read_json, "line 1: JSON that cannot be read: maximum recursion depth"),
+        (
+            "m.jsonl",
+            MOON + "[" * 100_000,
+            MooncakeJsonl,
+            "line 2: JSON that cannot be read: maximum recursion depth",
+        ),
+        (
+            "m.jsonl",
+            MOON + '{"timestamp": ' + "9" * 5000,
+            MooncakeJsonl,
+            "line 2: JSON that .*: Exceeds the limit",
+        ),
+        (
+            "a.json",
+            "[" * 100_000,
+            read_json,
+            "line 1: JSON that cannot be read: maximum recursion depth",
+        ),
         ("a.csv", PACKED, CsvLengths, r"its name must end in \.gz"),
         ("a.csv.gz", "", CsvLengths, "is empty"),
         ("b.csv.gz", PACKED[:-12], CsvLengths, "the gzip file is truncated"),

@@ -12,9 +12,19 @@ from matplotlib.figure import Figure
 
 from testbed.experiments.paper.scorecard import published
 from testbed.experiments.paper.studies.averages import SHARES
-from testbed.experiments.runs.plots import HATCH_COLOR, KIND_COLORS, KIND_HATCHES, KIND_LABELS, SYSTEMS, new_figure
+from testbed.experiments.runs.plots import (
+    HATCH_COLOR,
+    KIND_COLORS,
+    KIND_HATCHES,
+    KIND_LABELS,
+    SYSTEMS,
+    new_figure,
+)
 
-BATCHING = {"existing": ("Existing systems", SYSTEMS["orca-max"][1], 5), "vllm": ("vLLM", SYSTEMS["vllm"][1], 2.5)}
+BATCHING = {
+    "existing": ("Existing systems", SYSTEMS["orca-max"][1], 5),
+    "vllm": ("vLLM", SYSTEMS["vllm"][1], 2.5),
+}
 LAYOUT = ["gpu_memory_gib", "parameters_gib", "kv_memory_gib"]
 WASTE = "all_waste"  # what the paper gives of vLLM instead of the three kinds
 SMALLEST_LABEL = 6.0
@@ -23,7 +33,9 @@ PUBLISHED_COLOR = "#c9ccd1"
 
 
 def fig1(table: pd.DataFrame) -> Figure:
-    """Figure 1: left the parts of the GPU's memory, right memory and throughput against batch size."""
+    """Figure 1: left the parts of the GPU's memory, right memory and throughput against batch
+    size.
+    """
     figure = new_figure(height_in=3.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 2.2))
     layout, (total, parameters, cache) = figure.add_subplot(grid[:, 0]), table.iloc[0][LAYOUT]
@@ -45,16 +57,33 @@ def fig1(table: pd.DataFrame) -> Figure:
     for system, (label, color, size) in BATCHING.items():
         curve = table[table["system"] == system].drop_duplicates("batch")
         for axes, column in ((memory, "memory_gib"), (throughput, "tokens_per_s")):
-            axes.plot(curve["batch"], curve[column], color=color, marker="o", markersize=size, label=label)
-    memory.axhline(table["parameters_gib"].iloc[0], color="black", linestyle=":", linewidth=0.8, label="Parameters")
+            axes.plot(
+                curve["batch"], curve[column], color=color, marker="o", markersize=size, label=label
+            )
+    memory.axhline(
+        table["parameters_gib"].iloc[0],
+        color="black",
+        linestyle=":",
+        linewidth=0.8,
+        label="Parameters",
+    )
     memory.set(ylabel="Memory (GiB)", ylim=(20, 40))
-    throughput.set(xlabel="Batch size (# requests)", ylabel="Throughput (token/s)", ylim=(0, None), xlim=(0, None))
-    figure.legend(*memory.get_legend_handles_labels(), loc="outside upper right", ncols=3, columnspacing=0.8)
+    throughput.set(
+        xlabel="Batch size (# requests)",
+        ylabel="Throughput (token/s)",
+        ylim=(0, None),
+        xlim=(0, None),
+    )
+    figure.legend(
+        *memory.get_legend_handles_labels(), loc="outside upper right", ncols=3, columnspacing=0.8
+    )
     return figure
 
 
 def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, str]) -> Figure:
-    """Figure 11: input and output length distributions; a title for each setting, a colour for each side."""
+    """Figure 11: input and output length distributions; a title for each setting, a colour for each
+    side.
+    """
     figure = new_figure(height_in=1.9)
     for axes, (setting, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         rows = table[table["setting"] == setting]
@@ -62,7 +91,15 @@ def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, st
             mean = rows.loc[rows["quantity"] == f"mean_{side}", "simulated"].iloc[0]
             bars = rows[rows["quantity"] == side]
             widths, label = bars["to"] - bars["from"], f"{side.capitalize()} (mean {mean:.2f})"
-            axes.bar(bars["from"], bars["simulated"], widths, align="edge", color=color, alpha=0.6, label=label)
+            axes.bar(
+                bars["from"],
+                bars["simulated"],
+                widths,
+                align="edge",
+                color=color,
+                alpha=0.6,
+                label=label,
+            )
         axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
         axes.yaxis.get_offset_text().set_fontsize(6)
         axes.margins(y=0.45)
@@ -73,14 +110,18 @@ def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, st
 
 
 def table1(table: pd.DataFrame, rows: Mapping[str, tuple[str, str]]) -> Figure:
-    """Table 1: models, their servers, and how many tokens fit the KV cache. rows: label and form of each.
+    """Table 1: models, their servers, and how many tokens fit the KV cache. rows: label and form of
+    each.
 
     A table of text; below our slots the paper's.
     """
     servers = table[table["figure"] == "table1"].pivot_table(
         index="quantity", columns="setting", values="simulated", sort=False
     )
-    texts = [[form.format(servers.loc[k, name]) for name in servers.columns] for k, (_, form) in rows.items()]
+    texts = [
+        [form.format(servers.loc[k, name]) for name in servers.columns]
+        for k, (_, form) in rows.items()
+    ]
     theirs = published("table1").query("quantity == 'kv_slots'").set_index("setting")["published"]
     texts.append([f"{theirs[name]:,.0f}" for name in servers.columns])
     figure = new_figure(height_in=1.15)
@@ -109,11 +150,15 @@ def fig2(table: pd.DataFrame) -> Figure:
     _stacks(axes, theirs.reindex(ours.index), -APART, 0.5)
     _stacks(axes, ours, APART, 1.0)
     axes.set_xticks(range(len(ours)), [SYSTEMS[name][0].replace(" ", "\n") for name in ours.index])
-    axes.set(ylabel="KV cache usage (%)", ylim=(0, 100), xlabel="left, pale: published; right: simulated")
+    axes.set(
+        ylabel="KV cache usage (%)", ylim=(0, 100), xlabel="left, pale: published; right: simulated"
+    )
     axes.tick_params(axis="x", length=0)
     handles, labels = axes.get_legend_handles_labels()
     kinds = dict(zip(labels[-len(SHARES) :], handles[-len(SHARES) :], strict=True))
-    figure.legend(kinds.values(), kinds, loc="outside upper center", ncols=2, columnspacing=1, handlelength=1)
+    figure.legend(
+        kinds.values(), kinds, loc="outside upper center", ncols=2, columnspacing=1, handlelength=1
+    )
     return figure
 
 
@@ -126,13 +171,23 @@ def _stacks(axes: Axes, shares: pd.DataFrame, shift: float, alpha: float) -> Non
         if kind == "external":
             values = values.where(shares[quantity].notna(), shares[WASTE])
         bars = axes.bar(
-            places, values, WIDTH, bottom, linewidth=0, edgecolor=HATCH_COLOR, color=KIND_COLORS[kind],
-            label=KIND_LABELS[kind], hatch=KIND_HATCHES[kind], alpha=alpha,
-        )  # fmt: skip
+            places,
+            values,
+            WIDTH,
+            bottom,
+            linewidth=0,
+            edgecolor=HATCH_COLOR,
+            color=KIND_COLORS[kind],
+            label=KIND_LABELS[kind],
+            hatch=KIND_HATCHES[kind],
+            alpha=alpha,
+        )
         texts = [f"{value:.1f}" if value >= SMALLEST_LABEL else "" for value in values]
         for text in axes.bar_label(bars, texts, label_type="center", fontsize=6.5):
             text.set_bbox(
-                {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6} if text.get_text() else None
+                {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6}
+                if text.get_text()
+                else None
             )
         bottom += values
 
@@ -156,7 +211,9 @@ def fig13(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]]) -> Figure:
     return figure
 
 
-def fig15(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]], widths: Sequence[str]) -> Figure:
+def fig15(
+    table: pd.DataFrame, panels: Mapping[str, tuple[str, str]], widths: Sequence[str]
+) -> Figure:
     """Figure 15: memory saved by sharing, by number of sequences; the published bar and ours.
 
     A panel's settings before the number, figure and title.
@@ -175,7 +232,12 @@ def fig15(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]], widths: Se
 
 
 def _beside(
-    axes: Axes, theirs: pd.Series, ours: pd.Series, labels: Sequence[str], color: str | Sequence[str], size: float
+    axes: Axes,
+    theirs: pd.Series,
+    ours: pd.Series,
+    labels: Sequence[str],
+    color: str | Sequence[str],
+    size: float,
 ) -> None:
     for values, shift, shown in ((theirs, -APART, PUBLISHED_COLOR), (ours, APART, color)):
         bars = axes.bar(np.arange(len(values)) + shift, values, WIDTH, color=shown)
@@ -184,5 +246,7 @@ def _beside(
 
 
 def _legend(figure: Figure) -> None:
-    figure.axes[0].bar([0], [0], color=PUBLISHED_COLOR, label="left, grey: published; right: simulated")
+    figure.axes[0].bar(
+        [0], [0], color=PUBLISHED_COLOR, label="left, grey: published; right: simulated"
+    )
     figure.legend(loc="outside upper center", handlelength=1)

@@ -1,4 +1,6 @@
-"""What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV groups."""
+"""What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV
+groups.
+"""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -23,38 +25,77 @@ ORDERS = {
 
 
 def tiers(table: pd.DataFrame, panels: Mapping[str, str]) -> Figure:
-    """A row for each trace, a panel for each quantity, by its label; a curve a system, replays dashed or dotted."""
+    """A row for each trace, a panel for each quantity, by its label; a curve a system, replays
+    dashed or dotted.
+    """
     traces = list(dict.fromkeys(table["trace"]))
     figure = new_figure(5.0, 2.3 * len(traces))
     sizes = sorted(set(table["dram_gib"]))
     for trace, row in zip(traces, figure.subplots(len(traces), 2, squeeze=False), strict=True):
-        spaced = table[table["trace"] == trace].assign(dram_gib=lambda rows: rows["dram_gib"].map(sizes.index))
+        spaced = table[table["trace"] == trace].assign(
+            dram_gib=lambda rows: rows["dram_gib"].map(sizes.index)
+        )
         for axes, (quantity, label) in zip(row, panels.items(), strict=True):
-            _curves(axes, spaced, "dram_gib", quantity, "system", dict(zip(REPLAYS, ("--", ":"), strict=True)))
+            _curves(
+                axes,
+                spaced,
+                "dram_gib",
+                quantity,
+                "system",
+                dict(zip(REPLAYS, ("--", ":"), strict=True)),
+            )
             axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
-            axes.set(xlabel="DRAM (GiB)", ylabel=label, ylim=(0, 1.08 * spaced[quantity].max()), title=trace)
-    curves = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}  # not every trace has replays
+            axes.set(
+                xlabel="DRAM (GiB)",
+                ylabel=label,
+                ylim=(0, 1.08 * spaced[quantity].max()),
+                title=trace,
+            )
+    curves = {
+        str(line.get_label()): line for axes in figure.axes for line in axes.lines
+    }  # not every trace has replays
     figure.legend(curves.values(), curves, loc="outside upper center", ncols=2)
     return figure
 
 
 def store_rules(table: pd.DataFrame) -> Figure:
-    """Blocks found, and latency beyond that without a tier, by what the sessions need over the DRAM; a curve a rule."""
-    return _closed_loop(compared(table), "live_over_dram", "rule", RULE_COLUMNS, ["black"], xlabel="Live set over DRAM")
+    """Blocks found, and latency beyond that without a tier, by what the sessions need over the
+    DRAM; a curve a rule.
+    """
+    return _closed_loop(
+        compared(table),
+        "live_over_dram",
+        "rule",
+        RULE_COLUMNS,
+        ["black"],
+        xlabel="Live set over DRAM",
+    )
 
 
 def time_to_live(table: pd.DataFrame) -> Figure:
     """Mean job time and blocks found by time to live; the other systems are lines."""
-    colors, looks = [f"C{number}" for number in range(1, len(table))], {"xlabel": "Time to live (s)", "xscale": "log"}
+    colors, looks = (
+        [f"C{number}" for number in range(1, len(table))],
+        {"xlabel": "Time to live (s)", "xscale": "log"},
+    )
     return _closed_loop(table, "time_to_live_s", "system", LIFE_COLUMNS, colors, **looks)
 
 
 def _closed_loop(
-    table: pd.DataFrame, x: str, by: str, columns: Mapping[str, str], colors: Sequence[str], **looks: str
+    table: pd.DataFrame,
+    x: str,
+    by: str,
+    columns: Mapping[str, str],
+    colors: Sequence[str],
+    **looks: str,
 ) -> Figure:
-    """A panel for each column, a curve for each `by`; those without an x are lines of these colours."""
+    """A panel for each column, a curve for each `by`; those without an x are lines of these
+    colours.
+    """
     figure = new_figure(5.0, 2.5)
-    for axes, (quantity, label) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
+    for axes, (quantity, label) in zip(
+        figure.subplots(1, len(columns)), columns.items(), strict=True
+    ):
         _curves(axes, table[table[x] > 0], x, quantity, by)
         for color, row in zip(colors, table[~(table[x] > 0)].to_dict("records"), strict=False):
             axes.axhline(row[quantity], linestyle=":", color=color, label=row[by])
@@ -67,7 +108,9 @@ def transfer_sizes(table: pd.DataFrame) -> Figure:
     """A panel for each way: the time of a transfer by block size, one curve a method."""
     figure = new_figure(5.0, 2.4)
     ways = table.groupby("way", sort=False)
-    for axes, (way, rows) in zip(figure.subplots(1, ways.ngroups, sharey=True, squeeze=False)[0], ways, strict=True):
+    for axes, (way, rows) in zip(
+        figure.subplots(1, ways.ngroups, sharey=True, squeeze=False)[0], ways, strict=True
+    ):
         _curves(axes, rows, "block_size", "transfer_ms", "method")
         axes.set_xscale("log")
         axes.set_xticks(sizes := sorted(set(rows["block_size"])), sizes)
@@ -78,13 +121,24 @@ def transfer_sizes(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _curves(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, lines: dict[str, str] | None = None) -> None:
+def _curves(
+    axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, lines: dict[str, str] | None = None
+) -> None:
     for name, curve in table.groupby(by, sort=False):
-        axes.plot(curve[x], curve[y], (lines or {}).get(str(name), "-"), marker="o", markersize=3, label=name)
+        axes.plot(
+            curve[x],
+            curve[y],
+            (lines or {}).get(str(name), "-"),
+            marker="o",
+            markersize=3,
+            label=name,
+        )
 
 
 def mooncake(table: pd.DataFrame) -> Figure:
-    """Hit rate of a prefix cache against its size in untimed replay, one curve an eviction order."""
+    """Hit rate of a prefix cache against its size in untimed replay, one curve an eviction
+    order.
+    """
     figure = new_figure(height_in=2.6)
     axes = figure.subplots()
     _orders(axes, table, "hit_rate", 100)
@@ -99,11 +153,21 @@ def _orders(axes: Axes, table: pd.DataFrame, quantity: str, scale: float, marker
         curve = table[table["order"] == order]
         if len(curve):
             values = scale * curve[quantity]
-            axes.plot(curve["num_blocks"], values, line, color=color, label=label, marker=marker, markersize=3)
+            axes.plot(
+                curve["num_blocks"],
+                values,
+                line,
+                color=color,
+                label=label,
+                marker=marker,
+                markersize=3,
+            )
 
 
 def agent_sessions(table: pd.DataFrame, panels: Mapping[str, tuple[float, str]]) -> Figure:
-    """Quantities of agentic sessions, each with its factor and label, by size of the pool; one curve an order."""
+    """Quantities of agentic sessions, each with its factor and label, by size of the pool; one
+    curve an order.
+    """
     figure = new_figure(7.0, 2.6)
     every = figure.subplots(1, len(panels))
     size = int(table["block_size"].iloc[0])
@@ -114,48 +178,93 @@ def agent_sessions(table: pd.DataFrame, panels: Mapping[str, tuple[float, str]])
         axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
         axes.tick_params(which="minor", bottom=False, left=False)
         axes.set(xlabel=f"Pool (blocks of {size} tokens)", ylabel=label)
-    for axes in every[1:]:  # a pool that holds all sessions answers fifty times as soon as a small one
+    for axes in every[
+        1:
+    ]:  # a pool that holds all sessions answers fifty times as soon as a small one
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    figure.legend(*every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS))
+    figure.legend(
+        *every[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ORDERS)
+    )
     return figure
 
 
 def groups(table: pd.DataFrame, parts: Mapping[str, str]) -> Figure:
-    """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each trace."""
+    """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each
+    trace.
+    """
     traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
     figure = new_figure(6.5, 2.4 * len(traces))
-    for trace, axes in zip(traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True):
-        rows = table[table["trace"] == trace].groupby(["model", "rule"], sort=False).mean(numeric_only=True)
+    for trace, axes in zip(
+        traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True
+    ):
+        rows = (
+            table[table["trace"] == trace]
+            .groupby(["model", "rule"], sort=False)
+            .mean(numeric_only=True)
+        )
         models = list(dict.fromkeys(rows.index.get_level_values("model")))
         for (model, rule), row in rows.iterrows():
-            place, bottom = models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1), 0.0
-            for (part, label), kind in zip(parts.items(), ("token_states", "internal"), strict=True):
+            place, bottom = (
+                models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1),
+                0.0,
+            )
+            for (part, label), kind in zip(
+                parts.items(), ("token_states", "internal"), strict=True
+            ):
                 height = 100 * row[part] / row["pool_gib"]
-                axes.bar(place, height, 0.9 / (len(rules) + 1), bottom, label=label, facecolor=KIND_COLORS[kind],
-                         hatch=KIND_HATCHES[kind], edgecolor=HATCH_COLOR, linewidth=0)  # fmt: skip
+                axes.bar(
+                    place,
+                    height,
+                    0.9 / (len(rules) + 1),
+                    bottom,
+                    label=label,
+                    facecolor=KIND_COLORS[kind],
+                    hatch=KIND_HATCHES[kind],
+                    edgecolor=HATCH_COLOR,
+                    linewidth=0,
+                )
                 bottom += height
             axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
         axes.set_xticks(range(len(models)), models)
         axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[: len(parts)], labels[: len(parts)], loc="outside upper center", ncols=len(parts))
+    figure.legend(
+        handles[: len(parts)], labels[: len(parts)], loc="outside upper center", ncols=len(parts)
+    )
     return figure
 
 
 def hit_units(table: pd.DataFrame) -> Figure:
-    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a panel a model."""
+    """Hit units: tokens found by prompt length, a staircase for each number of dropped units; a
+    panel a model.
+    """
     figure = new_figure(6.0, 2.4)
     models = table.groupby("model", sort=False)
     for axes, (model, rows) in zip(
         figure.subplots(1, models.ngroups, sharey=True, squeeze=False)[0], models, strict=True
     ):
         for dropped, curve in rows.groupby("dropped_units"):
-            marked, label = curve[curve["marked"]], "last unit dropped" if dropped else "all whole units"
-            axes.plot(curve["prompt_tokens"], curve["law_tokens"], "-", color=f"C{dropped}", label=f"law: {label}")
-            axes.plot(marked["prompt_tokens"], marked["hit_tokens"], "o", color=f"C{dropped}", label=f"found: {label}")
+            marked, label = (
+                curve[curve["marked"]],
+                "last unit dropped" if dropped else "all whole units",
+            )
+            axes.plot(
+                curve["prompt_tokens"],
+                curve["law_tokens"],
+                "-",
+                color=f"C{dropped}",
+                label=f"law: {label}",
+            )
+            axes.plot(
+                marked["prompt_tokens"],
+                marked["hit_tokens"],
+                "o",
+                color=f"C{dropped}",
+                label=f"found: {label}",
+            )
         axes.set(xlabel="Prompt sent twice (tokens)", title=model, xlim=(0, None), ylim=(0, None))
         axes.locator_params(axis="x", nbins=4)
     figure.axes[0].set_ylabel("Tokens found")

@@ -25,9 +25,14 @@ BAND = "#ffe3c2"
 
 
 def rate_curves(
-    table: pd.DataFrame, titles: Mapping[str, str], num_rows: int = 2, num_columns: int = 3, height_in: float = 3.6
+    table: pd.DataFrame,
+    titles: Mapping[str, str],
+    num_rows: int = 2,
+    num_columns: int = 3,
+    height_in: float = 3.6,
 ) -> Figure:
-    """Figures 12, 14, 16 and 17: one panel a setting, in the order of `titles` row by row; one legend over all.
+    """Figures 12, 14, 16 and 17: one panel a setting, in the order of `titles` row by row; one
+    legend over all.
 
     Three columns are as wide as both columns of a page.
     """
@@ -36,29 +41,45 @@ def rate_curves(
     points = table[(table["quantity"] == "normalized_latency") & (table["seed"] == 0)]
     for axes, (setting, title) in zip(panels, titles.items(), strict=True):
         for system, (label, color, marker) in SYSTEMS.items():
-            curve = points[(points["setting"] == setting) & (points["system"] == system)].sort_values("rate")
+            curve = points[
+                (points["setting"] == setting) & (points["system"] == system)
+            ].sort_values("rate")
             shown = curve[: int((curve["simulated"] < LIMIT).sum()) + 1]
             if len(shown):
                 latencies = shown["simulated"].clip(upper=ABOVE)
-                axes.plot(shown["rate"], latencies, color=color, marker=marker, markersize=2.5, label=label)
+                axes.plot(
+                    shown["rate"],
+                    latencies,
+                    color=color,
+                    marker=marker,
+                    markersize=2.5,
+                    label=label,
+                )
         axes.set(ylim=(0, LIMIT), xlim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel(f"Request rate (req/s)\n{title}", fontsize=LABEL_SIZE)
     figure.supylabel("Normalized latency (s/token)", fontsize=8)
     handles = {
-        label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        label: line
+        for axes in figure.axes
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     order = [label for label, _, _ in SYSTEMS.values() if label in handles]
     columns = len(order) if num_columns > 2 else 2
-    figure.legend([handles[label] for label in order], order, loc="outside upper center", ncols=columns)
+    figure.legend(
+        [handles[label] for label in order], order, loc="outside upper center", ncols=columns
+    )
     return figure
 
 
-def fig18(table: pd.DataFrame, kernels: Looks, markers: Looks, curves: Sequence[Look], top: float) -> Figure:
+def fig18(
+    table: pd.DataFrame, kernels: Looks, markers: Looks, curves: Sequence[Look], top: float
+) -> Figure:
     """Figure 18: (a) latency of attention kernels, (b) end-to-end latency against block size.
 
-    (a) as measured, and over contiguous memory, where the paper's own number is; (b) below. kernels: label, line and
-    colour of each; markers: of each batch size; top: s/token, where the paper's axis ends.
+    (a) as measured, and over contiguous memory, where the paper's own number is; (b) below.
+    kernels: label, line and colour of each; markers: of each batch size; top: s/token, where the
+    paper's axis ends.
     """
     figure = new_figure(height_in=5.0)
     grid = figure.add_gridspec(2, 2)
@@ -66,30 +87,66 @@ def fig18(table: pd.DataFrame, kernels: Looks, markers: Looks, curves: Sequence[
     times = table[table["figure"] == "fig18a"].pivot_table(
         index=["batch", "context"], columns="system", values="simulated"
     )
-    (text,) = set(reference().query("figure == 'fig18a' and quantity == 'kernel_overhead'")["published"])
+    (text,) = set(
+        reference().query("figure == 'fig18a' and quantity == 'kernel_overhead'")["published"]
+    )
     low, high = limits("range", text, "")
     overhead.axhspan(low, high, color=BAND, linewidth=0)
-    overhead.text(0.5, (low + high) / 2, f"published: {low:g} to {high:g}%", fontsize=7, ha="center", va="center",
-                  transform=overhead.get_yaxis_transform())  # fmt: skip
+    overhead.text(
+        0.5,
+        (low + high) / 2,
+        f"published: {low:g} to {high:g}%",
+        fontsize=7,
+        ha="center",
+        va="center",
+        transform=overhead.get_yaxis_transform(),
+    )
     over = 100 * (times.div(times["contiguous"], axis=0) - 1).drop(columns="contiguous")
-    for axes, shown, label in ((latency, times, "Kernel latency (µs)"), (overhead, over, "Over contiguous (%)")):
-        for (system, (_, line, color)), (batch, marker) in product(kernels.items(), markers.items()):
+    for axes, shown, label in (
+        (latency, times, "Kernel latency (µs)"),
+        (overhead, over, "Over contiguous (%)"),
+    ):
+        for (system, (_, line, color)), (batch, marker) in product(
+            kernels.items(), markers.items()
+        ):
             if system in shown:
                 curve = shown[system].xs(batch, level="batch").sort_index()
                 axes.plot(curve.index, curve, line, color=color, marker=marker, markersize=3)
         axes.set_xticks(curve.index, [f"{context:g}" for context in curve.index])
         axes.set(xlabel="Context length\n(a) Kernels, H200", ylabel=label)
     overhead.set_ylim(min(-5, over.min().min() - 2), None)
-    handles = [Line2D([], [], color=color, linestyle=line, label=name) for name, line, color in kernels.values()]
-    sizes = [Line2D([], [], color="#444444", linestyle="", marker=marker, markersize=3, label=f"Batch size {batch}")
-             for batch, marker in markers.items()]  # fmt: skip
+    handles = [
+        Line2D([], [], color=color, linestyle=line, label=name)
+        for name, line, color in kernels.values()
+    ]
+    sizes = [
+        Line2D(
+            [],
+            [],
+            color="#444444",
+            linestyle="",
+            marker=marker,
+            markersize=3,
+            label=f"Batch size {batch}",
+        )
+        for batch, marker in markers.items()
+    ]
     figure.legend(handles=[*handles, *sizes], loc="outside upper center", ncols=2)
-    _latencies(figure.add_subplot(grid[1, :]), table[table["figure"] == "fig18b"], curves, top, ", OPT-13B, A100")
+    _latencies(
+        figure.add_subplot(grid[1, :]),
+        table[table["figure"] == "fig18b"],
+        curves,
+        top,
+        ", OPT-13B, A100",
+    )
     return figure
 
 
-def fig19(table: pd.DataFrame, machine: str, costs: Looks, curves: Sequence[Look], top: float) -> Figure:
-    """Figure 19: recompute against swap, (a) the time of one recovery, (b) end to end, by block size.
+def fig19(
+    table: pd.DataFrame, machine: str, costs: Looks, curves: Sequence[Look], top: float
+) -> Figure:
+    """Figure 19: recompute against swap, (a) the time of one recovery, (b) end to end, by block
+    size.
 
     (a) is of the paper's machine, and shows the share of a recompute that the paper's figure shows.
     """
@@ -104,13 +161,17 @@ def fig19(table: pd.DataFrame, machine: str, costs: Looks, curves: Sequence[Look
     share = (ours["recompute as drawn"] / ours["recompute"]).mean()
     for name, (label, color, marker) in costs.items():
         _curve(micro, ours[name], label.format(share=share), color, marker)
-    micro.set(xlabel="Block size\n(a) Recovery of 256 tokens, A100", ylabel="Time (ms)", ylim=(0, None))
+    micro.set(
+        xlabel="Block size\n(a) Recovery of 256 tokens, A100", ylabel="Time (ms)", ylim=(0, None)
+    )
     micro.legend()
     _latencies(blocks, table[table["figure"] == "fig19b"], curves, top, "")
     return figure
 
 
-def _latencies(axes: Axes, table: pd.DataFrame, curves: Sequence[Look], top: float, about: str) -> None:
+def _latencies(
+    axes: Axes, table: pd.DataFrame, curves: Sequence[Look], top: float, about: str
+) -> None:
     """A curve for each setting and system: means by block size."""
     means = table.groupby(["setting", "system", "block_size"])["simulated"].mean()
     for setting, system, *looks in curves:

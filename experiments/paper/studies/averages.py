@@ -1,4 +1,6 @@
-"""Averages at a fixed rate (Figures 2, 13 and 15); batches, lengths and servers (Figures 1 and 11, Table 1)."""
+"""Averages at a fixed rate (Figures 2, 13 and 15); batches, lengths and servers (Figures 1 and 11,
+Table 1).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +15,20 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.traces.reader import FileTrace
 
 WIDTHS = (2, 4, 6)
-SHARES = {"token_states": "token_states", "reservation": "reserved", "internal_fragmentation": "internal",
-          "external_fragmentation_and_others": "external"}  # fmt: skip
+SHARES = {
+    "token_states": "token_states",
+    "reservation": "reserved",
+    "internal_fragmentation": "internal",
+    "external_fragmentation_and_others": "external",
+}
 
 
 @dataclass(kw_only=True)
 class Averages(Study):
-    """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by default. ratios:
-    published rows whose system is `one vs other` and whose quantity ends in `_ratio`."""
+    """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by
+    default. ratios: published rows whose system is `one vs other` and whose quantity ends in
+    `_ratio`.
+    """
 
     systems: Sequence[str]
     panels: Sequence[dict[str, Any]]
@@ -34,13 +42,24 @@ class Averages(Study):
 
     def only(self, rows: Collection[RowKey]) -> "Averages":
         """The panels, ratios and systems of these rows; a ratio needs both of its systems."""
-        panels = [panel for panel in self.panels if panel["setting"] in {setting for _, setting, _, _ in rows}]
+        panels = [
+            panel
+            for panel in self.panels
+            if panel["setting"] in {setting for _, setting, _, _ in rows}
+        ]
         needed = {name for _, _, system, _ in rows for name in system.split(" vs ")}
         ratios = [ratio for ratio in self.ratios if tuple(ratio) in rows]
-        return replace(self, panels=panels, ratios=ratios, systems=[one for one in self.systems if one in needed])
+        return replace(
+            self,
+            panels=panels,
+            ratios=ratios,
+            systems=[one for one in self.systems if one in needed],
+        )
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        means = table.groupby(["figure", "setting", "system", "quantity"], sort=False)["simulated"].mean()
+        means = table.groupby(["figure", "setting", "system", "quantity"], sort=False)[
+            "simulated"
+        ].mean()
         found = [Finding(*one) for one in means.reset_index().itertuples(index=False, name=None)]
         for figure, setting, compared, ratio in self.ratios:
             of = ratio.removesuffix("_ratio")
@@ -48,20 +67,31 @@ class Averages(Study):
             found.append(Finding(figure, setting, compared, ratio, float(one / other)))
         return found
 
-    def averages(self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int) -> list[Row]:
+    def averages(
+        self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int
+    ) -> list[Row]:
         """One run's averages per iteration, as the paper's scripts take them."""
-        summary, run = store.measure((f"+system={system}", *self.common, *panel["overrides"]), {"seed": seed})
-        values = {name: 100 * summary["memory"][kind]["per_iteration"] for name, kind in SHARES.items()}  # percent
+        summary, run = store.measure(
+            (f"+system={system}", *self.common, *panel["overrides"]), {"seed": seed}
+        )
+        values = {
+            name: 100 * summary["memory"][kind]["per_iteration"] for name, kind in SHARES.items()
+        }  # percent
         values["memory_saving"] = 100 * summary["memory_saving"]["per_iteration"]
         values["all_waste"] = 100 - values["token_states"]
         values["mean_batched_requests"] = summary["batch"]["mean_per_iteration"]
         place = {"figure": panel["figure"], "setting": panel["setting"], "system": system}
-        return [{**place, "quantity": q, "simulated": values[q], "seed": seed, "run": run} for q in self.quantities]
+        return [
+            {**place, "quantity": q, "simulated": values[q], "seed": seed, "run": run}
+            for q in self.quantities
+        ]
 
 
 @dataclass(kw_only=True)
 class Savings(Averages):
-    """Memory saved by sharing blocks: averages, and what section 6.3 says of several of them together."""
+    """Memory saved by sharing blocks: averages, and what section 6.3 says of several of them
+    together.
+    """
 
     def only(self, rows: Collection[RowKey]) -> "Savings":
         """One run serves several rows."""
@@ -73,8 +103,11 @@ class Savings(Averages):
             tuple(float(savings[f"opt-13b {kind} {width}"]) for width in WIDTHS)
             for kind in ("alpaca parallel", "sharegpt parallel", "sharegpt beam")
         )
-        # All but one of n sequences do without a copy of the prompt: they save (n - 1) / n of the prompts' share.
-        share = sum(value * n / (n - 1) for value, n in zip(parallel, WIDTHS, strict=True)) / len(WIDTHS)
+        # All but one of n sequences do without a copy of the prompt: they save (n - 1) / n of the
+        # prompts' share.
+        share = sum(value * n / (n - 1) for value, n in zip(parallel, WIDTHS, strict=True)) / len(
+            WIDTHS
+        )
         place = "sec6.3", "opt-13b alpaca parallel sampling", "vllm", "prompt_share_of_kv"
         return [
             *(finding for finding in super().findings(table) if finding.figure != "sec6.3"),
@@ -86,13 +119,20 @@ class Savings(Averages):
 
 @dataclass(kw_only=True)
 class Saturation(Study):
-    """One run for each system and limit; a system whose memory does not fit as many stops growing."""
+    """One run for each system and limit; a system whose memory does not fit as many stops
+    growing.
+    """
 
     systems: Mapping[str, str]
     batch_sizes: Sequence[int]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return self.each("fig1 {label}, batch of {size}", self.saturate, label=self.systems, size=self.batch_sizes)
+        return self.each(
+            "fig1 {label}, batch of {size}",
+            self.saturate,
+            label=self.systems,
+            size=self.batch_sizes,
+        )
 
     def saturate(self, store: RunStore, label: str, size: int) -> list[Row]:
         """Memory in GiB, weights included, and output tokens per second."""
@@ -100,7 +140,10 @@ class Saturation(Study):
         summary, run = store.measure(overrides, {"scheduler.max_num_seqs": size})
         config = store.config(overrides)
         model, server = config.model, config.server
-        used = sum(summary["memory"][kind]["over_time"] for kind in ("token_states", "reserved", "internal"))
+        used = sum(
+            summary["memory"][kind]["over_time"]
+            for kind in ("token_states", "reserved", "internal")
+        )
         row = {
             "system": label,
             "limit": size,
@@ -127,18 +170,27 @@ class Lengths(Study):
         return self.each("fig11 {trace}", self.histogram, trace=self.traces)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        means = table[table["quantity"].str.startswith("mean")].set_index(["setting", "quantity"])["simulated"]
-        found = [Finding("fig11", setting, "", quantity, value) for (setting, quantity), value in means.items()]
+        means = table[table["quantity"].str.startswith("mean")].set_index(["setting", "quantity"])[
+            "simulated"
+        ]
+        found = [
+            Finding("fig11", setting, "", quantity, value)
+            for (setting, quantity), value in means.items()
+        ]
         for side in ("input", "output"):
             ratio = means["sharegpt", f"mean_{side}"] / means["alpaca", f"mean_{side}"]
-            found.append(Finding("fig11", "sharegpt over alpaca", "", f"mean_{side}_ratio", float(ratio)))
+            found.append(
+                Finding("fig11", "sharegpt over alpaca", "", f"mean_{side}_ratio", float(ratio))
+            )
         return found
 
     def histogram(self, store: RunStore, trace: str) -> list[Row]:
         """Mean and densities of inputs and outputs below 2048 tokens in all."""
         config = store.config([f"trace={trace}"])
         source = config.trace.make("trace")
-        rows = source.rows(None if isinstance(source, FileTrace) else self.num_rows, 0, config.workload.max_len)
+        rows = source.rows(
+            None if isinstance(source, FileTrace) else self.num_rows, 0, config.workload.max_len
+        )
         start, stop, width = self.bins[trace]
         edges, base = np.arange(start, stop + 1, width), {"figure": "fig11", "setting": trace}
         table: list[Row] = []
@@ -146,7 +198,10 @@ class Lengths(Study):
             densities = np.histogram(lengths, edges)[0] / len(lengths) / np.diff(edges)
             bars = zip(edges[:-1].tolist(), edges[1:].tolist(), densities.tolist(), strict=True)
             table.append({**base, "quantity": f"mean_{side}", "simulated": float(lengths.mean())})
-            table += [{**base, "quantity": side, "from": low, "to": high, "simulated": d} for low, high, d in bars]
+            table += [
+                {**base, "quantity": side, "from": low, "to": high, "simulated": d}
+                for low, high, d in bars
+            ]
         return table
 
 
@@ -161,7 +216,10 @@ class Capacity(Study):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         rows = table.fillna("").itertuples(index=False)
-        return [Finding(row.figure, row.setting, "", row.quantity, row.simulated, note=row.note) for row in rows]
+        return [
+            Finding(row.figure, row.setting, "", row.quantity, row.simulated, note=row.note)
+            for row in rows
+        ]
 
 
 def sizes(store: RunStore, model: str) -> list[Row]:
@@ -176,7 +234,13 @@ def sizes(store: RunStore, model: str) -> list[Row]:
     ]
     if model == "opt-13b":  # the sizes that section 3 tells
         kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
-        longest, rounded = f"{model} max_len {spec.max_len}", "the paper gives one decimal; rounded to it the two agree"
+        longest, rounded = (
+            f"{model} max_len {spec.max_len}",
+            "the paper gives one decimal; rounded to it the two agree",
+        )
         found.append(("sec3", model, "kv_bytes_per_token", kib, None))
         found.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
-    return [dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True)) for row in found]
+    return [
+        dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True))
+        for row in found
+    ]

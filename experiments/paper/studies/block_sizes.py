@@ -1,4 +1,6 @@
-"""Latency against block size, and what blocks cost in a kernel and in a recovery (Figures 18 and 19)."""
+"""Latency against block size, and what blocks cost in a kernel and in a recovery (Figures 18 and
+19).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +14,15 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.cost.model import Moved, Work
-from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task, kept_rows, reported
+from testbed.experiments.paper.studies.study import (
+    Finding,
+    Row,
+    RowKey,
+    Study,
+    Task,
+    kept_rows,
+    reported,
+)
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_cost
 
@@ -21,11 +31,17 @@ NEAR = 0.10
 COMPARED = ("recompute", "swap")
 KERNELS = {"paging cost": ("paged", "contiguous"), "the paper's design": ("paper",)}
 OURS = "the testbed's own kernel"
-THEIRS = "the 2023 system's design, measured on an H200, where the paper has an A100 and FasterTransformer's kernel"
+THEIRS = (
+    "the 2023 system's design, measured on an H200, where the paper has an A100 and "
+    "FasterTransformer's kernel"
+)
 FLAT = 0.10
 AS_DRAWN = "recompute as drawn"
 TAILS = "recompute of tails"
-PEAK = "20 ms for 256 tokens of 13B parameters would be more than the A100's peak allows: 21 ms at 312 TFLOP/s"
+PEAK = (
+    "20 ms for 256 tokens of 13B parameters would be more than the A100's peak allows: 21 ms at "
+    "312 TFLOP/s"
+)
 
 
 @dataclass(kw_only=True)
@@ -39,24 +55,41 @@ class BlockSizes(Study):
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label = "{study.figure} {variant[setting]} {variant[system]}, blocks of {size}, seed {seed}"
         seeds = range(num_seeds or 1)
-        return self.each(label, self.latency, variant=self.variants, size=self.block_sizes, seed=seeds)
+        return self.each(
+            label, self.latency, variant=self.variants, size=self.block_sizes, seed=seeds
+        )
 
-    def latency(self, store: RunStore, variant: Mapping[str, Any], size: int, seed: int) -> list[Row]:
+    def latency(
+        self, store: RunStore, variant: Mapping[str, Any], size: int, seed: int
+    ) -> list[Row]:
         """The mean normalized latency of one run."""
         overrides = (*self.common, *variant["overrides"], f"policy.block_size={size}")
         summary, run = store.measure(overrides, {"seed": seed})
-        place = {"setting": variant["setting"], "system": variant["system"], "figure": self.figure, "block_size": size}
+        place = {
+            "setting": variant["setting"],
+            "system": variant["system"],
+            "figure": self.figure,
+            "block_size": size,
+        }
         mean = summary["normalized_latency_s_per_token"]["mean"]
-        again = {"preemptions": sum(summary["preemptions"].values()), "recomputed_tokens": summary["recomputed_tokens"]}
+        again = {
+            "preemptions": sum(summary["preemptions"].values()),
+            "recomputed_tokens": summary["recomputed_tokens"],
+        }
         return [{**place, "simulated": mean, **again, "seed": seed, "run": run}]
 
 
 def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Finding:
-    """Every size of the claimed range is within NEAR of the best one, and none outside is better by more than SLACK.
-    Where the claim says from which size on latency is markedly worse, each of those is worse than all of the range."""
+    """Every size of the claimed range is within NEAR of the best one, and none outside is better by
+    more than SLACK. Where the claim says from which size on latency is markedly worse, each of
+    those is worse than all of the range.
+    """
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
-    margins = [1 - (claimed.max() / curve.min() - 1) / NEAR, 1 - (claimed.min() / others.min() - 1) / SLACK]
+    margins = [
+        1 - (claimed.max() / curve.min() - 1) / NEAR,
+        1 - (claimed.min() / others.min() - 1) / SLACK,
+    ]
     if "worse_from" in claim:
         margins.append((curve.loc[claim["worse_from"] :].min() / claimed.max() - 1) / NEAR)
     text = ", ".join(f"{size}: {value:.2f}" for size, value in (curve / curve.min()).items())
@@ -65,7 +98,9 @@ def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Findi
 
 
 def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -> Finding:
-    """Recompute and swap within NEAR of each other inside the range; recompute ahead below it, swap above."""
+    """Recompute and swap within NEAR of each other inside the range; recompute ahead below it, swap
+    above.
+    """
     low, high = claim["sizes"]
     recompute, swap = (curves[claim["setting"], name] for name in COMPARED)
     ratio = swap / recompute
@@ -78,32 +113,50 @@ def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -
 
 
 def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
-    """Tokens computed again where only tails are evicted, in percent of those where whole groups are, by block size."""
+    """Tokens computed again where only tails are evicted, in percent of those where whole groups
+    are, by block size.
+    """
     if not {TAILS, "recompute"} <= set(table["system"]):
         return []
     tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
     percent = (100 * tokens[TAILS] / tokens["recompute"]).reset_index(name="percent")
     return reported(
-        figure, percent, "blocks of {block_size}", TAILS, {"percent": "recomputed tokens (% of whole groups)"}
+        figure,
+        percent,
+        "blocks of {block_size}",
+        TAILS,
+        {"percent": "recomputed tokens (% of whole groups)"},
     )
 
 
 @dataclass(kw_only=True)
 class KernelCost(BlockSizes):
-    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results. best: what the paper claims
-    of the curves."""
+    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results. best:
+    what the paper claims of the curves.
+    """
 
     best: Sequence[Mapping[str, Any]]
     bench: str
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return [Task("fig18a", partial(measured_kernels, bench=self.bench)), *super().tasks(num_seeds)]
+        return [
+            Task("fig18a", partial(measured_kernels, bench=self.bench)),
+            *super().tasks(num_seeds),
+        ]
 
     def only(self, rows: Collection[RowKey]) -> Self:
         """The claims of these rows, and the curves that they are about."""
-        best = [claim for claim in self.best if (self.figure, claim["setting"]) in {key[:2] for key in rows}]
+        best = [
+            claim
+            for claim in self.best
+            if (self.figure, claim["setting"]) in {key[:2] for key in rows}
+        ]
         curves = [(claim["setting"], "vllm") for claim in best]
-        return replace(self, best=best, variants=[v for v in self.variants if (v["setting"], v["system"]) in curves])
+        return replace(
+            self,
+            best=best,
+            variants=[v for v in self.variants if (v["setting"], v["system"]) in curves],
+        )
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         times = table[table["figure"] == "fig18a"].pivot_table(
@@ -117,28 +170,41 @@ class KernelCost(BlockSizes):
         return [
             Finding(*place, "paged vs contiguous", "kernel_overhead", ours, note=OURS),
             Finding(*place, "paper's kernel vs contiguous", "kernel_overhead", theirs, note=THEIRS),
-            *(best_sizes(self.figure, claim, curves[claim["setting"], "vllm"]) for claim in self.best),
+            *(
+                best_sizes(self.figure, claim, curves[claim["setting"], "vllm"])
+                for claim in self.best
+            ),
         ]
 
 
 def measured_kernels(store: RunStore, bench: str) -> list[Row]:
-    """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured them."""
+    """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured
+    them.
+    """
     found = [
-        {"figure": "fig18a", "system": row["kernel"], "batch": int(row["batch"]), "context": int(row["context"]),
-         "simulated": row["median_us"]}
+        {
+            "figure": "fig18a",
+            "system": row["kernel"],
+            "batch": int(row["batch"]),
+            "context": int(row["context"]),
+            "simulated": row["median_us"],
+        }
         for row in kept_rows(bench).to_dict("records")
         if row.get("spread") == "equal" and row["kernel"] in KERNELS.get(row["what"], ())
-    ]  # fmt: skip
+    ]
     if not found:
-        raise InputError(f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels")
+        raise InputError(
+            f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels"
+        )
     return found
 
 
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of `machines`. drawn_share:
-    what the published figure shows of a measured recompute; findings are compared with the figure. compare: what the
-    paper claims of the curves."""
+    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of
+    `machines`. drawn_share: what the published figure shows of a measured recompute; findings are
+    compared with the figure. compare: what the paper claims of the curves.
+    """
 
     compare: Mapping[str, Any]
 
@@ -152,8 +218,14 @@ class Recovery(BlockSizes):
         return [Task("fig19a", self.recoveries), *super().tasks(num_seeds)]
 
     def only(self, rows: Collection[RowKey]) -> Self:
-        """Published times are of the first machine; an alternative to it need not apply to the others."""
-        variants = [v for v in self.variants if v["system"] in COMPARED and self.figure in {key[0] for key in rows}]
+        """Published times are of the first machine; an alternative to it need not apply to the
+        others.
+        """
+        variants = [
+            v
+            for v in self.variants
+            if v["system"] in COMPARED and self.figure in {key[0] for key in rows}
+        ]
         return replace(self, variants=variants, machines=dict(islice(self.machines.items(), 1)))
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -171,8 +243,17 @@ class Recovery(BlockSizes):
         curves = served.groupby(["setting", "system", "block_size"])["simulated"].mean()
         return [
             Finding(*sizes, "recompute", "overhead", float(recompute.mean()), flat, note=PEAK),
-            Finding(*sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near),
-            Finding("fig19a", "all block sizes", "recompute vs swap", "overhead_excess_max", excess, note=PEAK),
+            Finding(
+                *sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near
+            ),
+            Finding(
+                "fig19a",
+                "all block sizes",
+                "recompute vs swap",
+                "overhead_excess_max",
+                excess,
+                note=PEAK,
+            ),
             *tails_over_whole(self.figure, served),
             *([comparable_sizes(self.figure, self.compare, curves)] if len(served) else []),
         ]
@@ -185,7 +266,9 @@ class Recovery(BlockSizes):
             cost = make_cost(config.cost, config.model, config.server)
             blocks = ceil_div(self.num_tokens, size)
             works = {
-                "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),  # the software of the request too
+                "recompute": Work(
+                    prefill=((self.num_tokens, 0),), num_requests=1
+                ),  # the software of the request too
                 "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
                 "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
             }

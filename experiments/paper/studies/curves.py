@@ -1,4 +1,6 @@
-"""Normalized latency against request rate, and the rates that systems sustain (Figures 12, 14, 16 and 17)."""
+"""Normalized latency against request rate, and the rates that systems sustain (Figures 12, 14, 16
+and 17).
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +19,26 @@ from testbed.run import STOPPED
 NEAR = 0.10
 LATENCY, SUSTAINED = "normalized_latency", "sustained_rate"
 Pair = tuple[float, float]
-STUDENT_T = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+STUDENT_T = {
+    2: 12.71,
+    3: 4.303,
+    4: 3.182,
+    5: 2.776,
+    6: 2.571,
+    7: 2.447,
+    8: 2.365,
+    9: 2.306,
+    10: 2.262,
+}
 
 
 @dataclass(kw_only=True)
 class Curves(Study):
-    """A rate is sustained while the mean normalized latency stays below `limit` s/token; common random numbers. Curves
-    are those of seed 0; ratios of sustained rates are means over the seeds, with 95% confidence intervals. The grids of
-    rates are the artifact's, but for those of the systems in own_grids."""
+    """A rate is sustained while the mean normalized latency stays below `limit` s/token; common
+    random numbers. Curves are those of seed 0; ratios of sustained rates are means over the seeds,
+    with 95% confidence intervals. The grids of rates are the artifact's, but for those of the
+    systems in own_grids.
+    """
 
     panels: Sequence[Mapping[str, Any]]
     ratios: Sequence[Mapping[str, Any]]
@@ -37,19 +51,31 @@ class Curves(Study):
     def __post_init__(self) -> None:
         self.panels = [{"figure": self.name, "overrides": [], **panel} for panel in self.panels]
         usual = {"figure": self.name, "quantity": f"{SUSTAINED}_ratio", "system": "vllm"}
-        self.ratios = [{**usual, "label": f"vllm vs {ratio['over'][0]}", **ratio} for ratio in self.ratios]
+        self.ratios = [
+            {**usual, "label": f"vllm vs {ratio['over'][0]}", **ratio} for ratio in self.ratios
+        ]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         return [
-            Task(f"{panel['figure']} {panel['setting']} {system}", partial(self.measure, panel, system, num_seeds))
+            Task(
+                f"{panel['figure']} {panel['setting']} {system}",
+                partial(self.measure, panel, system, num_seeds),
+            )
             for panel in self.panels
             for system in panel["rates"]
         ]
 
-    def measure(self, panel: Mapping[str, Any], system: str, num_seeds: int | None, store: RunStore) -> list[Row]:
-        """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for near that of seed 0. A
-        panel may have a precision and a number of seeds of its own, and options for some of its systems."""
-        own, precision = panel.get("systems", {}).get(system, []), panel.get("precision", self.precision)
+    def measure(
+        self, panel: Mapping[str, Any], system: str, num_seeds: int | None, store: RunStore
+    ) -> list[Row]:
+        """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for
+        near that of seed 0. A panel may have a precision and a number of seeds of its own, and
+        options for some of its systems.
+        """
+        own, precision = (
+            panel.get("systems", {}).get(system, []),
+            panel.get("precision", self.precision),
+        )
         overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
         rows: list[Row] = []
         near = None
@@ -57,17 +83,30 @@ class Curves(Study):
             measured = partial(store.measure, (*overrides, f"seed={seed}"))
             knee, known = self.searched(measured, sorted(panel["rates"][system]), near, precision)
             near = near or (knee / (1 + precision), knee * (1 + precision))
-            base = {"figure": panel["figure"], "setting": panel["setting"], "system": system, "seed": seed}
+            base = {
+                "figure": panel["figure"],
+                "setting": panel["setting"],
+                "system": system,
+                "seed": seed,
+            }
             rows.append({**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""})
             for rate, (mean, run) in sorted(known.items()):
-                rows.append({**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run})
+                rows.append(
+                    {**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run}
+                )
         return rows
 
     def searched(
-        self, measured: Callable[[dict[str, Any]], Measured], rates: list[float], near: Pair | None, precision: float
+        self,
+        measured: Callable[[dict[str, Any]], Measured],
+        rates: list[float],
+        near: Pair | None,
+        precision: float,
     ) -> tuple[float, dict[float, tuple[float, str]]]:
-        """The sustained rate, looked for in the whole grid or near two rates; on the way to it, by rate, every mean
-        latency in s/token, a lower bound of it where the run was stopped above the limit, and its run."""
+        """The sustained rate, looked for in the whole grid or near two rates; on the way to it, by
+        rate, every mean latency in s/token, a lower bound of it where the run was stopped above the
+        limit, and its run.
+        """
         known: dict[float, tuple[float, str]] = {}
 
         def is_sustained(rate: float) -> bool:
@@ -80,14 +119,25 @@ class Curves(Study):
 
         for rate in rates if self.draws and near is None else ():
             is_sustained(rate)
-        return sustained_rate(is_sustained, *(near or bracket(rates, is_sustained)), precision), known
+        return sustained_rate(
+            is_sustained, *(near or bracket(rates, is_sustained)), precision
+        ), known
 
     def only(self, rows: Collection[RowKey]) -> "Curves":
         """The ratios of these rows, and the sustained rates that they are of; nothing is drawn."""
-        ratios = [r for r in self.ratios if (r["figure"], r["setting"], r["label"], r["quantity"]) in rows]
-        needed = {(s, name) for r in ratios for s in settings_of(r) for name in (r["system"], *r["over"])}
-        rates = [{n: grid for n, grid in p["rates"].items() if (p["setting"], n) in needed} for p in self.panels]
-        panels = [{**p, "rates": grids} for p, grids in zip(self.panels, rates, strict=True) if grids]
+        ratios = [
+            r for r in self.ratios if (r["figure"], r["setting"], r["label"], r["quantity"]) in rows
+        ]
+        needed = {
+            (s, name) for r in ratios for s in settings_of(r) for name in (r["system"], *r["over"])
+        }
+        rates = [
+            {n: grid for n, grid in p["rates"].items() if (p["setting"], n) in needed}
+            for p in self.panels
+        ]
+        panels = [
+            {**p, "rates": grids} for p, grids in zip(self.panels, rates, strict=True) if grids
+        ]
         return replace(self, draws=False, ratios=ratios, panels=panels)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -97,10 +147,14 @@ class Curves(Study):
         return [self._finding(ratio, rates) for ratio in self.ratios]
 
     def _finding(self, ratio: Mapping[str, Any], rates: pd.DataFrame) -> Finding:
-        """One published ratio: of `system` over each of `over`, in each of `settings`, put together by `reduce`."""
+        """One published ratio: of `system` over each of `over`, in each of `settings`, put together
+        by `reduce`.
+        """
         settings = settings_of(ratio)
         pairs = {
-            (setting, other): (rates.loc[setting, ratio["system"]] / rates.loc[setting, other]).dropna().to_numpy()
+            (setting, other): (rates.loc[setting, ratio["system"]] / rates.loc[setting, other])
+            .dropna()
+            .to_numpy()
             for setting in settings
             for other in ratio["over"]
         }
@@ -115,16 +169,24 @@ class Curves(Study):
                 intervals = " / ".join(interval(pair, self.precision) for pair in pairs.values())
                 return Finding(*row, tuple(means.values()), interval=intervals, grid_ends=ends)
             case "mean":
-                return Finding(*row, tuple(fmean(means[s, other] for s in settings) for other in ratio["over"]))
+                return Finding(
+                    *row, tuple(fmean(means[s, other] for s in settings) for other in ratio["over"])
+                )
             case "rises":
-                return rising(row, {setting: means[setting, ratio["over"][0]] for setting in settings}, ratio["rises"])
+                return rising(
+                    row,
+                    {setting: means[setting, ratio["over"][0]] for setting in settings},
+                    ratio["rises"],
+                )
         highest = max(means, key=means.__getitem__)
         where = f"of {highest[0]}" if len(settings) > 1 else ""
         shown = interval(pairs[highest], self.precision)
         return Finding(*row, means[highest], interval=shown, note=where, grid_ends=ends)
 
     def _grid_ends(self, ratio: Mapping[str, Any]) -> str:
-        """Last rate over last rate of the artifact's grids; a grid ends where its authors stopped, which is no knee."""
+        """Last rate over last rate of the artifact's grids; a grid ends where its authors stopped,
+        which is no knee.
+        """
         grids = {panel["setting"]: panel["rates"] for panel in self.panels}
         ends = [
             (max(grids[setting][ratio["system"]]), max(grids[setting][other]))
@@ -151,8 +213,13 @@ def rising(row: RowKey, ratios: Mapping[str, float], pairs: Sequence[Sequence[st
 
 
 def interval(values: np.ndarray, precision: float) -> str:
-    """The 95% confidence interval of a mean of few values, by Student's t, each known to `precision` of itself."""
+    """The 95% confidence interval of a mean of few values, by Student's t, each known to
+    `precision` of itself.
+    """
     if len(values) not in STUDENT_T:
         return ""
-    half = STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values)) + precision * values.mean()
+    half = (
+        STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values))
+        + precision * values.mean()
+    )
     return f"{values.mean() - half:.2f} to {values.mean() + half:.2f}"

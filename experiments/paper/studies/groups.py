@@ -1,8 +1,10 @@
-"""Memory of models with several KV groups: what sequences of real lengths need, hold and waste by each page rule.
+"""Memory of models with several KV groups: what sequences of real lengths need, hold and waste by
+each page rule.
 
-A pool is filled with sequences of the trace, each at a random point of its decode, until one is refused. Useful is
-what a later token reads: all tokens of full attention, the last ones of a window, one state. The rule `uniform` keeps
-every token in all attention layers, as systems without groups do.
+A pool is filled with sequences of the trace, each at a random point of its decode, until one is
+refused. Useful is what a later token reads: all tokens of full attention, the last ones of a
+window, one state. The rule `uniform` keeps every token in all attention layers, as systems without
+groups do.
 """
 
 import random
@@ -27,9 +29,10 @@ from testbed.workload import make_workload
 
 @dataclass(kw_only=True)
 class Groups(Study):
-    """One pool for each trace, model and page rule; a trace of `files` is left out where its file is not given. chunk:
-    tokens that a prefill takes at a time; the last token comes by a decode step. stateless: rules that cannot store a
-    state. words: what a model needs in a rule."""
+    """One pool for each trace, model and page rule; a trace of `files` is left out where its file
+    is not given. chunk: tokens that a prefill takes at a time; the last token comes by a decode
+    step. stateless: rules that cannot store a state. words: what a model needs in a rule.
+    """
 
     traces: Mapping[str, Sequence[str]]
     models: Sequence[str]
@@ -41,15 +44,21 @@ class Groups(Study):
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
         label, seeds = "{study.name} {trace}, {model}, {rule}, seed {seed}", range(num_seeds or 1)
-        return self.each(label, self.filled, trace=self.traces, model=self.models, rule=self.rules, seed=seeds)
+        return self.each(
+            label, self.filled, trace=self.traces, model=self.models, rule=self.rules, seed=seeds
+        )
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        means = table.groupby(["trace", "model", "rule"], sort=False, as_index=False)["useful_percent"].mean()
+        means = table.groupby(["trace", "model", "rule"], sort=False, as_index=False)[
+            "useful_percent"
+        ].mean()
         columns = {"useful_percent": "useful share of the pool (%)"}
         return reported(self.name, means, "{trace}, {model}", "{rule}", columns)
 
     def filled(self, store: RunStore, trace: str, model: str, rule: str, seed: int) -> list[Row]:
-        """GiB that are useful, held by sequences, and free, once the next sequence no longer fits."""
+        """GiB that are useful, held by sequences, and free, once the next sequence no longer
+        fits.
+        """
         words = [*self.common, *self.traces[trace], f"model={model}", *self.rules[rule]]
         words += self.words.get(f"{model}, {rule}", ())
         file = {"trace.path": dict(store.lengths).get(trace)} if trace in self.files else {}
@@ -70,10 +79,21 @@ class Groups(Study):
         unit = pool.layer_bytes * round(pool.num_slots * pool.num_layers / used.total) / GIB
         copies = config.model.kv_copies(pool.num_gpus)
         useful = copies * sum(needed_bytes(config.model, length) for length in lengths) / GIB
-        return [{"trace": trace, "model": model, "rule": rule, "seed": seed, "sequences": len(lengths),
-                 "tokens": sum(lengths), "pool_gib": used.total * unit, "useful_gib": useful,
-                 "held_gib": used.held * unit, "wasted_gib": used.allocated * unit - useful,
-                 "useful_percent": 100 * useful / (used.total * unit)}]  # fmt: skip
+        return [
+            {
+                "trace": trace,
+                "model": model,
+                "rule": rule,
+                "seed": seed,
+                "sequences": len(lengths),
+                "tokens": sum(lengths),
+                "pool_gib": used.total * unit,
+                "useful_gib": useful,
+                "held_gib": used.held * unit,
+                "wasted_gib": used.allocated * unit - useful,
+                "useful_percent": 100 * useful / (used.total * unit),
+            }
+        ]
 
     def _stored(self, policy: MemoryPolicy, seq: Stream, length: int) -> bool:
         prefilled = max(length - 1, 1)
@@ -95,15 +115,18 @@ class Groups(Study):
 def needed_bytes(model: ModelSpec, num_tokens: int) -> int:
     """Bytes that a later token of the sequence reads."""
     return sum(
-        group.num_layers * (group.state_bytes or group.slot_bytes * min(num_tokens, group.window or num_tokens))
+        group.num_layers
+        * (group.state_bytes or group.slot_bytes * min(num_tokens, group.window or num_tokens))
         for group in model.groups
     )
 
 
 @dataclass(kw_only=True)
 class HitUnits(Study):
-    """A unit is a block of the policy. vLLM's law: the units before the last token, less those `dropped` at the end.
-    Lengths are the multiples of `step` tokens up to the longest of the `marked` ones, and these."""
+    """A unit is a block of the policy. vLLM's law: the units before the last token, less those
+    `dropped` at the end. Lengths are the multiples of `step` tokens up to the longest of the
+    `marked` ones, and these.
+    """
 
     models: Sequence[str]
     dropped: Sequence[int]
@@ -111,24 +134,40 @@ class HitUnits(Study):
     step: int
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        return self.each("{study.name} {model}, {dropped}", self.sent, model=self.models, dropped=self.dropped)
+        return self.each(
+            "{study.name} {model}, {dropped}", self.sent, model=self.models, dropped=self.dropped
+        )
 
     def sent(self, store: RunStore, model: str, dropped: int) -> list[Row]:
         """A row for each length, on an empty pool."""
-        config = configured((*self.common, f"model={model}", f"policy.num_dropped_blocks={dropped}"))
+        config = configured(
+            (*self.common, f"model={model}", f"policy.num_dropped_blocks={dropped}")
+        )
         unit, pool, rows = block_size(config), make_pool(config), []
         for length in sorted({*range(self.step, max(self.marked), self.step), *self.marked}):
             hit = found(config.policy.make("policy", pool), length)
             law = max(0, (length - 1) // unit - dropped) * unit
-            rows.append({"model": model, "dropped_units": dropped, "prompt_tokens": length, "hit_tokens": hit,
-                         "law_tokens": law, "marked": length in self.marked})  # fmt: skip
+            rows.append(
+                {
+                    "model": model,
+                    "dropped_units": dropped,
+                    "prompt_tokens": length,
+                    "hit_tokens": hit,
+                    "law_tokens": law,
+                    "marked": length in self.marked,
+                }
+            )
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         marked, place = table[table["marked"]], "{model}, {prompt_tokens} tokens"
         same = "yes" if (table["hit_tokens"] == table["law_tokens"]).all() else "no"
-        law = Finding(self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same)
-        found = reported(self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"})
+        law = Finding(
+            self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same
+        )
+        found = reported(
+            self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"}
+        )
         return [*found, law]
 
 
@@ -136,7 +175,9 @@ def found(policy: MemoryPolicy, num_tokens: int) -> int:
     """Tokens that a prompt of so many finds of itself when it is sent again."""
     hit = 0
     for number in range(2):
-        seq = Stream(number, Incoming(number, 0, num_tokens, 1, prompt_ids=tuple(range(num_tokens))))
+        seq = Stream(
+            number, Incoming(number, 0, num_tokens, 1, prompt_ids=tuple(range(num_tokens)))
+        )
         answer = policy.admit([seq], num_tokens)
         assert not isinstance(answer, Refusal), answer
         hit = answer[0].num_cached

@@ -1,4 +1,6 @@
-"""Closed loops of recorded sessions on a share of the memory that the open ones need: store rules, times to live."""
+"""Closed loops of recorded sessions on a share of the memory that the open ones need: store rules,
+times to live.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +19,19 @@ from testbed.workload import make_workload
 SESSIONS = "agent_sessions"
 NO_TIER = "no tier"
 EAGER, AWARE = "write through", "before eviction"
-RULE_COLUMNS = {"found_percent": "blocks found (%)", "slower_s": "mean latency beyond that without a tier (s)"}
+RULE_COLUMNS = {
+    "found_percent": "blocks found (%)",
+    "slower_s": "mean latency beyond that without a tier (s)",
+}
 TIME_TO_LIVE = "time to live"
 LIFE_COLUMNS = {"mean_job_s": "mean job time (s)", "found_percent": "blocks found (%)"}
 
 
 @dataclass(kw_only=True)
 class OpenSessions(Study):
-    """What the open sessions need is the mean prompt of all requests, times the sessions at once. The pool on the GPUs
-    is device_share of that."""
+    """What the open sessions need is the mean prompt of all requests, times the sessions at once.
+    The pool on the GPUs is device_share of that.
+    """
 
     device_share: float
 
@@ -34,7 +40,12 @@ class OpenSessions(Study):
         path = self.given_files(store, [SESSIONS])[SESSIONS]
         config = configured((*self.common, *words), {"trace.path": path})
         mean = float(make_workload(config).rows.prompt_len.mean())
-        live_gib = int(config.arrivals.parameters["at_once"]) * mean * config.model.kv_bytes_per_token / GIB
+        live_gib = (
+            int(config.arrivals.parameters["at_once"])
+            * mean
+            * config.model.kv_bytes_per_token
+            / GIB
+        )
         pools = {config.model.name: self.device_share * live_gib}
         return replace(config, server=replace(config.server, kv_memory_gib=pools)), live_gib
 
@@ -42,22 +53,29 @@ class OpenSessions(Study):
 def measures(measured: Measured) -> Row:
     """What the cache of a run found and moved, and what its users waited, in seconds."""
     summary, run = measured
-    counts, waits = summary["counters"], product(("ttft_s", "tpot_s", "e2e_s"), ("mean", "p50", "p90"))
+    counts, waits = (
+        summary["counters"],
+        product(("ttft_s", "tpot_s", "e2e_s"), ("mean", "p50", "p90")),
+    )
     return {
         "found_percent": 100 * counts["hit_blocks"] / counts["blocks"],
         **{f"{which}_{name}": summary[name][which] for name, which in waits},
         "simulated_s": summary["simulated_s"],
         "requests": summary["requests"]["finished"],
         "recomputes": summary["preemptions"]["recompute"],
-        **{name: counts.get(name, 0) for name in ("loaded_blocks", "stored_blocks", "written_blocks")},
+        **{
+            name: counts.get(name, 0)
+            for name in ("loaded_blocks", "stored_blocks", "written_blocks")
+        },
         "run": run,
     }
 
 
 @dataclass(kw_only=True)
 class StoreRules(OpenSessions):
-    """A closed loop of agent sessions, without a tier, and with each store rule and each size of the tier. The tier is
-    as large as live_over_dram says."""
+    """A closed loop of agent sessions, without a tier, and with each store rule and each size of
+    the tier. The tier is as large as live_over_dram says.
+    """
 
     live_over_dram: Sequence[float]
     no_tier: Sequence[str]
@@ -80,7 +98,10 @@ class StoreRules(OpenSessions):
         if rule == NO_TIER:
             return self.config(store, self.no_tier)[0], 0.0
         config, live_gib = self.config(store, (*self.tier, *self.rules[rule]))
-        tiers = {name: replace(tier, size_gib=live_gib / ratio) for name, tier in (config.server.tiers or {}).items()}
+        tiers = {
+            name: replace(tier, size_gib=live_gib / ratio)
+            for name, tier in (config.server.tiers or {}).items()
+        }
         return replace(config, server=replace(config.server, tiers=tiers)), live_gib / ratio
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -90,11 +111,20 @@ class StoreRules(OpenSessions):
         claims = {
             "eager storing helps where the tier is large": first[EAGER] < 0,
             "eager storing hurts where the tier is small": last[EAGER] > 0,
-            "storing before eviction helps more, or hurts less, at every size": (slower[AWARE] < slower[EAGER]).all(),
+            "storing before eviction helps more, or hurts less, at every size": (
+                slower[AWARE] < slower[EAGER]
+            ).all(),
         }
-        found = reported(self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS)
-        return [*found, *(Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
-                          for claim, holds in claims.items())]  # fmt: skip
+        found = reported(
+            self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS
+        )
+        return [
+            *found,
+            *(
+                Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
+                for claim, holds in claims.items()
+            ),
+        ]
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
@@ -105,15 +135,23 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(kw_only=True)
 class TimeToLive(OpenSessions):
-    """One run for each time to live, and one for each of the other systems. A job is a session: from the arrival of its
-    first request to its last answer."""
+    """One run for each time to live, and one for each of the other systems. A job is a session:
+    from the arrival of its first request to its last answer.
+    """
 
     times_s: Sequence[float]
     systems: Mapping[str, Sequence[str]]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        kept = self.each("{study.name} {system} {time_s}", self.served, system=[TIME_TO_LIVE], time_s=self.times_s)
-        return kept + self.each("{study.name} {system} ", self.served, system=self.systems, time_s=[None])
+        kept = self.each(
+            "{study.name} {system} {time_s}",
+            self.served,
+            system=[TIME_TO_LIVE],
+            time_s=self.times_s,
+        )
+        return kept + self.each(
+            "{study.name} {system} ", self.served, system=self.systems, time_s=[None]
+        )
 
     def served(self, store: RunStore, system: str, time_s: float | None) -> list[Row]:
         """One simulation; times in seconds."""

@@ -1,4 +1,6 @@
-"""Prefix caches beyond the paper: by eviction order and size, over several tiers; transfers by block size."""
+"""Prefix caches beyond the paper: by eviction order and size, over several tiers; transfers by
+block size.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +34,9 @@ WAYS = {OUT: "to the host", INTO: "from the host"}
 
 @dataclass(kw_only=True)
 class EvictionOrders(Study):
-    """One run for each eviction order and pool size; a pool is a cache: free, used and cached blocks together."""
+    """One run for each eviction order and pool size; a pool is a cache: free, used and cached
+    blocks together.
+    """
 
     orders: Sequence[str]
 
@@ -49,8 +53,9 @@ def block_size(config: RunConfig) -> int:
 
 @dataclass(kw_only=True)
 class PrefixCache(EvictionOrders):
-    """Untimed replay, where Belady's order is a bound. `traces` says what to do by name of trace: the one whose file is
-    given, else the last."""
+    """Untimed replay, where Belady's order is a bound. `traces` says what to do by name of trace:
+    the one whose file is given, else the last.
+    """
 
     traces: Mapping[str, Mapping[str, Any]]
 
@@ -61,8 +66,13 @@ class PrefixCache(EvictionOrders):
         curves = table.pivot_table(index="num_blocks", columns="order", values="hit_rate")
         ahead = (curves.sub(curves[BELADY], axis=0) > 0).any()
         place = self.name, str(table["trace"].iloc[0])
-        rates = [Finding(*place, order, "largest hit rate (%)", 100 * curves[order].max()) for order in curves.columns]
-        bound = Finding(*place, BELADY, "no order beats it at any size", "yes" if not ahead.any() else "no")
+        rates = [
+            Finding(*place, order, "largest hit rate (%)", 100 * curves[order].max())
+            for order in curves.columns
+        ]
+        bound = Finding(
+            *place, BELADY, "no order beats it at any size", "yes" if not ahead.any() else "no"
+        )
         return [*rates, bound]
 
     def replayed(self, store: RunStore, order: str) -> list[Row]:
@@ -73,17 +83,32 @@ class PrefixCache(EvictionOrders):
         rows, size = make_workload(config).rows, block_size(config)
         prompts, table = list(prompts_of(rows, size)), []
         for num_blocks in self.traces[trace]["replay_blocks"]:
-            result = replay(prompts, num_blocks, config.policy.parameters["eviction"].make("eviction"))
+            result = replay(
+                prompts, num_blocks, config.policy.parameters["eviction"].make("eviction")
+            )
             tokens = sum(result.hits) * size / rows.prompt_len.sum()
-            found = {"hit_rate": result.hit_rate, "token_hit_rate": tokens, "evictions": result.evictions}
-            table.append({"trace": trace, "order": order, "num_blocks": num_blocks, "block_size": size, **found})
+            found = {
+                "hit_rate": result.hit_rate,
+                "token_hit_rate": tokens,
+                "evictions": result.evictions,
+            }
+            table.append(
+                {
+                    "trace": trace,
+                    "order": order,
+                    "num_blocks": num_blocks,
+                    "block_size": size,
+                    **found,
+                }
+            )
         return table
 
 
 @dataclass(kw_only=True)
 class AgentSessions(EvictionOrders):
-    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait. A slower cache also
-    slows its own arrivals, so latency is the measure, not throughput."""
+    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait. A
+    slower cache also slows its own arrivals, so latency is the measure, not throughput.
+    """
 
     pool_blocks: Sequence[int]
 
@@ -95,28 +120,43 @@ class AgentSessions(EvictionOrders):
         return reported(self.name, table, "{num_blocks} blocks", "{order}", SESSION_COLUMNS)
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
-        """One simulation; times in seconds, hit_rate as the share of prompt tokens that were found."""
+        """One simulation; times in seconds, hit_rate as the share of prompt tokens that were
+        found.
+        """
         config = self.config(order, self.given_files(store, [SESSIONS])[SESSIONS])
         size = block_size(config)
         pools = {config.model.name: (num_blocks * size + 1) * config.model.kv_bytes_per_token / GIB}
-        measured = store.measured(replace(config, server=replace(config.server, kv_memory_gib=pools)))
-        counts, place = measured.summary["counters"], {"order": order, "num_blocks": num_blocks, "block_size": size}
-        found = {"hit_rate": counts["hit_tokens"] / counts["tokens"], "evictions": counts["evictions"]}
+        measured = store.measured(
+            replace(config, server=replace(config.server, kv_memory_gib=pools))
+        )
+        counts, place = (
+            measured.summary["counters"],
+            {"order": order, "num_blocks": num_blocks, "block_size": size},
+        )
+        found = {
+            "hit_rate": counts["hit_tokens"] / counts["tokens"],
+            "evictions": counts["evictions"],
+        }
         return [{**place, **found, **measures(measured)}]
 
 
 @dataclass(kw_only=True)
 class Tiers(Study):
-    """One run for each trace whose file is given, each system and each size of the tier `dram`. Next to open loops are
-    untimed replays of an LRU cache as large as all tiers together, and as the DRAM alone, which has a copy of what the
-    GPUs cache where the tiers are inclusive. A closed loop has no order of its own to replay."""
+    """One run for each trace whose file is given, each system and each size of the tier `dram`.
+    Next to open loops are untimed replays of an LRU cache as large as all tiers together, and as
+    the DRAM alone, which has a copy of what the GPUs cache where the tiers are inclusive. A closed
+    loop has no order of its own to replay.
+    """
 
     traces: Mapping[str, Sequence[str]]
     systems: Mapping[str, Sequence[str]]
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        label, places = "{study.name} {trace}, {system}, {gib:g} GiB", {"trace": self.traces, "gib": self.dram_gib}
+        label, places = (
+            "{study.name} {trace}, {system}, {gib:g} GiB",
+            {"trace": self.traces, "gib": self.dram_gib},
+        )
         runs = self.each(label, self.served, **places, system=self.systems)
         return runs + self.each(label, self.replayed, **places, system=REPLAYS)
 
@@ -128,12 +168,20 @@ class Tiers(Study):
         files = self.given_files(store, self.traces)
         if trace not in files:
             return None
-        words = (*self.common, *self.traces[trace], *self.systems[system], "+tier@server.tiers.dram=dram")
+        words = (
+            *self.common,
+            *self.traces[trace],
+            *self.systems[system],
+            "+tier@server.tiers.dram=dram",
+        )
         return configured(words, {"trace.path": files[trace], "server.tiers.dram.size_gib": gib})
 
     def served(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """One simulation; times in seconds."""
-        config, place = self.config(store, trace, system, gib), {"trace": trace, "system": system, "dram_gib": gib}
+        config, place = (
+            self.config(store, trace, system, gib),
+            {"trace": trace, "system": system, "dram_gib": gib},
+        )
         return [] if config is None else [place | measures(store.measured(config))]
 
     def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
@@ -170,9 +218,19 @@ class TransferSizes(Study):
         for way, method, size in product(WAYS, self.methods, self.block_sizes):
             num_blocks = self.num_tokens // size
             seconds = link(method, way, [Moved(DEVICE, "dram", size, num_blocks, num_blocks)]) / PS
-            rows.append({"way": WAYS[way], "method": method, "block_size": size, "tokens": self.num_tokens,
-                         "transfer_ms": 1e3 * seconds, "gb_per_s": gigabytes / seconds})  # fmt: skip
+            rows.append(
+                {
+                    "way": WAYS[way],
+                    "method": method,
+                    "block_size": size,
+                    "tokens": self.num_tokens,
+                    "transfer_ms": 1e3 * seconds,
+                    "gb_per_s": gigabytes / seconds,
+                }
+            )
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return reported(self.name, table, "{way}, {block_size} tokens", "{method}", {"transfer_ms": "time (ms)"})
+        return reported(
+            self.name, table, "{way}, {block_size} tokens", "{method}", {"transfer_ms": "time (ms)"}
+        )

@@ -19,13 +19,17 @@ from testbed.experiments.runs.plots import STYLE
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]
-RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity: what names a row of paper/reference.csv
+RowKey = tuple[
+    str, str, str, str
+]  # figure, setting, system and quantity: what names a row of paper/reference.csv
 
 
 class Finding(NamedTuple):
-    """A number to compare with the paper, or several that must all agree with it. Where its numbers alone cannot say
-    how far inside its tolerance a claim is, `margin` does, in the same units as `scorecard.margin`; `note` says why.
-    grid_ends: the ratio of the last rates that the paper's own scripts ran."""
+    """A number to compare with the paper, or several that must all agree with it. Where its numbers
+    alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
+    `scorecard.margin`; `note` says why. grid_ends: the ratio of the last rates that the paper's own
+    scripts ran.
+    """
 
     figure: str
     setting: str
@@ -47,9 +51,11 @@ class Task(NamedTuple):
 
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One figure's experiment. title: what a report calls the figure. `covers` lists the figure names in
-    paper/reference.csv that it answers. drawing: the function that draws its table; looks: what that takes besides,
-    such as the panels' titles and colours. common: options of all its runs."""
+    """One figure's experiment. title: what a report calls the figure. `covers` lists the figure
+    names in paper/reference.csv that it answers. drawing: the function that draws its table; looks:
+    what that takes besides, such as the panels' titles and colours. common: options of all its
+    runs.
+    """
 
     name: str
     title: str
@@ -62,8 +68,12 @@ class Study(ABC):
     def tasks(self, num_seeds: int | None) -> list[Task]:
         """What to run; num_seeds None means the study's default."""
 
-    def each(self, label: str, work: Callable[..., list[Row]], /, **axes: Iterable[Any]) -> list[Task]:
-        """A task for each combination of the axes' values, which `label` and `work` take by name."""
+    def each(
+        self, label: str, work: Callable[..., list[Row]], /, **axes: Iterable[Any]
+    ) -> list[Task]:
+        """A task for each combination of the axes' values, which `label` and `work` take by
+        name.
+        """
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
 
@@ -72,12 +82,17 @@ class Study(ABC):
         found = {name: path for name, path in store.lengths if name in names}
         if not found:
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
-            raise InputError(f"{self.name}: replays public traces, which are not part of the testbed (give {lengths}; "
-                             "`testbed list trace` says which)")  # fmt: skip
+            raise InputError(
+                f"{self.name}: replays public traces, which are not part of the testbed (give "
+                f"{lengths}; "
+                "`testbed list trace` says which)"
+            )
         return found
 
     def only(self, rows: Collection[RowKey]) -> "Study":
-        """This study with no more work than these reference rows take, drawings aside; as it is where it is cheap."""
+        """This study with no more work than these reference rows take, drawings aside; as it is
+        where it is cheap.
+        """
         return self
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -91,8 +106,12 @@ class Study(ABC):
         return figure
 
 
-def reported(figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]) -> list[Finding]:
-    """Some columns of a table as findings of these quantities; `place` and `system` are forms that a row fills."""
+def reported(
+    figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]
+) -> list[Finding]:
+    """Some columns of a table as findings of these quantities; `place` and `system` are forms that
+    a row fills.
+    """
     return [
         Finding(figure, place.format(**row), system.format(**row), quantity, row[column])
         for row in table.to_dict("records")

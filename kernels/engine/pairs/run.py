@@ -1,4 +1,6 @@
-"""The GPU's side of the pairs, in one process: a line of figures for every run, and its raw rows in one archive."""
+"""The GPU's side of the pairs, in one process: a line of figures for every run, and its raw rows in
+one archive.
+"""
 
 import statistics
 import sys
@@ -16,14 +18,26 @@ from testbed.config import RunConfig
 from testbed.core.request import Request
 from testbed.kernels.engine.calibrate import served_decodes, undisturbed
 from testbed.kernels.engine.gpu_engine import Engine
-from testbed.kernels.engine.pairs.plan import FIELDS, FIGURES, KEYS, MACHINE, WORK, Pair, Stage, figures
+from testbed.kernels.engine.pairs.plan import (
+    FIELDS,
+    FIGURES,
+    KEYS,
+    MACHINE,
+    WORK,
+    Pair,
+    Stage,
+    figures,
+)
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Clock, Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
 
-CONTEXT, NUM_STEPS = 256, 48  # tokens and steps of the sequences that software times are measured on
+CONTEXT, NUM_STEPS = (
+    256,
+    48,
+)  # tokens and steps of the sequences that software times are measured on
 ARCHIVE, MEASURED, SOFTWARE = "runs.tar", "measured.csv", "software.csv"
 
 
@@ -37,7 +51,9 @@ class Machine:
         self._first = make_engine(self.setup)
 
     def engine(self, setup: Setup | None = None) -> Engine:
-        """An engine for a setup whose pools fit into the machine's; without one, for the machine's own."""
+        """An engine for a setup whose pools fit into the machine's; without one, for the machine's
+        own.
+        """
         setup = setup or self._built()
         old, state, config = self._first.runner, setup.scheduler.state, setup.config
         sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
@@ -51,7 +67,9 @@ class Machine:
 
 
 def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> list[str]:
-    """Run them in order; returns the names of those without a result. Every run leaves its rows before the next."""
+    """Run them in order; returns the names of those without a result. Every run leaves its rows
+    before the next.
+    """
     out.mkdir(parents=True, exist_ok=True)
     if stage.engine["device"] == "cpu":
         torch.set_num_threads(1)  # of tiny models
@@ -88,7 +106,10 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
     with tarfile.open(out / ARCHIVE, "a") as archive:
         archive.add(folder, pair.name)
     found = figures(setup, records.recorder, summary)
-    rounded = [found[name] if not isinstance(found[name], float) else f"{found[name]:.6g}" for name in FIGURES]
+    rounded = [
+        found[name] if not isinstance(found[name], float) else f"{found[name]:.6g}"
+        for name in FIGURES
+    ]
     return [pair.series.name, pair.load, pair.seed, *rounded, *work(records.iterations)]
 
 
@@ -96,22 +117,34 @@ def work(iterations: list[Iteration]) -> list[Any]:
     """WORK: seconds of the GPU by kind of iteration, and of software, the time between its work."""
     kinds = {"swaps": 0.0, "prompts": 0.0, "decodes": 0.0}
     for one in iterations:
-        kinds["swaps" if one.work.moves else "prompts" if one.work.prefill else "decodes"] += one.gpu_s
+        kinds["swaps" if one.work.moves else "prompts" if one.work.prefill else "decodes"] += (
+            one.gpu_s
+        )
     duration_s = sum(one.duration_s for one in iterations)
-    times = (duration_s, kinds["decodes"], kinds["prompts"], kinds["swaps"], duration_s - sum(kinds.values()))
+    times = (
+        duration_s,
+        kinds["decodes"],
+        kinds["prompts"],
+        kinds["swaps"],
+        duration_s - sum(kinds.values()),
+    )
     return [len(iterations), *(f"{x:.5f}" for x in times)]
 
 
 def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> None:
-    """Write the software times: an iteration's time beyond the GPU's work, by the number of running requests.
+    """Write the software times: an iteration's time beyond the GPU's work, by the number of running
+    requests.
 
-    A row has the median decode iteration of a batch of equal sequences, served by a fresh engine before any pair runs.
+    A row has the median decode iteration of a batch of equal sequences, served by a fresh engine
+    before any pair runs.
     """
     rows = []
     for num_requests, num_seqs in stage.batches:
         requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
         plain = served_decodes(engine(), requests)
-        times = [(one.duration_s, one.gpu_s, one.host_s, one.duration_s - one.gpu_s) for one in plain]
+        times = [
+            (one.duration_s, one.gpu_s, one.host_s, one.duration_s - one.gpu_s) for one in plain
+        ]
         medians = [round(1e6 * statistics.median(column), 1) for column in zip(*times, strict=True)]
         rows.append([num_requests, num_seqs, len(plain), *medians])
         print("software", *rows[-1], flush=True)

@@ -1,1 +1,3 @@
-"""Correctness of the engine: its logits against an independent implementation, under every kind of memory policy."""
+"""Correctness of the engine: its logits against an independent implementation, under every kind of
+memory policy.
+"""

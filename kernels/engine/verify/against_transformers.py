@@ -1,6 +1,8 @@
-"""The engine's logits against those of `transformers` in fp32: random models of every family, saved and read back.
+"""The engine's logits against those of `transformers` in fp32: random models of every family, saved
+and read back.
 
-A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference then rounds every K and V to e4m3.
+A model with kv_dtype_bytes=1 has a cache of e4m3 in the engine; the reference then rounds every K
+and V to e4m3.
 """
 
 import tempfile
@@ -24,12 +26,15 @@ SPREAD = 3.0  # standard deviation of the logits, so that choices are not all ti
 
 
 def known_models() -> dict[str, dict[str, Any]]:
-    """The values of every model's config.json, and the bytes of its cached values where they are not the weights'."""
+    """The values of every model's config.json, and the bytes of its cached values where they are
+    not the weights'.
+    """
     return tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
 
 
 def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
-    """Check models (comma-separated names; None for all) in the scenarios whose names contain `scenarios`.
+    """Check models (comma-separated names; None for all) in the scenarios whose names contain
+    `scenarios`.
 
     Prints a line for each, and writes them to a table; returns whether all pass.
     """
@@ -38,7 +43,9 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             reference = make_model(name, Path(folder))
             arch = of_folder(Path(folder))
-            arch = replace(arch, spec=replace(arch.spec, kv_dtype_bytes=1 if reference.rounds else None))
+            arch = replace(
+                arch, spec=replace(arch.spec, kv_dtype_bytes=1 if reference.rounds else None)
+            )
             weights = load_weights(arch, Path(folder), "cuda", torch.float16)
             for scenario in SCENARIOS:
                 if scenarios not in scenario.name:
@@ -80,14 +87,20 @@ def randomize(model: Any) -> None:
             if parameter.dim() == 1:
                 parameter.normal_(1.0 if "norm" in name and name.endswith("weight") else 0.0, 0.1)
         spread = model(torch.arange(64)[None]).logits.std()
-        last = model.model.decoder.final_layer_norm if model.config.model_type == "opt" else model.model.norm
+        last = (
+            model.model.decoder.final_layer_norm
+            if model.config.model_type == "opt"
+            else model.model.norm
+        )
         final = list(last.parameters())
         for parameter in final:
             parameter *= SPREAD / spread
 
 
 def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
-    """Errors of a recording; a choice counts where the reference's best two differ by more than the tolerance."""
+    """Errors of a recording; a choice counts where the reference's best two differ by more than the
+    tolerance.
+    """
     worst, clear, equal = 0.0, 0, 0
     for ours, theirs in pairs_of(reference, found):
         top = theirs.abs().amax(dim=1)
@@ -96,12 +109,19 @@ def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
         sure = best.values[:, 0] - best.values[:, 1] > TOLERANCE * top
         clear += int(sure.sum())
         equal += int((sure & (ours.argmax(dim=1) == best.indices[:, 0])).sum())
-    counts = {"rows": len(found), "error": round(worst, 5), "choices": clear, "choices_equal": equal}
+    counts = {
+        "rows": len(found),
+        "error": round(worst, 5),
+        "choices": clear,
+        "choices_equal": equal,
+    }
     return {**counts, "right": worst <= TOLERANCE and clear == equal and clear > 0}
 
 
 def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
-    """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a time."""
+    """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a
+    time.
+    """
     texts: list[list[Row]] = []  # rows of which each begins with the one before
     for row in sorted(found, key=lambda row: row[0]):
         if texts and row[0][: len(texts[-1][-1][0])] == texts[-1][-1][0]:
@@ -112,12 +132,17 @@ def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
         batch = texts[first : first + batch_size]
         padded = pad_sequence([torch.tensor(rows[-1][0]) for rows in batch], batch_first=True)
         for rows, logits in zip(batch, forward(reference, padded.cuda()), strict=True):
-            yield torch.stack([row for _, row in rows]), logits[[len(tokens) - 1 for tokens, _ in rows]]
+            yield (
+                torch.stack([row for _, row in rows]),
+                logits[[len(tokens) - 1 for tokens, _ in rows]],
+            )
 
 
 def forward(reference: Any, tokens: Tensor) -> Tensor:
     """The reference's logits at every position; later tokens do not influence them."""
-    cache: dict[str, Any] = {"past_key_values": rounding_cache()} if reference.rounds else {"use_cache": False}
+    cache: dict[str, Any] = (
+        {"past_key_values": rounding_cache()} if reference.rounds else {"use_cache": False}
+    )
     with torch.inference_mode():
         logits: Tensor = reference(tokens, **cache).logits
     return logits
@@ -131,7 +156,9 @@ def rounding_cache() -> Any:
     update = cache.update
 
     def rounded(k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Any:
-        return update(*(x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) for x in (k, v)), *rest, **more)
+        return update(
+            *(x.clamp(-448, 448).to(torch.float8_e4m3fn).to(x.dtype) for x in (k, v)), *rest, **more
+        )
 
     cache.update = rounded
     return cache

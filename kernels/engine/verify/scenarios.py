@@ -30,12 +30,16 @@ from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 
 MAX_LEN = 512  # of prompt and output together
-LARGE, TIGHT = 64 * MAX_LEN, 512  # slots of a pool that fits all requests, and of one that causes preemptions
+LARGE, TIGHT = (
+    64 * MAX_LEN,
+    512,
+)  # slots of a pool that fits all requests, and of one that causes preemptions
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `happened` is an event that it must cause, one of the recorder's totals or the policy's counters.
+    """One run; `happened` is an event that it must cause, one of the recorder's totals or the
+    policy's counters.
 
     The first `distinct` prompts are sent again and again.
     """
@@ -63,15 +67,23 @@ class Scenario:
         return MixedPrefill(policy, self.rule(), max_num_batched_tokens=2048, max_num_seqs=64)
 
     def requests(self, vocab_size: int, seed: int = 0) -> list[Request]:
-        """Ragged prompts of 1 to 200 tokens, the first `common` the same in all; outputs of 4 to 24."""
+        """Ragged prompts of 1 to 200 tokens, the first `common` the same in all; outputs of 4 to
+        24.
+        """
         rng = np.random.default_rng([seed, 5])
         shared = rng.integers(vocab_size, size=self.common).tolist()
         found, prompts = list[Request](), list[tuple[int, ...]]()
         for i in range(self.num_requests):
-            own = rng.integers(vocab_size, size=max(1, int(np.exp(rng.uniform(0, np.log(200)))))).tolist()
+            own = rng.integers(
+                vocab_size, size=max(1, int(np.exp(rng.uniform(0, np.log(200)))))
+            ).tolist()
             prompts.append(tuple(shared + own))
             ids, output_len = prompts[i % self.distinct], int(rng.integers(4, 25))
-            found.append(Request(i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids))
+            found.append(
+                Request(
+                    i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids
+                )
+            )
         return found
 
 
@@ -96,7 +108,16 @@ SCENARIOS = [
         320,  # models whose windows give slots back are preempted, too
         happened="recomputes",
     ),
-    Scenario("beams of 4, swapped", Paged, TIGHT, Swap, num_seqs=4, beam=True, num_requests=16, happened="swaps"),
+    Scenario(
+        "beams of 4, swapped",
+        Paged,
+        TIGHT,
+        Swap,
+        num_seqs=4,
+        beam=True,
+        num_requests=16,
+        happened="swaps",
+    ),
 ]
 
 
@@ -104,7 +125,8 @@ Row = tuple[tuple[int, ...], Tensor]  # tokens so far, and logits of the next
 
 
 def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int = 0) -> list[Row]:
-    """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it; returns every choice.
+    """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it;
+    returns every choice.
 
     Raises where the scenario did not cause the expected event.
     """
@@ -117,9 +139,15 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
     rows = watched(engine.runner.sampler)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals
-    events = getattr(totals, scenario.happened, policy.counters().get(scenario.happened)) if scenario.happened else 1
+    events = (
+        getattr(totals, scenario.happened, policy.counters().get(scenario.happened))
+        if scenario.happened
+        else 1
+    )
     if totals.finished != scenario.num_requests or not events:
-        raise PlugInError(f"{scenario.name}: {totals.finished} requests ended, {scenario.happened}: {events}")
+        raise PlugInError(
+            f"{scenario.name}: {totals.finished} requests ended, {scenario.happened}: {events}"
+        )
     return rows
 
 

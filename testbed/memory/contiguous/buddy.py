@@ -1,8 +1,12 @@
-"""A buddy allocator over a range of units, independent of sequences (Knuth, TAOCP vol. 1, section 2.5)."""
+"""A buddy allocator over a range of units, independent of sequences (Knuth, TAOCP vol. 1, section
+2.5).
+"""
 
 
 class BuddyAllocator:
-    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two that fill it from 0."""
+    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two
+    that fill it from 0.
+    """
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
 
@@ -48,4 +52,6 @@ class BuddyAllocator:
         return 1 << order if self._free[order] else 0
 
     def free_ranges(self) -> list[tuple[int, int]]:
-        return sorted((start, 1 << order) for order, starts in enumerate(self._free) for start in starts)
+        return sorted(
+            (start, 1 << order) for order, starts in enumerate(self._free) for start in starts
+        )

@@ -1,4 +1,6 @@
-"""One contiguous reservation per sequence (section 3.1): Orca's memory, with three reservation rules."""
+"""One contiguous reservation per sequence (section 3.1): Orca's memory, with three reservation
+rules.
+"""
 
 from abc import abstractmethod
 from bisect import bisect_right
@@ -27,7 +29,9 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 
 class Reservation(NamedTuple):
-    """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were requested."""
+    """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were
+    requested.
+    """
 
     block: int
     order: int
@@ -54,7 +58,9 @@ class FullAt(BatchIndex):
 
 
 class Contiguous(MemoryPolicy):
-    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large enough; NEVER: none is."""
+    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large
+    enough; NEVER: none is.
+    """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
         check_least(1, block_size=block_size)
@@ -68,7 +74,9 @@ class Contiguous(MemoryPolicy):
 
     @abstractmethod
     def reservation(self, prompt_len: int, output_len: int) -> int:
-        """Slots to reserve for a sequence; output_len is 0 unless the policy declares `reads_output_len`."""
+        """Slots to reserve for a sequence; output_len is 0 unless the policy declares
+        `reads_output_len`.
+        """
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         first = seqs[0]
@@ -101,7 +109,9 @@ class Contiguous(MemoryPolicy):
         self._buddy.free(held.block, held.order)
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
-        """Copy the whole range, also slots without tokens, as the artifact's BuddyBlockSpaceManager.fork does."""
+        """Copy the whole range, also slots without tokens, as the artifact's
+        BuddyBlockSpaceManager.fork does.
+        """
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
         return Ops((Copy(source.block * size, target.block * size, size << source.order),))
@@ -114,7 +124,20 @@ class Contiguous(MemoryPolicy):
         size, buddy = self.block_size, self._buddy
         free = buddy.num_free * size
         total = buddy.num_units * size
-        return record(Usage, (total, self._live, self._held, total - free, 0, free, buddy.largest_free() * size, 0, 0))
+        return record(
+            Usage,
+            (
+                total,
+                self._live,
+                self._held,
+                total - free,
+                0,
+                free,
+                buddy.largest_free() * size,
+                0,
+                0,
+            ),
+        )
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: FullAt = batch.indexes.get(self) or batch.index(self, self._index)
@@ -129,17 +152,25 @@ class Contiguous(MemoryPolicy):
     def non_sequence_slots(self) -> NonSequenceSlots:
         size, held = self.block_size, self._reservations.values()
         ends = ((r.block * size + r.slots, (size << r.order) - r.slots) for r in held)
-        return NonSequenceSlots(rounding=tuple(Extent(end, length) for end, length in ends if length))
+        return NonSequenceSlots(
+            rounding=tuple(Extent(end, length) for end, length in ends if length)
+        )
 
     def _max_seq_len_of(self, prompt_len: int, num_seqs: int) -> int:
-        """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits, is tried first."""
+        """By bisection: reservations do not shrink as outputs grow. The longest, which mostly fits,
+        is tried first.
+        """
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:
             return num_seqs > units >> self._order(self.reservation(prompt_len, output_len))
 
         outputs = range(1, max(self.max_len - prompt_len, 1) + 1)
-        fitting = bisect_right(outputs, False, key=is_too_long) if is_too_long(outputs[-1]) else len(outputs)
+        fitting = (
+            bisect_right(outputs, False, key=is_too_long)
+            if is_too_long(outputs[-1])
+            else len(outputs)
+        )
         return prompt_len + outputs[fitting - 1] if fitting else 0
 
     def _allocate(self, count: int, order: int) -> list[int]:
@@ -169,7 +200,9 @@ class ContiguousMax(Contiguous):
 
 
 class ContiguousPow2(Contiguous):
-    """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: for 25 it reserves 32)."""
+    """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: for 25 it
+    reserves 32).
+    """
 
     reads_output_len: ClassVar[bool] = True
 

@@ -1,4 +1,6 @@
-"""Paged memory of a model with several KV groups: windows give back what no later token reads, states stay."""
+"""Paged memory of a model with several KV groups: windows give back what no later token reads,
+states stay.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -42,10 +44,11 @@ RULES: dict[str, Callable[..., PagePool]] = {
 class Grouped(MemoryPolicy):
     """Pages of block_size tokens, taken when needed and shared between the groups by `page_rule`.
 
-    Its slots are units: what a token takes in one attention layer, so that a token takes as many as there are layers.
-    A chunk keeps the window of its first token; a block that no token of the next chunk or step reads is given back as
-    that one is granted. Admission keeps a watermark share of the pool free, unless the pool is empty. It serves one
-    sequence a request and caches no prefixes. window_share is fixed_split's.
+    Its slots are units: what a token takes in one attention layer, so that a token takes as many as
+    there are layers. A chunk keeps the window of its first token; a block that no token of the next
+    chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
+    the pool free, unless the pool is empty. It serves one sequence a request and caches no
+    prefixes. window_share is fixed_split's.
     """
 
     returns_slots: ClassVar[bool] = True
@@ -61,16 +64,27 @@ class Grouped(MemoryPolicy):
     ) -> None:
         check_least(1, block_size=block_size)
         if page_rule not in RULES:
-            raise InputError(f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})")
+            raise InputError(
+                f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})"
+            )
         if page_rule != FIXED and window_share != WINDOW_SHARE:
-            raise InputError(f"window_share={window_share}: nothing reads it (set page_rule={FIXED})")
+            raise InputError(
+                f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
+            )
         if not 0 <= watermark < 1:
-            raise InputError(f"watermark={watermark}: must be a share of the pool, at least 0 and below 1")
+            raise InputError(
+                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
+            )
         if not pool.groups:
-            raise InputError("policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model does)")
+            raise InputError(
+                "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
+                "does)"
+            )
         self.tokens_per_page = block_size
         options = {"window_share": window_share} if page_rule == FIXED else {}
-        self.pages = RULES[page_rule](pool.num_slots * pool.num_layers, pool.groups, block_size, **options)
+        self.pages = RULES[page_rule](
+            pool.num_slots * pool.num_layers, pool.groups, block_size, **options
+        )
         self.page_units = self.pages.page_units
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._max_len = pool.max_len
@@ -81,12 +95,16 @@ class Grouped(MemoryPolicy):
         self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
         nothing, sizes = self.pages.nothing, range(1, self._max_len + 1)
         self._longest = bisect_left(
-            sizes, True, key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing)
+            sizes,
+            True,
+            key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing),
         )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         if len(seqs) > 1:
-            raise UnsupportedError(f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)")
+            raise UnsupportedError(
+                f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)"
+            )
         if num_tokens > self._longest:
             return Refusal.NEVER
         for hit in self._hits(seqs[0], num_tokens):
@@ -95,7 +113,9 @@ class Grouped(MemoryPolicy):
                 self._hold(seqs[0], hit)
                 self._ensure_free(needed)
                 pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
-                self._tables[seqs[0].seq_id] = PageTable(seqs[0], self.pages, list(hit.dropped), pages)
+                self._tables[seqs[0].seq_id] = PageTable(
+                    seqs[0], self.pages, list(hit.dropped), pages
+                )
                 return [Grant(hit.num_tokens)]
         return Refusal.LATER
 
@@ -121,10 +141,17 @@ class Grouped(MemoryPolicy):
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
-        return Grant(0, NO_OPS, self._growth(batch, num_tokens, returned), Growth(idle - self.pages.idle_units))
+        return Grant(
+            0,
+            NO_OPS,
+            self._growth(batch, num_tokens, returned),
+            Growth(idle - self.pages.idle_units),
+        )
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps before a window gives a block back, and before a page is taken that is not free or partly unused."""
+        """Steps before a window gives a block back, and before a page is taken that is not free or
+        partly unused.
+        """
         if not batch.sequences:
             return 0
         size = self.tokens_per_page
@@ -155,29 +182,47 @@ class Grouped(MemoryPolicy):
             for one, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
                 units = len(pages) * one.units
                 held += units
-                live += (table.seq.num_slots - dropped * self.tokens_per_page) * one.width if one.width else units
+                live += (
+                    (table.seq.num_slots - dropped * self.tokens_per_page) * one.width
+                    if one.width
+                    else units
+                )
         total, free, idle = self.pages.total, self.pages.free_units, self.pages.idle_units
         return Usage(total, live, held, total - free - idle, idle, free, free + idle, saved)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         tables = self._tables.values()
-        held = {(i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages}
+        held = {
+            (i, page) for table in tables for i, pages in enumerate(table.pages) for page in pages
+        }
         return other_units(self.pages, held)
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
-        """The longest sequence that could be computed again as a whole, with all tokens of its windows."""
+        """The longest sequence that could be computed again as a whole, with all tokens of its
+        windows.
+        """
         return self._longest
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
-        """What it may begin with, the best first; the last of them needs no more pages than any shorter one."""
+        """What it may begin with, the best first; the last of them needs no more pages than any
+        shorter one.
+        """
         return [Hit(0, self.pages.nothing, [0] * len(self.pages.columns))]
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
-        """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark stays free."""
-        idle = [[page for page in pages if page in self.pages.queue(i)] for i, pages in enumerate(hit.pages)]
+        """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark
+        stays free.
+        """
+        idle = [
+            [page for page in pages if page in self.pages.queue(i)]
+            for i, pages in enumerate(hit.pages)
+        ]
         taken = zip(needed, idle, self.pages.columns, strict=True)
         units = sum((count + len(more)) * one.units for count, more, one in taken)
-        spare = self.pages.free_units + self.pages.idle_units - units >= self._watermark or not self._tables
+        spare = (
+            self.pages.free_units + self.pages.idle_units - units >= self._watermark
+            or not self._tables
+        )
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
@@ -187,7 +232,9 @@ class Grouped(MemoryPolicy):
         """Make so many pages free; `fits` has confirmed that this is possible."""
 
     def _unshared(self, unread: Pages) -> Pages:
-        """Which of these pages no sequence holds once those that hold them here have returned them."""
+        """Which of these pages no sequence holds once those that hold them here have returned
+        them.
+        """
         if not self._holders:
             return unread
         counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)

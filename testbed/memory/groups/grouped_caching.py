@@ -1,4 +1,6 @@
-"""Prefix caching over several KV groups: a hit ends where all groups have what the next token reads."""
+"""Prefix caching over several KV groups: a hit ends where all groups have what the next token
+reads.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -13,17 +15,20 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
 
-CHECKPOINTS = 2  # tokens: the window of a state in pages, so that the page before the present one is kept until read
+# Tokens: the window of a state in pages, so that the page before the present one is kept until read
+CHECKPOINTS = 2
 
 
 class GroupedCaching(Grouped):
-    """The pages of full prompt blocks are findable by content until they are evicted, the least recently used first.
+    """The pages of full prompt blocks are findable by content until they are evicted, the least
+    recently used first.
 
-    A state has a page for every block, which is the checkpoint behind it when the sequence leaves the block (vLLM's
-    mamba_cache_mode=all). A hit is a number of blocks of which the groups of full attention have all, a window those
-    that its next token reads, and a state the last; the token behind is always computed. A state can be read once its
-    sequence takes its next slots or is released, because no kernel waits for another sequence's. num_dropped_blocks:
-    blocks at the end of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
+    A state has a page for every block, which is the checkpoint behind it when the sequence leaves
+    the block (vLLM's mamba_cache_mode=all). A hit is a number of blocks of which the groups of full
+    attention have all, a window those that its next token reads, and a state the last; the token
+    behind is always computed. A state can be read once its sequence takes its next slots or is
+    released, because no kernel waits for another sequence's. num_dropped_blocks: blocks at the end
+    of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     """
 
     caches_prefixes: ClassVar[bool] = True
@@ -38,10 +43,16 @@ class GroupedCaching(Grouped):
         num_dropped_blocks: int = 0,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
-        groups = tuple(replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups)
-        super().__init__(replace(pool, groups=groups), block_size, page_rule, watermark, window_share)
+        groups = tuple(
+            replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups
+        )
+        super().__init__(
+            replace(pool, groups=groups), block_size, page_rule, watermark, window_share
+        )
         self._index = GroupIndex(self.pages)
-        self._unready = dict[int, list[int]]()  # pages of states that a sequence computes in this iteration, by its id
+        self._unready = dict[
+            int, list[int]
+        ]()  # pages of states that a sequence computes in this iteration, by its id
         self._evictions = 0
         self._num_dropped = num_dropped_blocks
         self._counts = CacheCounts()
@@ -79,20 +90,32 @@ class GroupedCaching(Grouped):
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
-        return [] if ids is None else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
+        return (
+            []
+            if ids is None
+            else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
+        )
 
     def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
-        """The longest hit; where it is beyond num_tokens, the longest that is not; all others that may need fewer."""
-        readable = (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.tokens_per_page
+        """The longest hit; where it is beyond num_tokens, the longest that is not; all others that
+        may need fewer.
+        """
+        readable = (
+            seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
+        ) // self.tokens_per_page
         path = self._index.path(self._contents(seq)[:readable])
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
         chosen = list[Hit]()
-        for num_blocks in dict.fromkeys([hits[0], *(within[:1] if self.pages.hits_save else within)]):
+        for num_blocks in dict.fromkeys(
+            [hits[0], *(within[:1] if self.pages.hits_save else within)]
+        ):
             end = num_blocks * self.tokens_per_page
             dropped = [self.pages.first_read(i, end) for i in range(len(self.pages.columns))]
-            pages = [[node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)]
+            pages = [
+                [node.memo[i] for node in path[first:num_blocks]] for i, first in enumerate(dropped)
+            ]
             chosen.append(Hit(end, pages, dropped))
         return chosen
 
@@ -129,7 +152,9 @@ class GroupedCaching(Grouped):
         self.pages.put(column, [page])
 
     def _set_page(self, node: Node, column: int, page: int, seq: Sequence) -> None:
-        """A page of `seq` has a block's content; an idle one that had it too is free then, a held one stays."""
+        """A page of `seq` has a block's content; an idle one that had it too is free then, a held
+        one stays.
+        """
         other = node.memo[column]
         if other == NONE or other in self.pages.queue(column):
             self._index.set_page(node, column, page)

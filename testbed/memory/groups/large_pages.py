@@ -1,4 +1,6 @@
-"""The third rule by which KV groups share the pages of one pool: large pages, each cut into small ones of one group."""
+"""The third rule by which KV groups share the pages of one pool: large pages, each cut into small
+ones of one group.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,11 +13,12 @@ from testbed.memory.groups.page_rules import Column, PagePool, Pages, Queue
 
 
 class LargePages(PagePool):
-    """Jenga's rule (SOSP 2025): a large page is the least common multiple of the groups' pages, and cut for one group.
+    """Jenga's rule (SOSP 2025): a large page is the least common multiple of the groups' pages, and
+    cut for one group.
 
-    A large page whose small pages are all free is any group's again, and so is one whose small pages are free or idle.
-    Small pages come from the large page of their group that was cut first; Jenga also keeps those of one request
-    together, which is not modelled.
+    A large page whose small pages are all free is any group's again, and so is one whose small
+    pages are free or idle. Small pages come from the large page of their group that was cut first;
+    Jenga also keeps those of one request together, which is not modelled.
     """
 
     hits_save: ClassVar[bool] = False  # idle pages may lie in more large pages than new ones would
@@ -24,13 +27,20 @@ class LargePages(PagePool):
         slot_bytes = max(group.slot_bytes for group in groups)
         columns = list[Column]()
         for i, group in enumerate(groups):
-            width, state = group.num_layers, ceil_div(group.num_layers * group.state_bytes, slot_bytes)
-            columns.append(Column(i, 0 if state else width, state or width * block_size, group.window))
+            width, state = (
+                group.num_layers,
+                ceil_div(group.num_layers * group.state_bytes, slot_bytes),
+            )
+            columns.append(
+                Column(i, 0 if state else width, state or width * block_size, group.window)
+            )
         units = [one.units for one in columns]
         self._large = lcm(*units)
         super().__init__(columns, block_size, [self._large], [total // self._large])
         self.page_units = gcd(*units)
-        self._cut: list[dict[int, list[int]]] = [{} for _ in columns]  # by column and large page, small ones free
+        self._cut: list[dict[int, list[int]]] = [
+            {} for _ in columns
+        ]  # by column and large page, small ones free
         self._held: list[dict[int, int]] = [{} for _ in columns]  # the same, small ones held
         self._num_held = [0] * len(columns)
         self._num_idle = [0] * len(columns)
@@ -57,7 +67,9 @@ class LargePages(PagePool):
             each, held, change = self._each(column), self._held[column], Counter[int]()
             change.update(page - page % self._large for page in revived[column])
             change.subtract(page - page % self._large for page in returned[column])
-            whole = self._unheld[column] + sum((held[one] + n == 0) - (held[one] == 0) for one, n in change.items())
+            whole = self._unheld[column] + sum(
+                (held[one] + n == 0) - (held[one] == 0) for one, n in change.items()
+            )
             small = (len(held) - whole) * each - self._num_held[column] - change.total()
             large += whole - max(ceil_div(count - small, each), 0)
         return large >= 0
@@ -102,7 +114,9 @@ class LargePages(PagePool):
         return max(ceil_div(count - len(self._held[column]) * each + unfree, each), 0)
 
     def _hold(self, column: int, large: int, change: int) -> None:
-        """So many more small pages of a large one are held; free ones are in `_cut` before and after."""
+        """So many more small pages of a large one are held; free ones are in `_cut` before and
+        after.
+        """
         held = self._held[column]
         before, after = held[large], held[large] + change
         sign = (after == 0) - (before == 0)

@@ -1,7 +1,7 @@
 """Rules by which the KV groups of a model share the pages of one pool; the third is in large_pages.
 
-A unit is what a token takes in one attention layer. A column is a part of a group's layers that lies in one page for
-each block of tokens; most groups are one column.
+A unit is what a token takes in one attention layer. A column is a part of a group's layers that
+lies in one page for each block of tokens; most groups are one column.
 """
 
 from collections import Counter, OrderedDict
@@ -18,9 +18,11 @@ Queue: TypeAlias = OrderedDict[int, int]  # pages and their columns
 
 
 class Column(NamedTuple):
-    """Layers of a group whose pages store `units` units: `width` for each token, of which the last `window` are read.
+    """Layers of a group whose pages store `units` units: `width` for each token, of which the last
+    `window` are read.
 
-    A width of 0: a page stores one state. Columns of one `part` of the pool take each other's pages.
+    A width of 0: a page stores one state. Columns of one `part` of the pool take each other's
+    pages.
     """
 
     group: int
@@ -31,21 +33,31 @@ class Column(NamedTuple):
 
     @property
     def per_block(self) -> bool:
-        """Whether a sequence has a page for each block of its tokens; a state without checkpoints has one for all."""
+        """Whether a sequence has a page for each block of its tokens; a state without checkpoints
+        has one for all.
+        """
         return self.width > 0 or self.window is not None
 
 
 class PagePool:
-    """A pool of `total` units in parts, each of equal pages; `columns` say what a sequence needs a page for, and where.
+    """A pool of `total` units in parts, each of equal pages; `columns` say what a sequence needs a
+    page for, and where.
 
-    Counts are by column, sizes, free and idle pages by part. A unit of an allocated page that its column cannot use is
-    rounding. A page that was taken may be idle: no sequence holds it, and it is findable until it is put back. `idle`
-    has the least recently used first. Every page begins at a multiple of page_units.
+    Counts are by column, sizes, free and idle pages by part. A unit of an allocated page that its
+    column cannot use is rounding. A page that was taken may be idle: no sequence holds it, and it
+    is findable until it is put back. `idle` has the least recently used first. Every page begins at
+    a multiple of page_units.
     """
 
     hits_save: ClassVar[bool] = True  # a sequence never needs more pages because it holds idle ones
 
-    def __init__(self, columns: Sequence[Column], block_size: int, sizes: Sequence[int], counts: Sequence[int]) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        block_size: int,
+        sizes: Sequence[int],
+        counts: Sequence[int],
+    ) -> None:
         self.columns = tuple(columns)
         self.block_size = block_size
         self.page_units = gcd(*sizes)
@@ -65,7 +77,9 @@ class PagePool:
 
     @property
     def idle_units(self) -> int:
-        """Units of idle pages, with what these make unusable: all are free once these are put back."""
+        """Units of idle pages, with what these make unusable: all are free once these are put
+        back.
+        """
         return sum(len(pages) * size for pages, size in zip(self.idle, self._sizes, strict=True))
 
     def first_read(self, column: int, token: int) -> int:
@@ -74,7 +88,9 @@ class PagePool:
         return 0 if window is None else max(token + 1 - window, 0) // self.block_size
 
     def whole(self, column: int, page: int) -> Extent:
-        """What nobody else can take while this page is held or idle: the page, with what its column cannot use."""
+        """What nobody else can take while this page is held or idle: the page, with what its column
+        cannot use.
+        """
         return Extent(page, self._sizes[self.columns[column].part])
 
     def queue(self, column: int) -> Queue:
@@ -89,14 +105,17 @@ class PagePool:
             del self.queue(column)[page]
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
-        """Whether these pages can be taken, idle ones too, once `returned` are back, while idle `revived` are held."""
+        """Whether these pages can be taken, idle ones too, once `returned` are back, while idle
+        `revived` are held.
+        """
         changes = zip(needed, returned, revived, strict=True)
         wanted = self._by_part(count + len(more) - len(back) for count, back, more in changes)
         parts = zip(wanted, self._free, self.idle, strict=True)
         return all(count <= len(free) + len(idle) for count, free, idle in parts)
 
     def free_rounds(self, num_seqs: int) -> int:
-        """How often num_seqs sequences can take the pages of a block that are free now and have no unused unit.
+        """How often num_seqs sequences can take the pages of a block that are free now and have no
+        unused unit.
 
         What a page stores must grow with the tokens: checkpoints of states do not.
         """
@@ -104,10 +123,15 @@ class PagePool:
         if any(one.width * self.block_size < self._sizes[one.part] for one in growing):
             return 0
         counts = Counter(one.part for one in growing)
-        return min((len(self._free[part]) // (num_seqs * count) for part, count in counts.items()), default=0)
+        return min(
+            (len(self._free[part]) // (num_seqs * count) for part, count in counts.items()),
+            default=0,
+        )
 
     def short(self, needed: Sequence[int]) -> Queue | None:
-        """The queue of which an idle page must be put back before these pages can be taken; None: there are enough."""
+        """The queue of which an idle page must be put back before these pages can be taken; None:
+        there are enough.
+        """
         parts = zip(self._by_part(needed), self._free, self.idle, strict=True)
         return next((idle for count, free, idle in parts if count > len(free)), None)
 
@@ -128,11 +152,12 @@ class PagePool:
 
 
 class OnePageSize(PagePool):
-    """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes several of them.
+    """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes
+    several of them.
 
-    A page has the layers of the smallest group, or those of the largest where it has less than half more (0.19's
-    `_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its columns, some with padding. A state
-    must fit a page.
+    A page has the layers of the smallest group, or those of the largest where it has less than half
+    more (0.19's `_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
+    columns, some with padding. A state must fit a page.
     """
 
     def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
@@ -143,27 +168,41 @@ class OnePageSize(PagePool):
         for i, group in enumerate(groups):
             state = ceil_div(group.state_bytes, slot_bytes)
             if state > block_size:
-                raise InputError(f"block_size={block_size}: a page is smaller than a state (give {state} or more)")
+                raise InputError(
+                    f"block_size={block_size}: a page is smaller than a state (give {state} or "
+                    f"more)"
+                )
             num_columns = ceil_div(group.num_layers, layers)
             for column in range(num_columns):
                 width = len(range(column, group.num_layers, num_columns))
-                columns.append(Column(i, 0 if state else width, width * (state or block_size), group.window))
+                columns.append(
+                    Column(i, 0 if state else width, width * (state or block_size), group.window)
+                )
         size = layers * block_size
         super().__init__(columns, block_size, [size], [total // size])
 
 
 class FixedSplit(PagePool):
-    """SGLang's rule: every group has a separate pool; one with a window has `window_share` of the others' tokens."""
+    """SGLang's rule: every group has a separate pool; one with a window has `window_share` of the
+    others' tokens.
+    """
 
-    def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int, window_share: float = 0.8) -> None:
+    def __init__(
+        self, total: int, groups: Sequence[KvGroup], block_size: int, window_share: float = 0.8
+    ) -> None:
         if not 0 < window_share <= 1:
             raise InputError(f"window_share={window_share}: must be a share, above 0 and at most 1")
         if any(group.state_bytes for group in groups):
-            raise InputError("page_rule=fixed_split: has no share for states (choose one_page_size or large_pages)")
+            raise InputError(
+                "page_rule=fixed_split: has no share for states (choose one_page_size or "
+                "large_pages)"
+            )
         sizes = [group.num_layers * block_size for group in groups]
         columns = [Column(i, g.num_layers, sizes[i], g.window, i) for i, g in enumerate(groups)]
         shares = [1.0 if group.window is None else window_share for group in groups]
         units = 0.0  # of a block in every group
         for share, size in zip(shares, sizes, strict=True):
             units += share * size
-        super().__init__(columns, block_size, sizes, [int(share * (total / units)) for share in shares])
+        super().__init__(
+            columns, block_size, sizes, [int(share * (total / units)) for share in shares]
+        )

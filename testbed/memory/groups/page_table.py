@@ -1,4 +1,6 @@
-"""The pages of one sequence in every column, those that no sequence holds, and which pages have which content."""
+"""The pages of one sequence in every column, those that no sequence holds, and which pages have
+which content.
+"""
 
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Row
@@ -17,7 +19,9 @@ NONE = -1
 
 
 class Hit(NamedTuple):
-    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind `dropped` blocks."""
+    """What a sequence begins with: num_tokens tokens of the cache, by column in `pages` behind
+    `dropped` blocks.
+    """
 
     num_tokens: int
     pages: Pages
@@ -34,29 +38,42 @@ class PageTable:
     pages: Pages
 
     def group_tables(self) -> list[GroupTable]:
-        size, columns = self.pool.block_size, zip(self.pool.columns, self.pages, self.dropped, strict=True)
+        size, columns = (
+            self.pool.block_size,
+            zip(self.pool.columns, self.pages, self.dropped, strict=True),
+        )
         return [
-            GroupTable(one.group, [Extent(page, one.units) for page in pages], dropped * size, one.width)
+            GroupTable(
+                one.group, [Extent(page, one.units) for page in pages], dropped * size, one.width
+            )
             for one, pages, dropped in columns
         ]
 
     def unread(self, column: int) -> list[int]:
-        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which reads itself too."""
+        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which
+        reads itself too.
+        """
         first = self.pool.first_read(column, self.seq.num_slots)
         return self.pages[column][: max(first - self.dropped[column], 0)]
 
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
         ends = zip(self.dropped, self.pool.columns, strict=True)
-        kept = [(dropped + 1) * self.pool.block_size + one.window for dropped, one in ends if one.window]
+        kept = [
+            (dropped + 1) * self.pool.block_size + one.window for dropped, one in ends if one.window
+        ]
         return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
 
 
 def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
-    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one of it is held."""
+    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one
+    of it is held.
+    """
     used, cached = dict[Extent, list[Extent]](), dict[Extent, None]()
     for column, page in held:
-        used.setdefault(pool.whole(column, page), []).append(Extent(page, pool.columns[column].units))
+        used.setdefault(pool.whole(column, page), []).append(
+            Extent(page, pool.columns[column].units)
+        )
     for page, column in chain.from_iterable(queue.items() for queue in pool.idle):
         part, whole = Extent(page, pool.columns[column].units), pool.whole(column, page)
         cached[part if whole in used else whole] = None
@@ -76,8 +93,8 @@ def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
 class GroupIndex(PrefixIndex):
     """Chains of contents to pages of a pool, a state's page after its chain.
 
-    The memo of a node has the page of each column that has its content, NONE where that was evicted; by_page says the
-    same the other way round.
+    The memo of a node has the page of each column that has its content, NONE where that was
+    evicted; by_page says the same the other way round.
     """
 
     def __init__(self, pool: PagePool) -> None:
@@ -86,7 +103,9 @@ class GroupIndex(PrefixIndex):
         self.by_page: dict[int, tuple[Node, int]] = {}
 
     def path(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents, as far as all pages that every token reads are there. Changes nothing."""
+        """The nodes of the leading contents, as far as all pages that every token reads are there.
+        Changes nothing.
+        """
         path, node = list[Node](), self.root
         whole = [i for i, one in enumerate(self.pool.columns) if one.window is None]
         for content in contents:
@@ -98,7 +117,9 @@ class GroupIndex(PrefixIndex):
         return path
 
     def hits(self, path: Row[Node], unready: Container[int]) -> list[int]:
-        """After how many blocks, the most first, every group has what the next token reads, `unready` pages aside."""
+        """After how many blocks, the most first, every group has what the next token reads,
+        `unready` pages aside.
+        """
         found, runs = list[int](), [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)
@@ -131,5 +152,10 @@ class GroupIndex(PrefixIndex):
 
     def check(self) -> None:
         super().check()
-        pages = {page: (node, i) for node in self._nodes.values() for i, page in enumerate(node.memo) if page != NONE}
+        pages = {
+            page: (node, i)
+            for node in self._nodes.values()
+            for i, page in enumerate(node.memo)
+            if page != NONE
+        }
         assert pages == self.by_page, "pages and nodes differ"

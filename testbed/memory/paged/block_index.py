@@ -11,9 +11,9 @@ from testbed.memory.paged.block_tables import BlockTable, Tables
 class BlockIndex(BatchIndex):
     """Members by the step, modulo the block size, at which they need their next block.
 
-    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r. `tails` contains the
-    tables of members whose partial last block was shared when they joined or forked, and may need a copy before the
-    next write.
+    due[r] contains the blocks of the members whose blocks are full at the steps congruent to r.
+    `tails` contains the tables of members whose partial last block was shared when they joined or
+    forked, and may need a copy before the next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
@@ -26,7 +26,11 @@ class BlockIndex(BatchIndex):
     def added(self, seq: Sequence) -> None:
         table = self.tables.of(seq)
         self.due[-seq.slots_offset % len(self.due)][seq.seq_id] = table.blocks
-        if self.pool.sharers and self.pool.ref_count(table.blocks[-1]) > 1 and seq.num_slots % len(self.due):
+        if (
+            self.pool.sharers
+            and self.pool.ref_count(table.blocks[-1]) > 1
+            and seq.num_slots % len(self.due)
+        ):
             self.forked(seq)
 
     def removed(self, seq: Sequence) -> None:
@@ -45,7 +49,9 @@ class BlockIndex(BatchIndex):
         return rounds * len(self.batch.sequences) + sum(map(len, (due[now:] + due[:now])[:rest]))
 
     def steps_within(self, num_blocks: int) -> int:
-        """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most within one."""
+        """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
+        within one.
+        """
         due, start = self.due, self.batch.extended
         size, rounds = len(due), num_blocks // len(self.batch.sequences)
         if rounds:
@@ -63,7 +69,9 @@ class BlockIndex(BatchIndex):
         return len(due) * len(self.due)
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps in their order, from the end of the free list, which has them."""
+        """Append the blocks for num_steps more steps in their order, from the end of the free list,
+        which has them.
+        """
         free, size, now = self.pool.free, len(self.due), self.batch.extended % len(self.due)
         num_free, take, first, second = len(free), free.pop, 0, 0
         for step in range(num_steps):
@@ -77,9 +85,15 @@ class BlockIndex(BatchIndex):
         return record(Growth, ((num_free - len(free)) * size, first * size, second * size))
 
     def marked(self, num_steps: int, marks: Row[bool]) -> Growth:
-        """When num_steps more steps will take the marked ones of the blocks that they take one after another."""
+        """When num_steps more steps will take the marked ones of the blocks that they take one
+        after another.
+        """
         size, now = len(self.due), self.batch.extended % len(self.due)
-        in_turn = [(step, len(members)) for step, members in enumerate(self.due[now:] + self.due[:now]) if members]
+        in_turn = [
+            (step, len(members))
+            for step, members in enumerate(self.due[now:] + self.due[:now])
+            if members
+        ]
         taken, events = 0, list[tuple[int, int]]()
         for begun in range(0, num_steps, size):
             for step, count in in_turn:

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 class BlockPool:
     """num_blocks blocks; `take` pops from the end of `free`, at first the lowest id.
 
-    `sharers` maps every block with a reference count above 1 to its count; any other taken block has a count of 1.
-    Most workloads share little, so most calls change no count. num_saved is the number of blocks that sharing saves. A
-    subclass may have blocks besides free and held ones; were_cached says which of those that the last `evict` has freed
-    stored something.
+    `sharers` maps every block with a reference count above 1 to its count; any other taken block
+    has a count of 1. Most workloads share little, so most calls change no count. num_saved is the
+    number of blocks that sharing saves. A subclass may have blocks besides free and held ones;
+    were_cached says which of those that the last `evict` has freed stored something.
     """
 
     __slots__ = ("free", "num_blocks", "num_saved", "sharers", "were_cached")
@@ -38,7 +38,9 @@ class BlockPool:
         return []
 
     def evict(self, count: int) -> None:
-        """Free `count` evictable blocks, which must be there; they are taken after those that were free before."""
+        """Free `count` evictable blocks, which must be there; they are taken after those that were
+        free before.
+        """
 
     def take(self, count: int) -> list[int]:
         """Take `count` free blocks; the caller ensures that there are as many."""
@@ -54,14 +56,18 @@ class BlockPool:
             self.num_saved += 1
 
     def put(self, blocks: list[int]) -> int:
-        """Decrement the reference count of each block; returns how many became free (`take` pops the last first)."""
+        """Decrement the reference count of each block; returns how many became free (`take` pops
+        the last first).
+        """
         if self.sharers:
             blocks = [block for block in blocks if not self.drop(block)]
         self._unheld(blocks)
         return len(blocks)
 
     def drop(self, block: int) -> bool:
-        """Decrement the reference count of a shared block; False, without a change, where the count is 1."""
+        """Decrement the reference count of a shared block; False, without a change, where the count
+        is 1.
+        """
         count = self.sharers.get(block, 1)
         if count == 1:
             return False

@@ -1,4 +1,6 @@
-"""Block tables of sequences and registered prefixes; copy-on-write by blocks (section 4.4, Fig. 8)."""
+"""Block tables of sequences and registered prefixes; copy-on-write by blocks (section 4.4, Fig.
+8).
+"""
 
 from collections.abc import Collection, Iterable
 from typing import NoReturn
@@ -9,7 +11,9 @@ from testbed.memory.paged.block_pool import BlockPool
 
 
 class BlockTable:
-    """The blocks of one sequence in order, enough for its num_slots; the first `pinned` are a registered prefix."""
+    """The blocks of one sequence in order, enough for its num_slots; the first `pinned` are a
+    registered prefix.
+    """
 
     __slots__ = ("blocks", "pinned", "seq")
 
@@ -22,9 +26,10 @@ class BlockTable:
 class Tables:
     """Block tables by sequence id, of the device or the host.
 
-    `live` counts the slots of `pool` that store a token, shared ones once. `prefixes` are the registered ones
-    (section 4.4), pinned blocks by length. Sequences with a prefix share its whole blocks. Each copies the partial last
-    one, because it writes its next tokens there, and the one with the last prompt token, which it always computes.
+    `live` counts the slots of `pool` that store a token, shared ones once. `prefixes` are the
+    registered ones (section 4.4), pinned blocks by length. Sequences with a prefix share its whole
+    blocks. Each copies the partial last one, because it writes its next tokens there, and the one
+    with the last prompt token, which it always computes.
     """
 
     __slots__ = ("block_size", "held", "live", "pool", "prefixes")
@@ -48,7 +53,9 @@ class Tables:
         size, last = self.block_size, self._num_whole(seq)
         if seq.registered_prefix == last * size:
             return NO_OPS
-        return Ops((Copy(self.prefixes[seq.registered_prefix][last] * size, blocks[last] * size, size),))
+        return Ops(
+            (Copy(self.prefixes[seq.registered_prefix][last] * size, blocks[last] * size, size),)
+        )
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Share the parent's blocks with `child`, which first drops the blocks that it has."""
@@ -65,7 +72,8 @@ class Tables:
         del self.held[seq.seq_id]
 
     def receive(self, tables: list[BlockTable]) -> tuple[Copy, ...]:
-        """Copy tables of another pool to free blocks, with the same sharing: a transfer for each block but pinned ones.
+        """Copy tables of another pool to free blocks, with the same sharing: a transfer for each
+        block but pinned ones.
 
         Pinned blocks stay on the device, also of a sequence on the host.
         """
@@ -95,7 +103,9 @@ class Tables:
             self.live -= dropped
 
     def copying_writers(self, tails: Iterable[BlockTable]) -> list[BlockTable]:
-        """The tables that must copy a partial last block before a write: all writers of a shared one but the last."""
+        """The tables that must copy a partial last block before a write: all writers of a shared
+        one but the last.
+        """
         writers: list[BlockTable] = []
         counts: dict[int, int] = {}
         sharers = self.pool.sharers
@@ -108,7 +118,9 @@ class Tables:
         return writers
 
     def copy_tails(self, writers: Collection[BlockTable]) -> Ops:
-        """Replace each writer's last block by a free one; the copies are of whole blocks, as in the 2023 system."""
+        """Replace each writer's last block by a free one; the copies are of whole blocks, as in the
+        2023 system.
+        """
         if not writers:
             return NO_OPS
         size, pool = self.block_size, self.pool
@@ -125,10 +137,13 @@ class Tables:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
     def _replace(self, table: BlockTable, parent: BlockTable) -> None:
-        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do not change."""
+        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
+        not change.
+        """
         if table.seq.num_slots != parent.seq.num_slots:
             raise ValueError(
-                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of {parent.seq.num_slots}"
+                f"a beam of {table.seq.num_slots} tokens cannot continue from a beam of "
+                f"{parent.seq.num_slots}"
             )
         # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
@@ -140,7 +155,9 @@ class Tables:
         self.pool.share(own[common:])
 
     def _drop_end(self, table: BlockTable, first: int) -> None:
-        """Drop the blocks from index `first` on, and the stored tokens of those without another reference."""
+        """Drop the blocks from index `first` on, and the stored tokens of those without another
+        reference.
+        """
         blocks, padding = table.blocks, len(table.blocks) * self.block_size - table.seq.num_slots
         if padding and self.pool.sharers and self.pool.ref_count(blocks[-1]) > 1:
             padding = 0

@@ -1,4 +1,6 @@
-"""Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between tiers."""
+"""Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between
+tiers.
+"""
 
 from collections.abc import Collection, Iterable
 from functools import lru_cache
@@ -36,11 +38,13 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
 class Paged(MemoryPolicy):
-    """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool free.
+    """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
+    free.
 
-    The watermark (section 4.5; the artifact's 1%) does not apply when no sequence is on the device, so that a request
-    that fits the pool is admitted in the end. `blocks` is the pool to take blocks from, by default a new one. Refuses
-    NEVER where the tokens exceed an empty pool less the registered prefixes.
+    The watermark (section 4.5; the artifact's 1%) does not apply when no sequence is on the device,
+    so that a request that fits the pool is admitted in the end. `blocks` is the pool to take blocks
+    from, by default a new one. Refuses NEVER where the tokens exceed an empty pool less the
+    registered prefixes.
     """
 
     shares: ClassVar[bool] = True
@@ -49,12 +53,20 @@ class Paged(MemoryPolicy):
     max_block_size: ClassVar[int] = 256
 
     def __init__(
-        self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01, blocks: BlockPool | None = None
+        self,
+        pool: PoolSpec,
+        block_size: int = 16,
+        watermark: float = 0.01,
+        blocks: BlockPool | None = None,
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
-            raise InputError(f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens")
+            raise InputError(
+                f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
+            )
         if not 0 <= watermark < 1:
-            raise InputError(f"watermark={watermark}: must be a share of the pool, at least 0 and below 1")
+            raise InputError(
+                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
+            )
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
@@ -64,15 +76,20 @@ class Paged(MemoryPolicy):
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """Several sequences share the whole blocks of their prompt, as they would after a fork and a first write.
+        """Several sequences share the whole blocks of their prompt, as they would after a fork and
+        a first write.
 
-        Each sequence computes the partial last block of the prompt itself: a copy would run before the iteration that
-        computes it. A registered prefix is stored as a whole, even if num_tokens is smaller.
+        Each sequence computes the partial last block of the prompt itself: a copy would run before
+        the iteration that computes it. A registered prefix is stored as a whole, even if num_tokens
+        is smaller.
         """
         first, size = seqs[0], self.block_size
         prefix: list[int] = []
         if registered := first.registered_prefix in self._tables.prefixes:
-            prefix, num_tokens = self._tables.whole_prefix(first), max(num_tokens, first.registered_prefix)
+            prefix, num_tokens = (
+                self._tables.whole_prefix(first),
+                max(num_tokens, first.registered_prefix),
+            )
         each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
         needed = each + more * (each - common) - len(prefix)
         if not self._ensure_free(needed, self._reserve()):
@@ -92,7 +109,9 @@ class Paged(MemoryPolicy):
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
-        rounds = (num_tokens - 2) // self.block_size + 2  # in each of which a sequence takes one block at most
+        rounds = (
+            num_tokens - 2
+        ) // self.block_size + 2  # in each of which a sequence takes one block at most
         if rounds * num_seqs + len(writers) > num_free:
             needed = self._requested_by(index, num_tokens, writers)
             if not self._ensure_free(needed):
@@ -104,7 +123,9 @@ class Paged(MemoryPolicy):
             ops = self._tables.copy_tails(writers)
             index.tails.clear()
             growth = index.grow(num_tokens)
-            return Grant(0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size))
+            return Grant(
+                0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size)
+            )
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
@@ -114,7 +135,11 @@ class Paged(MemoryPolicy):
         if held is not None:
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
         else:
-            own = self._tables.whole_prefix(seq) if seq.registered_prefix in self._tables.prefixes else []
+            own = (
+                self._tables.whole_prefix(seq)
+                if seq.registered_prefix in self._tables.prefixes
+                else []
+            )
         return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
 
     def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
@@ -136,7 +161,10 @@ class Paged(MemoryPolicy):
         free, cached, in_transit = pool.counts()
         held, most = (pool.num_blocks - free - cached - in_transit) * size, (free + cached) * size
         total, saved = pool.num_blocks * size, pool.num_saved * size
-        return record(Usage, (total, live, held, held, cached * size, free * size, most, saved, in_transit * size))
+        return record(
+            Usage,
+            (total, live, held, held, cached * size, free * size, most, saved, in_transit * size),
+        )
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
@@ -161,14 +189,20 @@ class Paged(MemoryPolicy):
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):
-            raise UnsupportedError(f"{type(self).__name__}: tier {tier}: is none of {DEVICE} and {HOST}")
+            raise UnsupportedError(
+                f"{type(self).__name__}: tier {tier}: is none of {DEVICE} and {HOST}"
+            )
         source, target = (self._tables, self._host) if tier == HOST else (self._host, self._tables)
         tables = [source.of(seq) for seq in seqs]
         needed = len(moving(tables))
         if tier == HOST:
             has_blocks = needed <= len(self._host.pool.free)
-        else:  # every sequence may need a block in its next step; without these the group would be moved out again
-            has_blocks = self._ensure_free(needed, self._reserve() + len(seqs) if self._tables.held else 0)
+        # Every sequence may need a block in its next step; without these the group would be moved
+        # out again
+        else:
+            has_blocks = self._ensure_free(
+                needed, self._reserve() + len(seqs) if self._tables.held else 0
+            )
         if not has_blocks:
             return Refusal.LATER
         copies = target.receive(tables)
@@ -177,10 +211,15 @@ class Paged(MemoryPolicy):
         return Grant(0, Ops(moves=(Move(DEVICE if tier == HOST else HOST, tier, copies),)))
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin num_tokens tokens; later sequences with that registered_prefix share its whole blocks."""
+        """Pin num_tokens tokens; later sequences with that registered_prefix share its whole
+        blocks.
+        """
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
-            raise InputError(f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} are free")
+            raise InputError(
+                f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} "
+                f"are free"
+            )
         self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
 
@@ -202,7 +241,9 @@ class Paged(MemoryPolicy):
         size = self.block_size
         return [record(Extent, (block * size, size)) for block in blocks]
 
-    def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+    def _requested_by(
+        self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]
+    ) -> int:
         return index.needed(num_tokens) + len(writers)
 
     def _ensure_free(self, needed: int, reserve: int = 0) -> bool:
@@ -214,16 +255,24 @@ class Paged(MemoryPolicy):
             self._pool.evict(needed - free)
         return True
 
-    def _allocate_tables(self, seqs: list[Sequence], num_tokens: int, found: list[int]) -> list[int]:
-        """A group's tables, the first one's from `found` on, which share the whole blocks of the prompt; its blocks."""
+    def _allocate_tables(
+        self, seqs: list[Sequence], num_tokens: int, found: list[int]
+    ) -> list[int]:
+        """A group's tables, the first one's from `found` on, which share the whole blocks of the
+        prompt; its blocks.
+        """
         size, tables = self.block_size, self._tables
         each, common = -(-num_tokens // size), seqs[0].prompt_len // size
         blocks = found + self._pool.take(each - len(found))
         tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
         for seq in seqs[1:]:
             self._pool.share(blocks[:common])
-            tables.held[seq.seq_id] = BlockTable(seq, blocks[:common] + self._pool.take(each - common))
-        tables.live += num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
+            tables.held[seq.seq_id] = BlockTable(
+                seq, blocks[:common] + self._pool.take(each - common)
+            )
+        tables.live += (
+            num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
+        )
         return blocks
 
 

@@ -32,7 +32,9 @@ class GroupIndex(BlockIndex):
             del self.num_seqs[seq.request_id]
 
     def requested(self, num_steps: int, writers: Collection[BlockTable]) -> int:
-        """Free blocks for num_steps steps in which each group in turn requires one for each of its sequences."""
+        """Free blocks for num_steps steps in which each group in turn requires one for each of its
+        sequences.
+        """
         most = taken = 0
         copying = {table.seq.seq_id for table in writers}
         for step in range(self.batch.extended, self.batch.extended + num_steps):
@@ -44,7 +46,9 @@ class GroupIndex(BlockIndex):
         return most
 
     def requested_last(self, num_steps: int) -> int:
-        """`requested` where groups are even and no block is copied: the last group then finds the fewest blocks."""
+        """`requested` where groups are even and no block is copied: the last group then finds the
+        fewest blocks.
+        """
         last = islice(reversed(self.batch.sequences.values()), self.widest)
         step = self.batch.extended + num_steps - 1
         return self.needed(num_steps) - sum(self._is_due(seq, step) for seq in last) + self.widest
@@ -54,27 +58,36 @@ class GroupIndex(BlockIndex):
 
 
 class Paged2023(Paged):
-    """A step requires a free block for each sequence of a group unless it decodes alone; watermarks round down."""
+    """A step requires a free block for each sequence of a group unless it decodes alone; watermarks
+    round down.
+    """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
         super().__init__(pool, block_size, watermark)
         self._watermark = int(watermark * self._pool.num_blocks)
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps for which every group finds a free block for each of its sequences, in any order of groups."""
+        """Steps for which every group finds a free block for each of its sequences, in any order of
+        groups.
+        """
         index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
         left = self._pool.available() - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
         return min(index.steps_within(left), self._max_len)
 
-    def _requested_by(self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]) -> int:
+    def _requested_by(
+        self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]
+    ) -> int:
         needed = super()._requested_by(index, num_tokens, writers)
         assert isinstance(index, GroupIndex)
         if len(index.num_seqs) == 1 or needed + index.widest <= len(self._pool.free):
             return needed
         even = len(index.batch.sequences) == index.widest * len(index.num_seqs) and not writers
-        return max(needed, index.requested_last(num_tokens) if even else index.requested(num_tokens, writers))
+        return max(
+            needed,
+            index.requested_last(num_tokens) if even else index.requested(num_tokens, writers),
+        )
 
     def _index(self, batch: Batch) -> GroupIndex:
         return GroupIndex(batch, self._tables, self._pool)

@@ -32,7 +32,9 @@ class CachingPool(BlockPool):
         return len(self.free), self.num_evictable, len(self.in_transit())
 
     def hold(self, nodes: Sequence[Node]) -> int:
-        """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were parked."""
+        """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were
+        parked.
+        """
         self.order.hit(nodes)
         unparked = 0
         for node in nodes:
@@ -47,7 +49,9 @@ class CachingPool(BlockPool):
         return unparked
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the last node."""
+        """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the
+        last node.
+        """
         return self.index.insert(node, contents, blocks, self._settle)
 
     def evict(self, count: int) -> None:
@@ -68,7 +72,9 @@ class CachingPool(BlockPool):
                 node.parked = True
             self.num_parked += len(parked)
             self.order.park(parked)
-            backwards = [block for block, node in zip(backwards, nodes, strict=True) if node is None]
+            backwards = [
+                block for block, node in zip(backwards, nodes, strict=True) if node is None
+            ]
         self.free.extend(backwards)
 
     def _settle(self, node: Node, block: int) -> None:
@@ -82,13 +88,16 @@ class CachingPool(BlockPool):
 
 
 class LastUsePool(CachingPool):
-    """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is then not findable.
+    """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
+    then not findable.
 
-    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does one that holds no
-    full block of known content; without it (0.19) such a block waits for its turn like the cached ones.
+    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does
+    one that holds no full block of known content; without it (0.19) such a block waits for its turn
+    like the cached ones.
 
-    A published block keeps its content though another block has the same: node.block is the one that was published
-    first, which is found, and `copies` holds the others in order. The end of the first makes the next one findable.
+    A published block keeps its content though another block has the same: node.block is the one
+    that was published first, which is found, and `copies` holds the others in order. The end of the
+    first makes the next one findable.
     """
 
     __slots__ = ("copies", "queue", "uncached_first")

@@ -14,17 +14,20 @@ from testbed.memory.prefix_cache.prefix_index import Content, Node
 
 
 class OutputCaching(PrefixCaching):
-    """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by their own sequence.
+    """Prefix caching whose blocks with generated tokens, and prompts without ids, are findable by
+    their own sequence.
 
-    A preempted sequence finds those that were not evicted meanwhile; a finished one's are never found, but are in the
-    eviction order like all others. They are published when the slots are released, not when they fill up, with the same
-    result: until then no request could find them, nor does an order hear of a block that is held.
+    A preempted sequence finds those that were not evicted meanwhile; a finished one's are never
+    found, but are in the eviction order like all others. They are published when the slots are
+    released, not when they fill up, with the same result: until then no request could find them,
+    nor does an order hear of a block that is held.
 
-    With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order alone. With another
-    one, free blocks are taken before cached ones are evicted, and the cache keeps one copy of equal contents.
+    With the order `lru` blocks leave as in vLLM, see LastUsePool; uncached_first is for that order
+    alone. With another one, free blocks are taken before cached ones are evicted, and the cache
+    keeps one copy of equal contents.
 
-    Sequences of a group share their prompt alone: beams change whose tokens they go on with, and samples come back
-    together. On the host nothing is findable, as before.
+    Sequences of a group share their prompt alone: beams change whose tokens they go on with, and
+    samples come back together. On the host nothing is findable, as before.
     """
 
     def __init__(
@@ -48,7 +51,10 @@ class OutputCaching(PrefixCaching):
         prompt = self._prompts.get(seq.seq_id)
         if prompt is not None and prompt.alone and seq.seq_id in self._tables.held:
             known, full = prompt.contents, seq.num_stored // self.block_size
-            prompt.contents = [*known, *islice(output_contents(seq, len(known)), max(full - len(known), 0))]
+            prompt.contents = [
+                *known,
+                *islice(output_contents(seq, len(known)), max(full - len(known), 0)),
+            ]
             self.publish(seq, seq.num_stored)
         super().release(seq)
 
@@ -63,12 +69,18 @@ class OutputCaching(PrefixCaching):
         return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size))
 
     def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        """Blocks behind the prompt are found only where a token follows them that is yet to be computed."""
+        """Blocks behind the prompt are found only where a token follows them that is yet to be
+        computed.
+        """
         found = self._cache.index.match(chain(contents, output_contents(seq, len(contents))))
         return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
 
 
 def output_contents(seq: Seq, first: int) -> Iterator[Content]:
-    """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to them."""
-    for block in count(first):  # not an expression in brackets, of which the compiler would make an endless list
+    """The contents of a sequence's blocks from `first` on; no other sequence's blocks are equal to
+    them.
+    """
+    for block in count(
+        first
+    ):  # not an expression in brackets, of which the compiler would make an endless list
         yield (seq.seq_id,), block

@@ -28,7 +28,9 @@ class CachedPrompt:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What first admissions looked up and found; a sequence that returns after preemption is not counted again."""
+    """What first admissions looked up and found; a sequence that returns after preemption is not
+    counted again.
+    """
 
     prompts: int = 0
     blocks: int = 0
@@ -49,16 +51,18 @@ class CacheCounts:
 
 
 class PrefixCaching(Paged):
-    """Paged memory whose full prompt blocks are findable by content until evicted, also with a reference count of 0.
+    """Paged memory whose full prompt blocks are findable by content until evicted, also with a
+    reference count of 0.
 
-    A prompt finds all its full blocks up to the first that is missing, even beyond the chunk it is admitted for, as
-    far as the pool's size allows to pin them. The block with the last prompt token is left out unless generated tokens
-    follow, for that token is always computed again and must not be written where others read. Only prompts are
-    published: generated tokens have no ids by which a prompt could find them. A sequence with a registered prefix
-    shares that alone.
+    A prompt finds all its full blocks up to the first that is missing, even beyond the chunk it is
+    admitted for, as far as the pool's size allows to pin them. The block with the last prompt token
+    is left out unless generated tokens follow, for that token is always computed again and must not
+    be written where others read. Only prompts are published: generated tokens have no ids by which
+    a prompt could find them. A sequence with a registered prefix shares that alone.
 
-    A block is findable as soon as `publish` was called, before the iteration that stores its tokens has run. Sequences
-    admitted in the same iteration share too: K and V of a layer are written before they are read.
+    A block is findable as soon as `publish` was called, before the iteration that stores its tokens
+    has run. Sequences admitted in the same iteration share too: K and V of a layer are written
+    before they are read.
     """
 
     caches_prefixes: ClassVar[bool] = True
@@ -73,7 +77,9 @@ class PrefixCaching(Paged):
         eviction: EvictionOrder | None = None,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)  # the pool, by what it is
+        self._cache = self._make_cache(
+            pool.num_slots // max(block_size, 1), order
+        )  # the pool, by what it is
         super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
@@ -83,9 +89,13 @@ class PrefixCaching(Paged):
         return self._cache.order.reads_future
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
-        """The content, tokens per id and length of every prompt in order of arrival, for an order that reads them."""
+        """The content, tokens per id and length of every prompt in order of arrival, for an order
+        that reads them.
+        """
         chain, size = self._cache.index.chain, self.block_size
-        self._cache.order.foresee(chain(block_contents(ids, each, length, size)) for ids, each, length in prompts)
+        self._cache.order.foresee(
+            chain(block_contents(ids, each, length, size)) for ids, each, length in prompts
+        )
 
     def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
         first = seqs[0]
@@ -109,12 +119,16 @@ class PrefixCaching(Paged):
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
-        self._prompts[first.seq_id] = CachedPrompt(contents, nodes[-1] if nodes else self._cache.index.root, not more)
+        self._prompts[first.seq_id] = CachedPrompt(
+            contents, nodes[-1] if nodes else self._cache.index.root, not more
+        )
         return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
     def find(self, seq: Seq, num_tokens: int) -> int:
         contents = self._contents(seq)
-        return 0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
+        return (
+            0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
+        )
 
     def fits(self, seq: Seq, num_tokens: int) -> bool:
         contents = self._contents(seq)
@@ -144,7 +158,9 @@ class PrefixCaching(Paged):
         self._cache.order.session = seqs[0].session
         answer = super().move(seqs, tier)
         if isinstance(answer, Grant) and tier == HOST:
-            for prompt in (self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts):
+            for prompt in (
+                self._prompts[seq.seq_id] for seq in seqs if seq.seq_id in self._prompts
+            ):
                 prompt.node = self._cache.index.root
         return answer
 
@@ -158,7 +174,9 @@ class PrefixCaching(Paged):
         self._cache.index.check()
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
-        """What the full blocks of its prompt store; None: it has a registered prefix, or nobody could ask for it."""
+        """What the full blocks of its prompt store; None: it has a registered prefix, or nobody
+        could ask for it.
+        """
         if seq.prompt_ids is None or seq.registered_prefix in self._tables.prefixes:
             return None
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
@@ -167,16 +185,22 @@ class PrefixCaching(Paged):
         return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
 
     def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
-        """Whether the block behind those found, if it is among the first `readable`, is on its way to the device."""
+        """Whether the block behind those found, if it is among the first `readable`, is on its way
+        to the device.
+        """
         return False
 
     def _readable(self, seq: Seq, num_tokens: int) -> int:
-        return (seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1) // self.block_size
+        return (
+            seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
+        ) // self.block_size
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
-        """The most of the found nodes that can be referenced together with all the requested blocks.
+        """The most of the found nodes that can be referenced together with all the requested
+        blocks.
 
-        What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction could end a refusal.
+        What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction
+        could end a refusal.
         """
         num_slots = self._pool.available() - self._reserve() - total
         num_slots += sum(not node.parked for node in found[:requested])

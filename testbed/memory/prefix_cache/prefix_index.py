@@ -1,4 +1,6 @@
-"""Which block holds which content: full blocks of prompts, found by the chain of contents that leads to them."""
+"""Which block holds which content: full blocks of prompts, found by the chain of contents that
+leads to them.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
@@ -10,8 +12,12 @@ OnEqual: TypeAlias = Callable[["Node", int], None]
 HOLE = -1
 
 
-def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int) -> Sequence[Content]:
-    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal parts of an id."""
+def block_contents(
+    ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int
+) -> Sequence[Content]:
+    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal
+    parts of an id.
+    """
     full = num_tokens // block_size
     if block_size == tokens_per_id:
         return ids[:full]
@@ -22,7 +28,8 @@ def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, bloc
         parts = tokens_per_id // block_size
         return [ids[i // parts] * parts + i % parts for i in range(full)]
     raise InputError(
-        f"block_size {block_size} does not go with a trace whose ids name {tokens_per_id} tokens each: one must divide "
+        f"block_size {block_size} does not go with a trace whose ids name {tokens_per_id} tokens "
+        f"each: one must divide "
         "the other"
     )
 
@@ -30,13 +37,24 @@ def block_contents(ids: Sequence[int], tokens_per_id: int, num_tokens: int, bloc
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is HOLE where the content was dropped while later blocks of it are still there. parked: the block's reference
-    count is 0, so it may be evicted. children: blocks indexed right behind it. code: the chained hash of its content
-    and all before it, by which eviction orders recognize what was evicted. hits, ticket and memo are for these orders;
-    memo is None until one sets it.
+    block is HOLE where the content was dropped while later blocks of it are still there. parked:
+    the block's reference count is 0, so it may be evicted. children: blocks indexed right behind
+    it. code: the chained hash of its content and all before it, by which eviction orders recognize
+    what was evicted. hits, ticket and memo are for these orders; memo is None until one sets it.
     """
 
-    __slots__ = ("block", "children", "code", "content", "depth", "hits", "memo", "parent", "parked", "ticket")
+    __slots__ = (
+        "block",
+        "children",
+        "code",
+        "content",
+        "depth",
+        "hits",
+        "memo",
+        "parent",
+        "parked",
+        "ticket",
+    )
 
     def __init__(self, parent: "Node | None", content: Content, code: int, block: int) -> None:
         self.parent = parent
@@ -54,9 +72,10 @@ class Node:
 class PrefixIndex:
     """Chains of contents to blocks: each node is known by its predecessor and its content.
 
-    Contents themselves are compared on a hit, not only their hashes, so a collision costs time and never shares. A
-    block whose predecessor is missing cannot be found until that one is back. num_kept counts the contents of other
-    memories, which keep their nodes in the index without a block.
+    Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
+    never shares. A block whose predecessor is missing cannot be found until that one is back.
+    num_kept counts the contents of other memories, which keep their nodes in the index without a
+    block.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -100,10 +119,13 @@ class PrefixIndex:
             codes.append(code)
         return codes
 
-    def insert(self, node: Node, contents: Iterable[Content], blocks: Iterable[int], equal: OnEqual) -> Node:
+    def insert(
+        self, node: Node, contents: Iterable[Content], blocks: Iterable[int], equal: OnEqual
+    ) -> Node:
         """`blocks` hold `contents` one after another behind `node`; returns the last node.
 
-        Where a content is indexed already with another block, or as a hole, equal(its node, block) says what to do.
+        Where a content is indexed already with another block, or as a hole, equal(its node, block)
+        says what to do.
         """
         nodes, holder, hash_of = self._nodes, self.holder, self.hash_of
         for content, block in zip(contents, blocks, strict=False):
@@ -147,9 +169,15 @@ class PrefixIndex:
     def check(self) -> None:
         """Raise AssertionError where blocks and nodes do not belong to each other."""
         nodes = [self.root, *self._nodes.values()]
-        assert {*filter(None, self.holder)} == {node for node in nodes[1:] if node.block != HOLE}, "holders are lost"
-        assert sum(node.children for node in nodes) == len(self._nodes) + self.num_kept, "children are miscounted"
+        assert {*filter(None, self.holder)} == {node for node in nodes[1:] if node.block != HOLE}, (
+            "holders are lost"
+        )
+        assert sum(node.children for node in nodes) == len(self._nodes) + self.num_kept, (
+            "children are miscounted"
+        )
         for (parent, content), node in self._nodes.items():
-            assert (node.parent, node.content) == (parent, content), f"block {node.block} is not found by its content"
+            assert (node.parent, node.content) == (parent, content), (
+                f"block {node.block} is not found by its content"
+            )
             assert node.block == HOLE or self.holder[node.block] is node, "blocks and nodes differ"
             assert node.children or node.block != HOLE, "a hole with nothing behind it"

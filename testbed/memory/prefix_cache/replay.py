@@ -1,15 +1,18 @@
-"""Untimed replay: what a prefix cache of a given size and eviction order finds, without scheduler and clock.
+"""Untimed replay: what a prefix cache of a given size and eviction order finds, without scheduler
+and clock.
 
-Requests come one by one, in order of the trace. Each request looks up its prompt, references the blocks that it finds,
-allocates a block for every other full block of its prompt (an eviction provides one where none is free), publishes the
-new blocks, and releases all. Generated tokens and the partial last block are not stored. Of a prompt with more full
-blocks than the cache has, only the beginning is stored.
+Requests come one by one, in order of the trace. Each request looks up its prompt, references the
+blocks that it finds, allocates a block for every other full block of its prompt (an eviction
+provides one where none is free), publishes the new blocks, and releases all. Generated tokens and
+the partial last block are not stored. Of a prompt with more full blocks than the cache has, only
+the beginning is stored.
 
-Here Belady's order is a bound for all. Blocks are of one size and every request needs all of its blocks at once, so
-this is paging with sets of pages, where evicting what is needed last loses the fewest hits even if a hit did not need
-its predecessors. That it does need them can only lower the hits of other orders. It does not lower Belady's: a
-request that looks up a block looks up its predecessors too, so their next use is never later, and among equals the end
-of a chain is evicted first; the cache always contains whole chains from the root.
+Here Belady's order is a bound for all. Blocks are of one size and every request needs all of its
+blocks at once, so this is paging with sets of pages, where evicting what is needed last loses the
+fewest hits even if a hit did not need its predecessors. That it does need them can only lower the
+hits of other orders. It does not lower Belady's: a request that looks up a block looks up its
+predecessors too, so their next use is never later, and among equals the end of a chain is evicted
+first; the cache always contains whole chains from the root.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,11 +48,15 @@ class Replayed:
 
 def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
     for ids, each, prompt_len in rows.prompts():
-        yield Prompt(block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size))
+        yield Prompt(
+            block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size)
+        )
 
 
 def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder) -> Replayed:
-    """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there are."""
+    """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there
+    are.
+    """
     requested = list(prompts)
     total = sum(prompt.num_blocks for prompt in requested)
     pool = CachingPool(total if num_blocks is None else num_blocks, order)

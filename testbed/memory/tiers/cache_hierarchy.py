@@ -1,4 +1,6 @@
-"""The cache hierarchy: what the device and each tier below it store, and the transfers between them."""
+"""The cache hierarchy: what the device and each tier below it store, and the transfers between
+them.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ Places = dict[int, list[Node]]
 
 @dataclass(slots=True)
 class InTransit:
-    """A transfer of the nodes' content from blocks of one place to those of another; `kept`: blocks of the device."""
+    """A transfer of the nodes' content from blocks of one place to those of another; `kept`: blocks
+    of the device.
+    """
 
     source: int
     target: int
@@ -27,12 +31,14 @@ class InTransit:
 class CacheHierarchy:
     """The device's pool, and the tiers below it, from the fastest on: the `places` of content.
 
-    A transfer lasts from its `begin_...` until `landed`; what it reads or writes is pinned meanwhile. `loading` are the
-    nodes on their way to the device. With `exclusive` tiers a block leaves its tier when it has been loaded. `moved`
-    counts blocks since the beginning.
+    A transfer lasts from its `begin_...` until `landed`; what it reads or writes is pinned
+    meanwhile. `loading` are the nodes on their way to the device. With `exclusive` tiers a block
+    leaves its tier when it has been loaded. `moved` counts blocks since the beginning.
     """
 
-    def __init__(self, device: PinnedPool, tiers: list[LowerTier], block_size: int, exclusive: bool) -> None:
+    def __init__(
+        self, device: PinnedPool, tiers: list[LowerTier], block_size: int, exclusive: bool
+    ) -> None:
         self.device = device
         self.tiers = tiers
         self.places: list[PinnedPool | LowerTier] = [device, *tiers]
@@ -45,7 +51,9 @@ class CacheHierarchy:
         self._num_transfers = 0
 
     def look_up(self, found: list[Node], rest: Sequence[Content]) -> Places:
-        """Where the contents after the found nodes are, up to the first that is nowhere; changes nothing."""
+        """Where the contents after the found nodes are, up to the first that is nowhere; changes
+        nothing.
+        """
         index, places = self.device.index, Places()
         node = found[-1] if found else index.root
         for content in rest:
@@ -57,7 +65,9 @@ class CacheHierarchy:
             elif child in self.loading:
                 place = ON_THE_WAY
             else:
-                tier = next((i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None)
+                tier = next(
+                    (i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None
+                )
                 if tier is None:
                     break
                 place = tier
@@ -71,7 +81,9 @@ class CacheHierarchy:
         return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
-        """Loads of these nodes: one from each place, in the prompt's order, whose blocks are pinned; `stay` is kept."""
+        """Loads of these nodes: one from each place, in the prompt's order, whose blocks are
+        pinned; `stay` is kept.
+        """
         loads = list[InTransit]()
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
@@ -90,9 +102,15 @@ class CacheHierarchy:
         return self._begin(load)
 
     def begin_store(self, target: int, candidates: list[Node]) -> Transfer | None:
-        """Store nodes in tier `target` from the place above it; None where there is none to store, or no block."""
+        """Store nodes in tier `target` from the place above it; None where there is none to store,
+        or no block.
+        """
         chosen = [node for node in candidates if self.can_store(target, node)]
-        taken = {node: block for node in chosen if (block := self.tiers[target - 1].take(node)) is not None}
+        taken = {
+            node: block
+            for node in chosen
+            if (block := self.tiers[target - 1].take(node)) is not None
+        }
         if not taken:
             return None
         self.moved["stored_blocks"] += len(taken)
@@ -116,7 +134,9 @@ class CacheHierarchy:
         return transfer
 
     def write_back(self, node: Node) -> bool:
-        """Write a block that is about to be evicted to the first tier, in the next iteration; whether it stores it."""
+        """Write a block that is about to be evicted to the first tier, in the next iteration;
+        whether it stores it.
+        """
         tier = self.tiers[0]
         target = None if node in tier else tier.take(node)
         if target is None:
@@ -141,11 +161,15 @@ class CacheHierarchy:
         self.in_transit[self._num_transfers] = transfer
         names = [DEVICE, *(tier.name for tier in self.tiers)]
         copies = runs_of(zip(transfer.read, transfer.written, strict=True), self._block_size)
-        return Transfer(self._num_transfers, Move(names[transfer.source], names[transfer.target], copies))
+        return Transfer(
+            self._num_transfers, Move(names[transfer.source], names[transfer.target], copies)
+        )
 
 
 def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ...]:
-    """Copies of blocks (source, target), in slots; adjacent ones whose targets are adjacent too are one copy."""
+    """Copies of blocks (source, target), in slots; adjacent ones whose targets are adjacent too are
+    one copy.
+    """
     runs = list[Copy]()
     for source, target in pairs:
         src, dst = source * block_size, target * block_size

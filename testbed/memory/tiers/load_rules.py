@@ -24,7 +24,8 @@ class LoadNever(LoadRule):
 
 
 class LoadIfFaster(LoadRule):
-    """What the tier brings sooner than a prefill of prefill_tokens_per_s would compute it, without queueing for either.
+    """What the tier brings sooner than a prefill of prefill_tokens_per_s would compute it, without
+    queueing for either.
 
     A policy has no cost model, so the rate is the user's: prompt tokens/s of the server.
     """

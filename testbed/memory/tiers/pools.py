@@ -1,4 +1,6 @@
-"""The pools of a cache hierarchy: the device's, whose blocks transfers may pin, and those of the tiers below."""
+"""The pools of a cache hierarchy: the device's, whose blocks transfers may pin, and those of the
+tiers below.
+"""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -11,7 +13,9 @@ from testbed.memory.prefix_cache.prefix_index import HOLE, Node, PrefixIndex
 
 
 class Owner(Protocol):
-    """Whose pool it is; an object, because the compiler's bound methods keep their object when a policy is copied."""
+    """Whose pool it is; an object, because the compiler's bound methods keep their object when a
+    policy is copied.
+    """
 
     def evicting(self, node: Node) -> None:
         """A victim, before its block stores nothing any more."""
@@ -35,11 +39,12 @@ class Pins(dict[int, int]):
 
 
 class PinnedPool(CachingPool):
-    """A block that a transfer reads is not taken by anyone else before that has landed, though no table has it.
+    """A block that a transfer reads is not taken by anyone else before that has landed, though no
+    table has it.
 
-    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted meanwhile. Those that store
-    nothing any more were victims while pinned, and become free when unpinned. `arriving` blocks are being written. The
-    owner hears of each victim.
+    `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
+    meanwhile. Those that store nothing any more were victims while pinned, and become free when
+    unpinned. `arriving` blocks are being written. The owner hears of each victim.
     """
 
     __slots__ = ("arriving", "kept", "owner", "pins")
@@ -74,7 +79,9 @@ class PinnedPool(CachingPool):
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was there already."""
+        """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was
+        there already.
+        """
         parked = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):
             self.arriving.remove(block)
@@ -117,8 +124,9 @@ class PinnedPool(CachingPool):
 class LowerTier:
     """Blocks by node, the least recently used first to be evicted.
 
-    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read a block. Every node
-    with a block here is kept in the device's `index`, in which all tiers are looked up.
+    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
+    a block. Every node with a block here is kept in the device's `index`, in which all tiers are
+    looked up.
     """
 
     def __init__(self, name: str, num_blocks: int, index: PrefixIndex) -> None:
@@ -135,9 +143,13 @@ class LowerTier:
         return node in self.blocks or node in self.arriving
 
     def take(self, node: Node) -> int | None:
-        """A block for the content of a node that is not here, free or of the evicted one; None where all are pinned."""
+        """A block for the content of a node that is not here, free or of the evicted one; None
+        where all are pinned.
+        """
         if not self._free:
-            victim = next((one for one, block in self.blocks.items() if block not in self.pins), None)
+            victim = next(
+                (one for one, block in self.blocks.items() if block not in self.pins), None
+            )
             if victim is None:
                 return None
             self.drop(victim)
@@ -146,11 +158,16 @@ class LowerTier:
         return block
 
     def slots(self, size: int) -> NonSequenceSlots:
-        found = [tuple(Extent(b * size, size) for b in held.values()) for held in (self.blocks, self.arriving)]
+        found = [
+            tuple(Extent(b * size, size) for b in held.values())
+            for held in (self.blocks, self.arriving)
+        ]
         return NonSequenceSlots(cached=found[0], in_transit=found[1])
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """The blocks that were taken for these nodes, from the first on in a prompt, store their content now."""
+        """The blocks that were taken for these nodes, from the first on in a prompt, store their
+        content now.
+        """
         for node, block in zip(reversed(nodes), reversed(blocks), strict=True):
             del self.arriving[node]
             self.blocks[node] = block
@@ -178,5 +195,9 @@ class LowerTier:
     def check(self) -> None:
         """Raise AssertionError where blocks were lost, or pins count what is not here."""
         used = [*self.blocks.values(), *self.arriving.values()]
-        assert sorted(used + self._free) == list(range(self.num_blocks)), f"blocks of the {self.name} were lost"
-        assert self.pins.keys() <= set(self.blocks.values()), f"the {self.name} pins what it does not have"
+        assert sorted(used + self._free) == list(range(self.num_blocks)), (
+            f"blocks of the {self.name} were lost"
+        )
+        assert self.pins.keys() <= set(self.blocks.values()), (
+            f"the {self.name} pins what it does not have"
+        )

@@ -12,8 +12,8 @@ from testbed.memory.tiers.pools import PinnedPool
 class StoreRule:
     """Chooses blocks; one that is below already is never stored again.
 
-    A rule that stores at_eviction makes the iteration that takes an evicted block wait until it is written below. All
-    other stores run in the background.
+    A rule that stores at_eviction makes the iteration that takes an evicted block wait until it is
+    written below. All other stores run in the background.
     """
 
     at_eviction: ClassVar[bool] = False
@@ -63,7 +63,9 @@ class WriteBack(StoreRule):
 
 
 class BeforeEviction(StoreRule):
-    """The next `margin` LRU victims less free blocks (LMCache's lazy storing); one evicted before its turn is lost."""
+    """The next `margin` LRU victims less free blocks (LMCache's lazy storing); one evicted before
+    its turn is lost.
+    """
 
     def __init__(self, margin: int = 256) -> None:
         check_least(1, margin=margin)
@@ -72,7 +74,9 @@ class BeforeEviction(StoreRule):
     def ahead(self, pool: PinnedPool) -> Sequence[Node]:
         order = pool.order
         if not isinstance(order, Lru):
-            raise InputError(f"store rule BeforeEviction: {type(order).__name__} names no next victims (use lru)")
+            raise InputError(
+                f"store rule BeforeEviction: {type(order).__name__} names no next victims (use lru)"
+            )
         return order.upcoming(self.margin - len(pool.free)) if len(pool.free) < self.margin else ()
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:

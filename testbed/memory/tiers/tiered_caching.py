@@ -1,4 +1,6 @@
-"""Prefix caching over several tiers: what the device does not have is loaded from below, in the background."""
+"""Prefix caching over several tiers: what the device does not have is loaded from below, in the
+background.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
@@ -30,11 +32,13 @@ from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBac
 
 
 class TieredCaching(PrefixCaching):
-    """A prompt's blocks are looked up on the device and, block by block, in every tier below it but the swap space.
+    """A prompt's blocks are looked up on the device and, block by block, in every tier below it but
+    the swap space.
 
-    What is below is loaded before the request is admitted. `store` chooses for the first tier, whose blocks go on to
-    the next. With `exclusive` tiers a block leaves the first tier when it has been loaded, so that all together cache
-    as much as one pool. Loads begin when a request is next, or among the first `prefetch` that wait.
+    What is below is loaded before the request is admitted. `store` chooses for the first tier,
+    whose blocks go on to the next. With `exclusive` tiers a block leaves the first tier when it has
+    been loaded, so that all together cache as much as one pool. Loads begin when a request is next,
+    or among the first `prefetch` that wait.
     """
 
     moves_in_background: ClassVar[bool] = True
@@ -55,12 +59,17 @@ class TieredCaching(PrefixCaching):
         self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
-            raise InputError("policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)")
+            raise InputError(
+                "policy=tiered: the server has no tier (give +tier@server.tiers.dram=dram)"
+            )
         self._store = (WriteBack() if exclusive else WriteThrough()) if store is None else store
         self._load = LoadAlways() if load is None else load
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
-            raise InputError(f"policy.exclusive: a loaded block is stored again only at its eviction, not by {name}")
+            raise InputError(
+                f"policy.exclusive: a loaded block is stored again only at its eviction, not by "
+                f"{name}"
+            )
         super().__init__(pool, block_size, watermark, eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
@@ -88,10 +97,11 @@ class TieredCaching(PrefixCaching):
         return self._after_writes(answer)
 
     def load(self, seq: Seq, num_tokens: int) -> Answer:
-        """Load the blocks below that a prompt would find, if the pool can take it with them; see MemoryPolicy.
+        """Load the blocks below that a prompt would find, if the pool can take it with them; see
+        MemoryPolicy.
 
-        A refusal is remembered until something is released, moved or published, or has landed: an eviction, which may
-        leave less to load, must not end it (clause 2 of the contract).
+        A refusal is remembered until something is released, moved or published, or has landed: an
+        eviction, which may leave less to load, must not end it (clause 2 of the contract).
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
@@ -99,9 +109,14 @@ class TieredCaching(PrefixCaching):
         if contents is None:
             return GRANTED
         found = self._match(seq, contents, num_tokens)
-        below = self._hierarchy.look_up(found, contents[len(found) : self._readable(seq, num_tokens)])
+        below = self._hierarchy.look_up(
+            found, contents[len(found) : self._readable(seq, num_tokens)]
+        )
         stay, num_loading = found + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
-        num_below, tiers = sum(map(len, below.values())), [self._lower[place - 1] for place in below]
+        num_below, tiers = (
+            sum(map(len, below.values())),
+            [self._lower[place - 1] for place in below],
+        )
         if not tiers or not self._load.is_worth(self._spec, tiers[0], num_below * self.block_size):
             return GRANTED
         total = max(ceil_div(num_tokens, self.block_size), len(stay) + num_loading + num_below)
@@ -120,7 +135,10 @@ class TieredCaching(PrefixCaching):
         self._choose(self._store.ahead(self._device))
         chosen, self._to_store = self._to_store, {}
         targets = range(1, len(self._lower) + 1)
-        stores = [self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at]) for at in targets]
+        stores = [
+            self._hierarchy.begin_store(at, [node for tier, node in chosen if tier == at])
+            for at in targets
+        ]
         return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
     def release(self, seq: Seq) -> None:
@@ -172,7 +190,10 @@ class TieredCaching(PrefixCaching):
 
     def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
         index, rest = self._device.index, contents[len(found) : readable]
-        return bool(rest) and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
+        return (
+            bool(rest)
+            and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
+        )
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         super()._ensure_free_with_hits(nodes, total)
@@ -182,7 +203,9 @@ class TieredCaching(PrefixCaching):
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
-        return super()._within_free(found, total - pinned, requested)  # pinned blocks are not available anyway
+        return super()._within_free(
+            found, total - pinned, requested
+        )  # pinned blocks are not available anyway
 
     def _choose(self, nodes: Iterable[Node], target: int = 1) -> None:
         if target <= len(self._lower):
@@ -191,4 +214,6 @@ class TieredCaching(PrefixCaching):
     def _after_writes(self, grant: Grant) -> Grant:
         if not self._hierarchy.written:
             return grant
-        return grant._replace(ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves)))
+        return grant._replace(
+            ops=grant.ops._replace(moves=(self._hierarchy.take_written(), *grant.ops.moves))
+        )

@@ -1,4 +1,6 @@
-"""Which network a model folder or a shipped model means: what Hugging Face's modelling code reads from config.json."""
+"""Which network a model folder or a shipped model means: what Hugging Face's modelling code reads
+from config.json.
+"""
 
 import json
 import math
@@ -11,44 +13,109 @@ from refusals import refuses
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.architecture import Architecture, of_folder, of_spec
 
-SHAPE = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 61,
-         "max_position_embeddings": 128}  # fmt: skip
+SHAPE = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 61,
+    "max_position_embeddings": 128,
+}
 OPT = {**SHAPE, "model_type": "opt", "ffn_dim": 64}
 GATED = {**SHAPE, "num_key_value_heads": 2, "intermediate_size": 48}
 LLAMA, QWEN2 = ({**GATED, "model_type": name} for name in ("llama", "qwen2"))
-SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-           "original_max_position_embeddings": 64}  # fmt: skip
+SCALING = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 FOUND = {  # family, norm_eps, qkv_bias, rope_theta, rope_scaling
     "OPT": (OPT, "opt", 1e-5, False, 1e4, None),
     "LLaMA with nothing said": (LLAMA, "llama", 1e-6, False, 1e4, None),
-    "LLaMA 3": ({**LLAMA, "rms_norm_eps": 1e-5, "rope_theta": 5e5}, "llama", 1e-5, False, 5e5, None),
-    "LLaMA 3.1": ({**LLAMA, "rope_theta": 5e5, "rope_scaling": SCALING}, "llama", 1e-6, False, 5e5, SCALING),
+    "LLaMA 3": (
+        {**LLAMA, "rms_norm_eps": 1e-5, "rope_theta": 5e5},
+        "llama",
+        1e-5,
+        False,
+        5e5,
+        None,
+    ),
+    "LLaMA 3.1": (
+        {**LLAMA, "rope_theta": 5e5, "rope_scaling": SCALING},
+        "llama",
+        1e-6,
+        False,
+        5e5,
+        SCALING,
+    ),
     "RoPE as transformers 5 writes it": (
-        {**LLAMA, "rope_parameters": {"rope_theta": 7e4, "rope_type": "default"}}, "llama", 1e-6, False, 7e4, None),
-    "the old key of a type": ({**LLAMA, "rope_scaling": {"type": "default"}}, "llama", 1e-6, False, 1e4, None),
+        {**LLAMA, "rope_parameters": {"rope_theta": 7e4, "rope_type": "default"}},
+        "llama",
+        1e-6,
+        False,
+        7e4,
+        None,
+    ),
+    "the old key of a type": (
+        {**LLAMA, "rope_scaling": {"type": "default"}},
+        "llama",
+        1e-6,
+        False,
+        1e4,
+        None,
+    ),
     "LLaMA with biases": ({**LLAMA, "attention_bias": True}, "llama", 1e-6, True, 1e4, None),
-    "Qwen2, whose biases no key says": ({**QWEN2, "rope_theta": 1e6}, "qwen2", 1e-6, True, 1e6, None),
-}  # fmt: skip
+    "Qwen2, whose biases no key says": (
+        {**QWEN2, "rope_theta": 1e6},
+        "qwen2",
+        1e-6,
+        True,
+        1e6,
+        None,
+    ),
+}
 REFUSED = {
-    "norms behind the blocks": ({**OPT, "do_layer_norm_before": False}, "do_layer_norm_before=False"),
-    "OPT with another activation": ({**OPT, "activation_function": "gelu"}, "activation_function='gelu'"),
+    "norms behind the blocks": (
+        {**OPT, "do_layer_norm_before": False},
+        "do_layer_norm_before=False",
+    ),
+    "OPT with another activation": (
+        {**OPT, "activation_function": "gelu"},
+        "activation_function='gelu'",
+    ),
     "another activation": ({**LLAMA, "hidden_act": "gelu"}, "hidden_act='gelu'"),
     "biases in the MLP": ({**LLAMA, "mlp_bias": True}, "mlp_bias=True"),
     "another RoPE": ({**LLAMA, "rope_scaling": {"rope_type": "yarn"}}, "RoPE of type 'yarn'"),
-    "another RoPE by the old key": ({**LLAMA, "rope_scaling": {"type": "linear"}}, "RoPE of type 'linear'"),
+    "another RoPE by the old key": (
+        {**LLAMA, "rope_scaling": {"type": "linear"}},
+        "RoPE of type 'linear'",
+    ),
     "another family": ({**LLAMA, "model_type": "gpt2"}, "choose one of opt, llama, mistral, qwen2"),
 }
 
 
 WINDOWS = {
     "Mistral": ({**GATED, "model_type": "mistral", "sliding_window": 16}, (16, 16)),
-    "Mistral without a window": ({**GATED, "model_type": "mistral", "sliding_window": None}, (None, None)),
+    "Mistral without a window": (
+        {**GATED, "model_type": "mistral", "sliding_window": None},
+        (None, None),
+    ),
     "Qwen2 from some layer on": (
-        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, (None, 16)),
+        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        (None, 16),
+    ),
     "layers by name": (
-        {**QWEN2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1,
-         "layer_types": ["sliding_attention", "full_attention"]}, (16, None)),
-}  # fmt: skip
+        {
+            **QWEN2,
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 1,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        (16, None),
+    ),
+}
 
 
 def read(folder, config):
@@ -56,8 +123,12 @@ def read(folder, config):
     return of_folder(folder)
 
 
-@pytest.mark.parametrize(("config", "family", "eps", "bias", "theta", "scaling"), FOUND.values(), ids=FOUND)
-def test_config_of_a_folder_gives_the_architecture(tmp_path, config, family, eps, bias, theta, scaling):
+@pytest.mark.parametrize(
+    ("config", "family", "eps", "bias", "theta", "scaling"), FOUND.values(), ids=FOUND
+)
+def test_config_of_a_folder_gives_the_architecture(
+    tmp_path, config, family, eps, bias, theta, scaling
+):
     found = read(tmp_path, config)
     assert found == Architecture(found.spec, family, eps, bias, theta, scaling)
     assert found.is_opt == (family == "opt")
@@ -66,7 +137,9 @@ def test_config_of_a_folder_gives_the_architecture(tmp_path, config, family, eps
 
 @pytest.mark.parametrize(("config", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_the_engine_does_not_compute_is_refused(tmp_path, config, words):
-    assert refuses(re.escape(words), read, tmp_path, config).startswith(f"{tmp_path / 'config.json'}: ")
+    assert refuses(re.escape(words), read, tmp_path, config).startswith(
+        f"{tmp_path / 'config.json'}: "
+    )
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path):
@@ -84,7 +157,12 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
 )
 def test_shipped_models_have_the_options_of_their_family(name, family, bias, theta):
     found = of_spec(read_model(name))
-    assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (read_model(name), family, bias, theta)
+    assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (
+        read_model(name),
+        family,
+        bias,
+        theta,
+    )
 
 
 @pytest.mark.parametrize("scaling", [None, SCALING])
@@ -96,7 +174,9 @@ def test_positions_turn_at_the_rates_of_roformer_as_llama_3_1_stretches_them(sca
     table = rotary_table(Architecture(spec, "llama", rope_theta=100.0, rope_scaling=scaling), "cpu")
     for i, (cosines, sines) in enumerate(table.permute(2, 1, 0).tolist()):
         rate = 100 ** (-2 * i / 8)
-        if scaling:  # a rate of which the original 64 positions hold at most one turn is divided by 8, of four it stays
+        # A rate of which the original 64 positions hold at most one turn is divided by 8, of four
+        # it stays
+        if scaling:
             share = min(max((64 * rate / math.tau - 1) / (4 - 1), 0), 1)
             rate = share * rate + (1 - share) * rate / 8
         assert cosines == pytest.approx([math.cos(p * rate) for p in range(90)], abs=1e-6)

@@ -1,4 +1,6 @@
-"""What calibration of the engine times is the engine's layers, decodes alone, and prompts that visit decodes."""
+"""What calibration of the engine times is the engine's layers, decodes alone, and prompts that
+visit decodes.
+"""
 
 import gc
 import weakref
@@ -54,11 +56,15 @@ def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
     refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
 
 
-@pytest.mark.parametrize(("kind", "slots"), [(Paged, 51 + 41 + 51), (ContiguousOracle, 2 * (51 + 41) + 51)])
+@pytest.mark.parametrize(
+    ("kind", "slots"), [(Paged, 51 + 41 + 51), (ContiguousOracle, 2 * (51 + 41) + 51)]
+)
 def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
     monkeypatch.setattr(calibrate, "assemble", lambda *given: given)
     requests = [Request(i, 0, length, 5) for i, length in enumerate((10, 20, 30))]
-    scheduler, pool, *_, options = calibrate.Bench(1, 2, Options(graphs=9)).engine(kind, requests, 2)
+    scheduler, pool, *_, options = calibrate.Bench(1, 2, Options(graphs=9)).engine(
+        kind, requests, 2
+    )
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)
     assert scheduler.max_num_batched_tokens == 2560
     monkeypatch.setattr(calibrate, "served_decodes", lambda engine, requests: requests)
@@ -93,7 +99,9 @@ def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
     ones = [Iteration(0.0, 0.0, 0.0, 0.0, 0.0, Work(n, prefill=prefill)) for n, prefill in prompts]
     seen, served = [], SimpleNamespace(records=SimpleNamespace(iterations=ones))
     served.serve = seen.append
-    monkeypatch.setattr(calibrate.Bench, "engine", lambda self, *given: seen.append(given) or served)
+    monkeypatch.setattr(
+        calibrate.Bench, "engine", lambda self, *given: seen.append(given) or served
+    )
     found = calibrate.prompts_with_decodes(tiny_bench("opt"), [3, 7], ByWork())
     assert found == {3: [ones[0]], 7: [ones[6]]}
     step, at_ps, requests = 2 * 10**7 + 40 * 10**4 + 200, 4 * 40 * 10**9, []
@@ -120,5 +128,8 @@ def test_measured_iterations_are_not_disturbed_by_garbage():
 
 
 def test_excess_over_the_model_is_gpu_time():
-    ones = [Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1)) for seconds in (1.2e-3, 1.3e-3, 0.9e-3)]
+    ones = [
+        Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1))
+        for seconds in (1.2e-3, 1.3e-3, 0.9e-3)
+    ]
     assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((200, -40, 280))

@@ -1,4 +1,6 @@
-"""From a config or a folder to tokens, raw rows and a simulated run's folder; what does not fit is refused."""
+"""From a config or a folder to tokens, raw rows and a simulated run's folder; what does not fit is
+refused.
+"""
 
 import csv
 import json
@@ -33,23 +35,46 @@ from testbed.sched.preemption import Swap  # noqa: E402
 from testbed.sim.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.sim.simulation import simulate  # noqa: E402
 
-OPT = {"model_type": "opt", "hidden_size": 32, "num_attention_heads": 4, "ffn_dim": 64, "num_hidden_layers": 2,
-       "vocab_size": 61, "max_position_embeddings": 128}  # fmt: skip
-QWEN2 = {"model_type": "qwen2", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 1,
-         "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 61, "max_position_embeddings": 128,
-         "tie_word_embeddings": True}  # fmt: skip
+OPT = {
+    "model_type": "opt",
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "ffn_dim": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 61,
+    "max_position_embeddings": 128,
+}
+QWEN2 = {
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "vocab_size": 61,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
 
 TIMES = ("start", "duration", "host", "wait")
 
 
 ATTENTION = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
 NAMES = {  # that Hugging Face gives the tensors: of the model, of a layer, and of both kinds
-    "opt": ("model.decoder.",
-            "embed_tokens.weight embed_positions.weight final_layer_norm.weight final_layer_norm.bias",
-            f"{ATTENTION} self_attn_layer_norm self_attn.out_proj final_layer_norm fc1 fc2", "weight bias"),
-    "qwen2": ("model.", "embed_tokens.weight norm.weight", f"{ATTENTION} input_layernorm self_attn.o_proj "
-              "post_attention_layernorm mlp.gate_proj mlp.up_proj mlp.down_proj", "weight"),
-}  # fmt: skip
+    "opt": (
+        "model.decoder.",
+        "embed_tokens.weight embed_positions.weight final_layer_norm.weight final_layer_norm.bias",
+        f"{ATTENTION} self_attn_layer_norm self_attn.out_proj final_layer_norm fc1 fc2",
+        "weight bias",
+    ),
+    "qwen2": (
+        "model.",
+        "embed_tokens.weight norm.weight",
+        f"{ATTENTION} input_layernorm self_attn.o_proj "
+        "post_attention_layernorm mlp.gate_proj mlp.up_proj mlp.down_proj",
+        "weight",
+    ),
+}
 
 
 def folder(path, config):
@@ -64,7 +89,12 @@ def folder(path, config):
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     safetensors.save_file(tensors, path / "model.safetensors")
     prefix, outer, inner, kinds = NAMES[config["model_type"]]
-    names = {f"{prefix}layers.{i}.{name}.{kind}" for i in (0, 1) for name in inner.split() for kind in kinds.split()}
+    names = {
+        f"{prefix}layers.{i}.{name}.{kind}"
+        for i in (0, 1)
+        for name in inner.split()
+        for kind in kinds.split()
+    }
     biases = {f"{prefix}layers.{i}.self_attn.{x}_proj.bias" for i in (0, 1) for x in "qkv"}
     assert {*tensors} == names | biases | {prefix + name for name in outer.split()}
     return built
@@ -81,34 +111,55 @@ def test_weights_loaded_from_a_folder_give_equal_logits(tmp_path, config):
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     folder(tmp_path, OPT)
-    (tmp_path / "config.json").write_text(json.dumps(OPT | {"hidden_size": 64, "word_embed_proj_dim": 64}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(OPT | {"hidden_size": 64, "word_embed_proj_dim": 64})
+    )
     with pytest.raises(InputError, match=r"of shape \[61, 32\]: config.json requires \[61, 64\]"):
         load_weights(of_folder(tmp_path), tmp_path, "cpu", torch.float32)
 
 
 def run_config(tmp_path, **changes):
     """A config as a run folder has it, for a tiny model on a CPU."""
-    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n0.0,9,4\n0.01,20,6\n0.02,3,5\n")
+    (tmp_path / "requests.csv").write_text(
+        "arrival_s,input_tokens,output_tokens\n0.0,9,4\n0.01,20,6\n0.02,3,5\n"
+    )
     names = tiny.ModelSpec.__dataclass_fields__
     model = {name: getattr(tiny.SHAPES["opt"], name) for name in names}
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 16}
-    gpu = {"_target_": "testbed.core.specs.GpuSpec", "name": "x", "memory_bytes": 1 << 30, "memory_bandwidth": 1e12,
-           "fp16_flops": 1e12, "host_bandwidth": 1e9, "link_bandwidth": 1e9}  # fmt: skip
+    gpu = {
+        "_target_": "testbed.core.specs.GpuSpec",
+        "name": "x",
+        "memory_bytes": 1 << 30,
+        "memory_bandwidth": 1e12,
+        "fp16_flops": 1e12,
+        "host_bandwidth": 1e9,
+        "link_bandwidth": 1e9,
+    }
     return {
         "model": {"_target_": "testbed.core.specs.ModelSpec", **model},
-        "server": {"_target_": "testbed.core.specs.ServerSpec", "name": "x", "num_gpus": 1, "gpu": gpu,
-                   "kv_memory_gib": {"opt": 0.001}},
+        "server": {
+            "_target_": "testbed.core.specs.ServerSpec",
+            "name": "x",
+            "num_gpus": 1,
+            "gpu": gpu,
+            "kv_memory_gib": {"opt": 0.001},
+        },
         "policy": {"_target_": "testbed.memory.paged.paged.Paged", "block_size": 4},
         "scheduler": {"_target_": "testbed.sched.mixed.MixedPrefill", **limits},
         "preemption": {"_target_": "testbed.sched.preemption.Recompute"},
-        "trace": {"_target_": "testbed.traces.csv_lengths.CsvLengths", "path": str(tmp_path / "requests.csv")},
+        "trace": {
+            "_target_": "testbed.traces.csv_lengths.CsvLengths",
+            "path": str(tmp_path / "requests.csv"),
+        },
         "arrivals": {"_target_": "testbed.sim.arrivals.Replay"},
-        "cost": {"_target_": "testbed.cost.analytic.AnalyticCost",
-                 "efficiencies": {"_target_": "testbed.cost.analytic.Efficiencies"}},
+        "cost": {
+            "_target_": "testbed.cost.analytic.AnalyticCost",
+            "efficiencies": {"_target_": "testbed.cost.analytic.Efficiencies"},
+        },
         "beams": {"_target_": "testbed.sched.beams.SyntheticBeams"},
         "swap_space_gib": 0,
         "engine": {"device": "cpu", "dtype": "float32", "debug": True},
-    } | changes  # fmt: skip
+    } | changes
 
 
 def setup(tmp_path, **changes):
@@ -120,20 +171,27 @@ def test_config_is_run_into_result_tables(tmp_path):
     assert summary["requests"] == {"arrived": 3, "finished": 3, "rejected": 0}
     requests = list(csv.DictReader((tmp_path / "out" / "requests.csv").open()))
     assert [int(row["output_len"]) for row in requests] == [4, 6, 5]
-    assert all(float(r["arrival_s"]) <= float(r["first_token_s"]) <= float(r["finish_s"]) for r in requests)
+    assert all(
+        float(r["arrival_s"]) <= float(r["first_token_s"]) <= float(r["finish_s"]) for r in requests
+    )
     iterations = list(csv.DictReader((tmp_path / "out" / "iterations.csv").open()))
     assert sum(int(row["work_decode_seqs"]) for row in iterations) == 3 + 5 + 4
     check_times([{name: float(row[f"{name}_s"]) for name in TIMES} for row in iterations])
 
 
 def check_times(rows, rounding_s=1e-6):
-    """What holds however long anything takes: the wait lies inside its iteration; host and wait end before the next.
+    """What holds however long anything takes: the wait lies inside its iteration; host and wait end
+    before the next.
 
-    Host time also covers the bookkeeping after the iteration's end, so duration_s says nothing of it.
+    Host time also covers the bookkeeping after the iteration's end, so duration_s says nothing of
+    it.
     """
     assert all(row["host"] > 0 <= row["wait"] <= row["duration"] + rounding_s for row in rows)
     for row, after in pairwise(rows):
-        assert max(row["host"] + row["wait"], row["duration"]) <= after["start"] - row["start"] + rounding_s
+        assert (
+            max(row["host"] + row["wait"], row["duration"])
+            <= after["start"] - row["start"] + rounding_s
+        )
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -141,9 +199,14 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     """By a clock that goes on by 1/64 s whenever it is read, and events that note it."""
     now, slept = [0.0], []
     monkeypatch.setattr("time.perf_counter", lambda: now.append(now[-1] + 1 / 64) or now[-1])
-    monkeypatch.setattr("time.sleep", lambda seconds: slept.append(seconds) or now.append(now[-1] + seconds))
-    event = {"record": lambda self: vars(self).update(at=now[-1]), "synchronize": lambda self: None,
-             "elapsed_time": lambda self, end: 1e3 * (end.at - self.at)}  # fmt: skip
+    monkeypatch.setattr(
+        "time.sleep", lambda seconds: slept.append(seconds) or now.append(now[-1] + seconds)
+    )
+    event = {
+        "record": lambda self: vars(self).update(at=now[-1]),
+        "synchronize": lambda self: None,
+        "elapsed_time": lambda self, end: 1e3 * (end.at - self.at),
+    }
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: type("Event", (), event)())
     clock, timer = Clock(), Timer(on_gpu)
     timer.start()
@@ -155,7 +218,9 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     with timer.waiting():
         clock.now()
     assert slept[1:] == [1e-4] * 3
-    assert timer.stop() == pytest.approx((69 / 64 - 2e-4, 2 / 64, (4 / 64 + 3e-4) * on_gpu), abs=1e-12)
+    assert timer.stop() == pytest.approx(
+        (69 / 64 - 2e-4, 2 / 64, (4 / 64 + 3e-4) * on_gpu), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,13 +238,23 @@ def test_bad_engine_configs_are_refused(tmp_path, changes, message):
 
 @pytest.mark.parametrize(("num_seqs", "window_s"), [(1, None), (3, None), (1, (4.0, 25.0))])
 def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
-    """Where an iteration takes the same time, both record the same: requests, spans, totals, summary."""
+    """Where an iteration takes the same time, both record the same: requests, spans, totals,
+    summary.
+    """
     window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
     options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
     requests = tiny.requests(tiny.LENGTHS, num_seqs)
     scheduler = partial(tiny.mixed, preemption=Swap())
-    engine = tiny.engine(spec=tiny.pool(160 if num_seqs > 1 else 96, 512), scheduler=scheduler, window_s=window_s)
-    ours = agreed(engine, requests, scheduler(Paged(tiny.pool(160 if num_seqs > 1 else 96, 512))), window_ps, **options)
+    engine = tiny.engine(
+        spec=tiny.pool(160 if num_seqs > 1 else 96, 512), scheduler=scheduler, window_s=window_s
+    )
+    ours = agreed(
+        engine,
+        requests,
+        scheduler(Paged(tiny.pool(160 if num_seqs > 1 else 96, 512))),
+        window_ps,
+        **options,
+    )
     assert (ours.end_ps == 25 * PS) == bool(window_s)
     assert ours.totals.swaps or window_s
 
@@ -205,7 +280,10 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
     pd = pytest.importorskip("pandas")
     built = setup(tmp_path, window_s=[0.0, 100.0])
     engine = make_engine(built)
-    assert serve_into(tmp_path / "out", built, engine)["engine"] == {"kind": "cpu", "fingerprint": None}
+    assert serve_into(tmp_path / "out", built, engine)["engine"] == {
+        "kind": "cpu",
+        "fingerprint": None,
+    }
     recorder = engine.records.recorder
     for name, columns in (
         ("requests", with_identity(request_columns(recorder), built.workload.rows)),

@@ -1,4 +1,6 @@
-"""Whatever the policy does with the slots, tokens are those of a forward pass without any; its misuse is named."""
+"""Whatever the policy does with the slots, tokens are those of a forward pass without any; its
+misuse is named.
+"""
 
 import re
 from functools import partial
@@ -37,14 +39,18 @@ def check(engine, requests, family="opt"):
     for r in requests:
         (tokens,) = records.outputs[r.request_id]
         assert len(tokens) == r.output_len
-        assert tokens == tiny.greedy(arch, w, prompts[r.request_id], tokens), f"request {r.request_id}"
+        assert tokens == tiny.greedy(arch, w, prompts[r.request_id], tokens), (
+            f"request {r.request_id}"
+        )
     return records
 
 
 @pytest.mark.parametrize("family", ["opt", "llama", "qwen2"])
 @pytest.mark.parametrize("block_size", [1, 16, 32])
 def test_tokens_are_right_for_every_block_size(family, block_size):
-    check(tiny.engine(family, partial(Paged, block_size=block_size)), tiny.requests(LENGTHS), family)
+    check(
+        tiny.engine(family, partial(Paged, block_size=block_size)), tiny.requests(LENGTHS), family
+    )
 
 
 @pytest.mark.parametrize("policy", [ContiguousMax, ContiguousPow2, ContiguousOracle])
@@ -132,10 +138,22 @@ def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (faults.ForgottenCopy, r"step 2: sequence \d of request 0 reads slot \d+ as its token 8; it holds nothing"),
-        (faults.DoubleOwner, r"step 2: sequence 0 of request 0 reads slot \d+ .* sequence 1 of request 1 wrote"),
-        (faults.WritesShared, r"step 2: sequence 0 of request 0 reads slot \d+ as its token 9; it holds token 9"),
-        (faults.WrongSwapIn, r"step \d+: sequence \d of request \d reads slot \d+ as its token 0; it holds token 4"),
+        (
+            faults.ForgottenCopy,
+            r"step 2: sequence \d of request 0 reads slot \d+ as its token 8; it holds nothing",
+        ),
+        (
+            faults.DoubleOwner,
+            r"step 2: sequence 0 of request 0 reads slot \d+ .* sequence 1 of request 1 wrote",
+        ),
+        (
+            faults.WritesShared,
+            r"step 2: sequence 0 of request 0 reads slot \d+ as its token 9; it holds token 9",
+        ),
+        (
+            faults.WrongSwapIn,
+            r"step \d+: sequence \d of request \d reads slot \d+ as its token 0; it holds token 4",
+        ),
     ],
     ids=lambda one: one.__name__ if isinstance(one, type) else "",
 )

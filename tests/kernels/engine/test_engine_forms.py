@@ -1,4 +1,6 @@
-"""Windows, caches of e4m3 and policies of several groups: the tokens are those of a forward pass without any slots."""
+"""Windows, caches of e4m3 and policies of several groups: the tokens are those of a forward pass
+without any slots.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -57,18 +59,31 @@ def test_preempted_sequences_of_groups_are_computed_again():
     assert records.recorder.totals.recomputes > 0
 
 
-@pytest.mark.parametrize("policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"])
+@pytest.mark.parametrize(
+    "policy", ["testbed.memory.groups.grouped.Grouped", "testbed.memory.paged.paged.Paged"]
+)
 def test_config_of_a_windowed_model_in_e4m3_is_run(tmp_path, policy):
     spec = replace(tiny.SHAPES["fp8 hybrid"], name="opt")
-    model = {"_target_": "testbed.core.specs.ModelSpec", **{name: getattr(spec, name) for name in spec.__slots__}}
+    model = {
+        "_target_": "testbed.core.specs.ModelSpec",
+        **{name: getattr(spec, name) for name in spec.__slots__},
+    }
     engine = {"device": "cpu", "dtype": "float32"}
-    built = setup(tmp_path, model=model, policy={"_target_": policy, "block_size": 4}, engine=engine)
-    assert serve_into(tmp_path / "out", built)["requests"] == {"arrived": 3, "finished": 3, "rejected": 0}
+    built = setup(
+        tmp_path, model=model, policy={"_target_": policy, "block_size": 4}, engine=engine
+    )
+    assert serve_into(tmp_path / "out", built)["requests"] == {
+        "arrived": 3,
+        "finished": 3,
+        "rejected": 0,
+    }
 
 
 def test_bytes_of_e4m3_swap_as_they_are():
     small = tiny.pool(64, 256)
-    engine = tiny.engine("fp8", partial(Paged, block_size=4), partial(tiny.mixed, preemption=Swap()), small)
+    engine = tiny.engine(
+        "fp8", partial(Paged, block_size=4), partial(tiny.mixed, preemption=Swap()), small
+    )
     records = check(engine, tiny.requests([(9, 20), (8, 21), (10, 19), (7, 22)]), "fp8")
     assert records.recorder.totals.swaps >= 2
     assert engine.runner.attention.pools.device.dtype == torch.uint8
@@ -78,7 +93,9 @@ def test_scales_of_a_checkpoint_are_used():
     arch = tiny.architecture("fp8")
     plain, scaled = (tiny.engine("fp8").runner for _ in range(2))
     weights = replace(tiny.weights(arch), kv_scales=torch.full((2, 2, 2), 0.25))
-    scaled = assemble(tiny.mixed(Paged(tiny.pool(512))), tiny.pool(512), arch, weights, tiny.Options()).runner
+    scaled = assemble(
+        tiny.mixed(Paged(tiny.pool(512))), tiny.pool(512), arch, weights, tiny.Options()
+    ).runner
     assert (plain.attention.pools.scales == 1).all()
     assert (scaled.attention.pools.scales == 0.25).all()
 
@@ -93,9 +110,19 @@ def test_layers_of_a_column_are_adjacent_blocks():
 
 def test_what_is_not_served_is_refused_in_one_line():
     refuses("has experts, which the engine does not support", of_spec, read_model("mixtral-8x7b"))
-    with pytest.raises(InputError, match=r"kv_dtype_bytes=4: the engine's cache has the type of the weights or e4m3"):
+    with pytest.raises(
+        InputError,
+        match=r"kv_dtype_bytes=4: the engine's cache has the type of the weights or e4m3",
+    ):
         of_spec(replace(read_model("llama-3-8b"), kv_dtype_bytes=4))
-    refuses("Window: drops tokens", tiny.engine, "llama", partial(window.Window, sinks=3, window=30, block_size=4))
-    refuses(r"engine\.debug=true: checks no tables of several groups", tiny.engine, "hybrid", Grouped)
+    refuses(
+        "Window: drops tokens",
+        tiny.engine,
+        "llama",
+        partial(window.Window, sinks=3, window=30, block_size=4),
+    )
+    refuses(
+        r"engine\.debug=true: checks no tables of several groups", tiny.engine, "hybrid", Grouped
+    )
     assert of_spec(read_model("mistral-7b-v0.1")).windows == (4096,) * 32
     assert of_spec(read_model("ministral-8b")).windows[:5] == (None, 32768, 32768, 32768, None)

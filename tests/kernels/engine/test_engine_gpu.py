@@ -1,4 +1,6 @@
-"""On a GPU: the small operations against torch, and the engine by kernels and graphs against itself on the CPU."""
+"""On a GPU: the small operations against torch, and the engine by kernels and graphs against itself
+on the CPU.
+"""
 
 import pytest
 
@@ -21,7 +23,9 @@ def normal(*shape, dtype=torch.float16):
 
 
 def near(got, want, dtype):
-    return torch.allclose(got.float(), want.float(), rtol=2**-7 if dtype is torch.bfloat16 else 2**-9, atol=2e-2)
+    return torch.allclose(
+        got.float(), want.float(), rtol=2**-7 if dtype is torch.bfloat16 else 2**-9, atol=2e-2
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -32,8 +36,14 @@ def test_fused_operations_equal_torch(hidden, dtype):
         x = normal(37, hidden, dtype=dtype)
         xs, ys = [x, x.clone()], [torch.empty_like(x) for _ in both]
         bound = [maths.norm(y, x, 1e-5) for maths, y, x in zip(both, ys, xs, strict=True)]
-        for carried in (None, normal(hidden, dtype=dtype), normal(hidden, dtype=dtype)):  # the last by new pointers
-            norm = Affine(normal(hidden, dtype=dtype), shift if shift is None else normal(hidden, dtype=dtype))
+        for carried in (
+            None,
+            normal(hidden, dtype=dtype),
+            normal(hidden, dtype=dtype),
+        ):  # the last by new pointers
+            norm = Affine(
+                normal(hidden, dtype=dtype), shift if shift is None else normal(hidden, dtype=dtype)
+            )
             for one in bound:
                 one(norm, carried)
             assert near(*ys, dtype)
@@ -49,11 +59,16 @@ def test_fused_operations_equal_torch(hidden, dtype):
 
 @pytest.mark.parametrize("size", [64, 128])
 def test_rotary_embedding_equals_torch(size):
-    table = rotary_table(Architecture(ModelSpec("x", 1, 8 * size, 8, 2, size, 8, 3, 8, 500), "llama"), "cuda")
+    table = rotary_table(
+        Architecture(ModelSpec("x", 1, 8 * size, 8, 2, size, 8, 3, 8, 500), "llama"), "cuda"
+    )
     qkv, positions = normal(37, 12 * size), torch.randint(500, (37,), device="cuda")
     other = qkv.clone()
     for maths, rows in ((FusedMaths(), qkv), (PlainMaths(), other)):
-        q, k, _ = (part.unflatten(1, (-1, size)) for part in rows.split((8 * size, 2 * size, 2 * size), dim=1))
+        q, k, _ = (
+            part.unflatten(1, (-1, size))
+            for part in rows.split((8 * size, 2 * size, 2 * size), dim=1)
+        )
         maths.turn(q, k, positions, table)()
     assert near(qkv, other, torch.float16)
 

@@ -1,4 +1,6 @@
-"""Samples and beams of the engine, however memory is managed; policies and recorded beams serve the simulator too."""
+"""Samples and beams of the engine, however memory is managed; policies and recorded beams serve the
+simulator too.
+"""
 
 from functools import partial
 from types import SimpleNamespace
@@ -37,7 +39,9 @@ def plain_beams(arch, w, prompt, k, num_tokens):
         ahead = []
         for total, tokens in beams:
             scores = torch.log_softmax(tiny.dense_logits(arch, w, torch.tensor(tokens))[-1], dim=0)
-            ahead += [(total + float(score), [*tokens, token]) for token, score in enumerate(scores)]
+            ahead += [
+                (total + float(score), [*tokens, token]) for token, score in enumerate(scores)
+            ]
         beams = sorted(ahead, key=lambda one: -one[0])[:k]
     return beams
 
@@ -53,7 +57,9 @@ def plain_beams(arch, w, prompt, k, num_tokens):
     ],
 )
 def test_beams_equal_a_plain_beam_search(policy, rule, slots, debug):
-    engine = tiny.engine("opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512), debug)
+    engine = tiny.engine(
+        "opt", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512), debug
+    )
     requests = tiny.requests(LENGTHS, num_seqs=3, beam=True)
     prompts = [engine.runner.token_buffers.prompt(r.incoming) for r in requests]
     records = engine.serve(requests)
@@ -64,7 +70,9 @@ def test_beams_equal_a_plain_beam_search(policy, rule, slots, debug):
     assert records.beams
     for r, prompt in zip(requests, prompts, strict=True):
         want = plain_beams(arch, tiny.weights(arch), prompt, 3, r.output_len)
-        assert sorted(records.outputs[r.request_id]) == sorted(tokens[r.prompt_len :] for _, tokens in want)
+        assert sorted(records.outputs[r.request_id]) == sorted(
+            tokens[r.prompt_len :] for _, tokens in want
+        )
 
 
 def test_parallel_samples_are_independent_of_memory_policy():
@@ -75,7 +83,9 @@ def test_parallel_samples_are_independent_of_memory_policy():
         (partial(Paged, block_size=4), Swap, 104),
         (partial(Paged, block_size=2), Recompute, 104),
     ]:
-        engine = tiny.engine("qwen2", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512))
+        engine = tiny.engine(
+            "qwen2", policy, partial(tiny.mixed, preemption=rule()), tiny.pool(slots, 512)
+        )
         records = engine.serve(tiny.requests(LENGTHS, num_seqs=4))
         outputs.append(records.outputs)
         if slots == 104:
@@ -90,7 +100,11 @@ def test_beam_ties_prefer_lower_parent_then_lower_token():
     assert after.parents == ((0, 2),)
     assert (after.tokens, after.totals) == ([2, 1, 4], [-1.0] * 3)
     assert [token for token, _ in best_of(torch.zeros(1, 50), 3)[0]] == [0, 1, 2]
-    assert [token for token, _ in best_of(torch.tensor([[2.0, 3.0, 3.0, 2.0, 4.0]]), 3)[0]] == [4, 1, 2]
+    assert [token for token, _ in best_of(torch.tensor([[2.0, 3.0, 3.0, 2.0, 4.0]]), 3)[0]] == [
+        4,
+        1,
+        2,
+    ]
 
 
 def test_top_p_samples_only_likely_tokens():
@@ -116,7 +130,13 @@ def test_draws_are_exact_at_the_edges():
 def test_graph_bucket_is_at_least_the_batch_size():
     assert [bucket(n) for n in (1, 3, 8, 33, 256)] == [1, 4, 8, 40, 256]
     assert all(bucket(n) >= n for n in range(1, BUCKETS[-1] + 1))
-    assert [context_bucket(n, 1000) for n in (1, 256, 257, 600, 1000)] == [256, 256, 512, 1000, 1000]
+    assert [context_bucket(n, 1000) for n in (1, 256, 257, 600, 1000)] == [
+        256,
+        256,
+        512,
+        1000,
+        1000,
+    ]
     assert context_bucket(50, 100) == 100
 
 
@@ -133,7 +153,11 @@ def test_block_and_extent_layouts_map_slots_alike():
 
 
 def test_unreadable_tables_are_refused():
-    refuses("partial blocks of 4 slots", lambda: Blocks(2, 4).place([Extent(2, 4)], "sequence 7"), error=PlugInError)
+    refuses(
+        "partial blocks of 4 slots",
+        lambda: Blocks(2, 4).place([Extent(2, 4)], "sequence 7"),
+        error=PlugInError,
+    )
     two = [Extent(0, 4), Extent(8, 4)]
     refuses("one extent per sequence", Extents(2).place, two, "sequence 7", error=PlugInError)
 
@@ -146,7 +170,9 @@ def test_dependent_copies_are_separate_launches():
 def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     """It writes no slot, keeps no sequence, and the run after it says what it would have said."""
     plain, batches, forward = tiny.engine(), [], Runner._forward
-    monkeypatch.setattr(Runner, "_forward", lambda self, batch: batches.append(batch) or forward(self, batch))
+    monkeypatch.setattr(
+        Runner, "_forward", lambda self, batch: batches.append(batch) or forward(self, batch)
+    )
     warm = tiny.engine(warm=(5, 300))
     assert [[part[1:] for part in one.parts] for one in batches] == [
         [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])
@@ -156,14 +182,23 @@ def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     assert not warm.runner.tables
     requests = tiny.requests([(30, 9), (7, 20), (50, 5)])
     assert warm.serve(requests).outputs == plain.serve(requests).outputs
-    assert torch.equal(warm.runner.moves.pools.device.isnan(), plain.runner.moves.pools.device.isnan())
+    assert torch.equal(
+        warm.runner.moves.pools.device.isnan(), plain.runner.moves.pools.device.isnan()
+    )
 
 
-@pytest.mark.parametrize(("size", "built"), [(1, 1), (256, 256), (512, 256), (300, 150), (768, 192)])
+@pytest.mark.parametrize(
+    ("size", "built"), [(1, 1), (256, 256), (512, 256), (300, 150), (768, 192)]
+)
 def test_large_blocks_are_halved(size, built):
     assert layout_of(SimpleNamespace(block_size=size), 2).block_size == built
     assert layout_of(SimpleNamespace(), 2).block_size == 1
-    refuses("block_size=257: the paged kernels support up to 256", layout_of, SimpleNamespace(block_size=257), 2)
+    refuses(
+        "block_size=257: the paged kernels support up to 256",
+        layout_of,
+        SimpleNamespace(block_size=257),
+        2,
+    )
 
 
 def test_example_policy_generates_correct_tokens():
@@ -173,7 +208,10 @@ def test_example_policy_generates_correct_tokens():
     engine = tiny.engine(policy=policy, spec=tiny.pool(120))
     records = engine.serve(tiny.requests(tiny.LENGTHS))
     assert records.recorder.totals.recomputes > 0
-    alone = [tiny.engine(policy=policy).serve([r]).outputs[r.request_id] for r in tiny.requests(tiny.LENGTHS)]
+    alone = [
+        tiny.engine(policy=policy).serve([r]).outputs[r.request_id]
+        for r in tiny.requests(tiny.LENGTHS)
+    ]
     assert [records.outputs[i] for i in range(len(tiny.LENGTHS))] == alone
 
 
@@ -188,14 +226,18 @@ def test_example_policy_generates_correct_tokens_on_a_gpu(debug):
         scheduler = tiny.mixed(Slabs(pool, slab_size=8))
         weights = random_weights(arch, 0, "cuda", torch.float16)
         options = Options(debug, clock=StepClock(), graphs=0 if debug else 16)
-        records = assemble(scheduler, pool, arch, weights, options).serve(tiny.requests(tiny.LENGTHS))
+        records = assemble(scheduler, pool, arch, weights, options).serve(
+            tiny.requests(tiny.LENGTHS)
+        )
         outputs.append([len(records.outputs[i][0]) for i in range(len(tiny.LENGTHS))])
     assert records.recorder.totals.recomputes > 0
     assert outputs[0] == outputs[1] == [output for _, output in tiny.LENGTHS]
 
 
 def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
-    """With the engine's record for its beam model it copies, saves and holds the same, iteration by iteration."""
+    """With the engine's record for its beam model it copies, saves and holds the same, iteration by
+    iteration.
+    """
     pytest.importorskip("simpy", reason="SimPy is not installed")
     from tiny import OneSecond
 
@@ -213,6 +255,8 @@ def test_simulator_replays_recorded_beams_of_the_engine(tmp_path):
     assert {*steps} >= {(0, 9), (1, 2), (2, 12)}  # every search that has a step says where it ends
     assert {request_id for request_id, _ in steps} == {0, 1, 2}
     beams = RecordedBeams(str(tmp_path / "a" / "run" / "beams.csv"))
-    simulated = simulate(requests, tiny.mixed(Paged(spec)), OneSecond(), 128, beams=beams, fast_forward=False)
+    simulated = simulate(
+        requests, tiny.mixed(Paged(spec)), OneSecond(), 128, beams=beams, fast_forward=False
+    )
     assert simulated.totals.copies > 0
     assert summarize(simulated, 4096) == summarize(records.recorder, 4096)

@@ -1,4 +1,6 @@
-"""Pairs of runs of the engine and their simulation: rehearsed on a CPU, and the kept ones simulated again."""
+"""Pairs of runs of the engine and their simulation: rehearsed on a CPU, and the kept ones simulated
+again.
+"""
 
 import tarfile
 from copy import deepcopy
@@ -29,23 +31,35 @@ PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
 TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
 ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
 COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
-STAGE = plan.Stage(TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9), batches=((1, 1), (2, 1)))
+STAGE = plan.Stage(
+    TINY, 0.2, ENGINE, lambda name: deepcopy(COST), warm=(5, 9), batches=((1, 1), (2, 1))
+)
 
 
 def test_engine_runs_are_simulated_and_compared(tmp_path):
-    some = [pair for pair in plan.PAIRS if pair.name in ("sharegpt-1.5-0", "sharegpt-1.5-1", "chats-cache-0.95-0")]
+    some = [
+        pair
+        for pair in plan.PAIRS
+        if pair.name in ("sharegpt-1.5-0", "sharegpt-1.5-1", "chats-cache-0.95-0")
+    ]
     broken = replace(some[0], series=replace(some[0].series, name="broken", preemption="None"))
     assert run.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == ["broken-1.5-0"]
     with tarfile.open(tmp_path / run.ARCHIVE) as archive:
         assert {f"{pair.name}/iterations.csv" for pair in some} <= set(archive.getnames())
-    text = validation.section(validation.simulated(tmp_path, PROFILE, STAGE, tmp_path / "simulated"))
+    text = validation.section(
+        validation.simulated(tmp_path, PROFILE, STAGE, tmp_path / "simulated")
+    )
     assert text.count("chats, prefix cache, recompute | 0.95") == 1
     assert text.count("ShareGPT, recompute | 1.5 |") == 1  # both seeds in a line
     assert (tmp_path / "simulated" / "sharegpt-1.5-1" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize(("series", "num_seqs"), [(plan.SERIES[2], 1), (plan.SERIES[3], 1), (plan.SERIES[0], 2)])
-def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeypatch, series, num_seqs):
+@pytest.mark.parametrize(
+    ("series", "num_seqs"), [(plan.SERIES[2], 1), (plan.SERIES[3], 1), (plan.SERIES[0], 2)]
+)
+def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
+    monkeypatch, series, num_seqs
+):
     machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
     assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
@@ -61,7 +75,9 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeyp
         return records.outputs, [one.work for one in records.iterations]
 
     batch, used = Ahead.batch, []
-    monkeypatch.setattr(Ahead, "batch", lambda self, *given: used.append(batch(self, *given)) or used[-1])
+    monkeypatch.setattr(
+        Ahead, "batch", lambda self, *given: used.append(batch(self, *given)) or used[-1]
+    )
     ahead = served(machine.engine)
     assert any(one is not None for one in used) == (num_seqs == 1)
     monkeypatch.setattr(Ahead, "batch", lambda *_: None)
@@ -71,7 +87,13 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(monkeyp
 
 def test_time_is_divided_by_kind_of_iteration():
     moves, prompt = (Moved("device", "host", 16, 1),), ((9, 0),)
-    works = [Work(3), Work(2, prefill=prompt), Work(2), Work(1, prefill=prompt, moves=moves), Work(moves=moves)]
+    works = [
+        Work(3),
+        Work(2, prefill=prompt),
+        Work(2),
+        Work(1, prefill=prompt, moves=moves),
+        Work(moves=moves),
+    ]
     ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, one) for i, one in enumerate(works)]
     assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
@@ -80,7 +102,10 @@ def test_software_time_is_a_linear_fit(tmp_path):
     rows = [[n, k, 44, 0.0, 0.0, 0.0, 300 * k + 5 * n] for n in (1, 8, 32) for k in (1, 4)]
     write_csv(tmp_path / "software.csv", FIELDS, rows)
     assert read_software(tmp_path / "software.csv") == (pytest.approx(300e-6), pytest.approx(5e-6))
-    assert read_software(tmp_path / "software.csv", 4) == (pytest.approx(1200e-6), pytest.approx(5e-6))
+    assert read_software(tmp_path / "software.csv", 4) == (
+        pytest.approx(1200e-6),
+        pytest.approx(5e-6),
+    )
 
 
 def test_kept_pairs_keep_the_goals_that_they_are_said_to(monkeypatch):

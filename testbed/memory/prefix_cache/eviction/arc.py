@@ -12,12 +12,14 @@ Ghosts: TypeAlias = OrderedDict[int, None]
 
 
 class Arc(EvictionOrder):
-    """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each has evicted.
+    """Two LRU queues, of nodes found once and more often, whose balance follows hits on what each
+    has evicted.
 
-    `target` is the wanted length of `recent`. The cache's size is the length of both queues, because a victim is chosen
-    only when there is no free block. A held node, which was found and so is `frequent`, leaves that queue where it
-    comes up, and returns to its end when it is parked again: its memo says so. Ghosts are known by their chained hash;
-    a collision there moves only the target.
+    `target` is the wanted length of `recent`. The cache's size is the length of both queues,
+    because a victim is chosen only when there is no free block. A held node, which was found and so
+    is `frequent`, leaves that queue where it comes up, and returns to its end when it is parked
+    again: its memo says so. Ghosts are known by their chained hash; a collision there moves only
+    the target.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,11 @@ class Arc(EvictionOrder):
 
     def _enter(self, node: Node) -> None:
         """A node that is new to the cache, unless a ghost says that it left too early."""
-        recent, frequent, size = self._recent_ghosts, self._frequent_ghosts, len(self._recent) + len(self._frequent)
+        recent, frequent, size = (
+            self._recent_ghosts,
+            self._frequent_ghosts,
+            len(self._recent) + len(self._frequent),
+        )
         queue = self._frequent
         if node.code in recent:
             self.target = min(size, self.target + max(1.0, len(frequent) / len(recent)))

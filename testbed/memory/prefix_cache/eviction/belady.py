@@ -14,10 +14,10 @@ NEVER = float("-inf")
 class Belady(Ranked):
     """Evicts the block whose next use is last, or that is never used again.
 
-    foresee() must give it every prompt's hash chain, and requested() moves its clock. Every use of a block is a
-    use of its predecessors too, so it never leaves a block without them, and is a bound for every order where whole
-    requests come and go one by one (testbed.memory.prefix_cache.replay says why). In a timed run it is one more
-    heuristic.
+    foresee() must give it every prompt's hash chain, and requested() moves its clock. Every use of
+    a block is a use of its predecessors too, so it never leaves a block without them, and is a
+    bound for every order where whole requests come and go one by one
+    (testbed.memory.prefix_cache.replay says why). In a timed run it is one more heuristic.
     """
 
     reads_future: ClassVar[bool] = True
@@ -44,5 +44,7 @@ class Belady(Ranked):
 
     def _future(self) -> dict[int, deque[int]]:
         if self._uses is None:
-            raise OracleError("Belady's order reads the future: feed it with foresee() before the first prompt")
+            raise OracleError(
+                "Belady's order reads the future: feed it with foresee() before the first prompt"
+            )
         return self._uses

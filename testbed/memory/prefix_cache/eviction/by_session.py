@@ -8,13 +8,17 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class BySession(EvictionOrder):
-    """A node belongs to the session that has parked it last; a prompt of no session is a session of its own.
+    """A node belongs to the session that has parked it last; a prompt of no session is a session of
+    its own.
 
-    Within a session what was parked first goes first. A session is idle since its last request gave its slots back.
+    Within a session what was parked first goes first. A session is idle since its last request gave
+    its slots back.
     """
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[int | Node, dict[Node, None]] = OrderedDict()  # the first is evicted first
+        self._sessions: OrderedDict[int | Node, dict[Node, None]] = (
+            OrderedDict()
+        )  # the first is evicted first
 
     def park(self, nodes: Sequence[Node]) -> None:
         if nodes:

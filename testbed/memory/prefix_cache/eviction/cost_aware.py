@@ -7,12 +7,13 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class CostAware(Ranked):
-    """Evicts the end of a chain that is least worth keeping: recompute cost times uses, aged by a rising floor.
+    """Evicts the end of a chain that is least worth keeping: recompute cost times uses, aged by a
+    rising floor.
 
-    Recomputing costs 1 + attention_share * depth: attention to all blocks before it, as a share of the dense layers
-    (block_size / 53 thousand tokens for Llama-3-70B). A block goes only when nothing is cached behind it, since without
-    its predecessors a block is worth nothing. The floor is the last victim's worth (GreedyDual-Size-Frequency, equal
-    sizes).
+    Recomputing costs 1 + attention_share * depth: attention to all blocks before it, as a share of
+    the dense layers (block_size / 53 thousand tokens for Llama-3-70B). A block goes only when
+    nothing is cached behind it, since without its predecessors a block is worth nothing. The floor
+    is the last victim's worth (GreedyDual-Size-Frequency, equal sizes).
     """
 
     def __init__(self, attention_share: float = 0.01) -> None:
@@ -41,7 +42,9 @@ class CostAware(Ranked):
         return node
 
     def _leaf(self) -> Node:
-        """The lowest of those with nothing behind; inner nodes that come first wait for their last child."""
+        """The lowest of those with nothing behind; inner nodes that come first wait for their last
+        child.
+        """
         while self._num_parked > len(self._inner):
             node = self._pop()
             if not node.children:

@@ -11,10 +11,11 @@ from testbed.memory.prefix_cache.prefix_index import Node
 class EvictionOrder(ABC):
     """Chooses among parked nodes: cached blocks whose reference count is 0.
 
-    An order sees that nodes are parked and hit, and names victims; it has no clock and no random numbers. What it must
-    remember of a node it may keep in node.memo, which is None whenever the node is new to the cache. node.hits counts
-    the prompts that have found the node; node.parked says whether it may be a victim. session is that of the sequence
-    whose slots come back, when nodes are parked.
+    An order sees that nodes are parked and hit, and names victims; it has no clock and no random
+    numbers. What it must remember of a node it may keep in node.memo, which is None whenever the
+    node is new to the cache. node.hits counts the prompts that have found the node; node.parked
+    says whether it may be a victim. session is that of the sequence whose slots come back, when
+    nodes are parked.
     """
 
     reads_future: ClassVar[bool] = False
@@ -22,7 +23,9 @@ class EvictionOrder(ABC):
 
     @abstractmethod
     def park(self, nodes: Sequence[Node]) -> None:
-        """These nodes' reference counts are now 0; the end of a sequence comes before its beginning."""
+        """These nodes' reference counts are now 0; the end of a sequence comes before its
+        beginning.
+        """
 
     @abstractmethod
     def hit(self, nodes: Sequence[Node]) -> None:
@@ -41,7 +44,9 @@ class EvictionOrder(ABC):
         """No request of the session will come."""
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
-        """The future, for an order that declares reads_future: the hash chain of every prompt, in order of look-up."""
+        """The future, for an order that declares reads_future: the hash chain of every prompt, in
+        order of look-up.
+        """
         raise UnsupportedError(f"{type(self).__name__} does not read the future")
 
     def requested(self, chain: Sequence[int]) -> None:

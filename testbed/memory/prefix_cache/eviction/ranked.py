@@ -1,4 +1,6 @@
-"""Orders that evict the parked node of the lowest rank: first in, first out; least frequently used."""
+"""Orders that evict the parked node of the lowest rank: first in, first out; least frequently
+used.
+"""
 
 import heapq
 from abc import abstractmethod
@@ -13,7 +15,9 @@ NO_TICKET = -1
 
 
 class Ranked(EvictionOrder):
-    """A heap by rank, fixed while parked; ties go to the first parked. A hit leaves an entry with a stale ticket."""
+    """A heap by rank, fixed while parked; ties go to the first parked. A hit leaves an entry with a
+    stale ticket.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, Node]] = []
