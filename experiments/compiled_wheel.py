@@ -24,7 +24,7 @@ NEEDS = [
     "numpy>=1.26",
     "simpy>=4.1",
 ]  # the last two for their types
-PACKAGES = ("core", "memory", "sched", "cost", "sim")
+PACKAGES = ("core", "memory", "sched", "cost", "engine")
 INTERPRETED = {
     "core/errors.py": "its exceptions extend built-in ones",
     "core/hf_config.py": "no code in it is hot, and mypyc does not support its starred indexes",
@@ -33,11 +33,11 @@ INTERPRETED = {
     "memory/traced.py": (
         "it copies any policy's traits and forwards any attribute; only pictures use it"
     ),
-    "sim/audit.py": (
+    "engine/audit.py": (
         "it checks the types of plug-ins' answers, for which the compiler has other messages"
     ),
     "sched/vllm_v1.py": "AsyncVllmV1 passes keywords on, which mypyc takes for one argument",
-    "sim/clients.py": "it accepts any object with submit() and close(); one event per request",
+    "engine/clients.py": "it accepts any object with submit() and close(); one event per request",
 }
 # Classes of the hot path that no plug-in extends and no code copies: closed, so that method calls
 # need no look-up.

@@ -13,13 +13,13 @@ from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.description import describe
+from testbed.engine.arrivals import ArrivalProcess
 from testbed.machine import make_cost, make_pool
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.arrivals import ArrivalProcess
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 

@@ -14,6 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.renamed import check_members
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
+from testbed.engine.audit import wrong_durations
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -22,7 +23,6 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.parts import called, locate
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler
-from testbed.sim.audit import wrong_durations
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
 POLICIES: tuple[MakePolicy, ...] = (

@@ -19,6 +19,8 @@ from testbed.core.request import Request
 from testbed.core.slots import Usage
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import Environment, simulate
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -26,8 +28,6 @@ from testbed.sched.plan import Chunk, Plan
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.recorder import Recorder
-from testbed.sim.simulation import Environment, simulate
 
 MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, 4096)
 TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 1e7, 1e6, 1e-4, 1e-5)}

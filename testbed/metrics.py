@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from testbed.config import Slo as Slo
 from testbed.core.request import PS
-from testbed.sim.recorder import PackedRows, Recorder
-from testbed.sim.totals import Measures, Totals
+from testbed.engine.recorder import PackedRows, Recorder
+from testbed.engine.totals import Measures, Totals
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")

@@ -13,7 +13,7 @@ from testbed.build import Setup
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.description import sessions
-from testbed.sim.recorder import Recorder, request_columns, span_columns, with_identity
+from testbed.engine.recorder import Recorder, request_columns, span_columns, with_identity
 
 if TYPE_CHECKING:
     import pandas as pd

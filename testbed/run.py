@@ -13,10 +13,10 @@ from testbed.build import Setup
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.description import RUN
+from testbed.engine.overload import Overloaded, WatchfulRecorder
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import simulate
 from testbed.metrics import overload, summarize
-from testbed.sim.overload import Overloaded, WatchfulRecorder
-from testbed.sim.recorder import Recorder
-from testbed.sim.simulation import simulate
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"

@@ -12,8 +12,8 @@ import numpy as np
 from testbed.config import RunConfig, Share, WorkloadConfig, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
+from testbed.engine.arrivals import Sessions
 from testbed.schema import LAST_S
-from testbed.sim.arrivals import Sessions
 from testbed.traces.reader import stream
 
 

@@ -18,13 +18,13 @@ from testbed.core.shapes import model_names
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel, Work
+from testbed.engine.simulation import simulate
 from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.experiments.runs.compose import configured
 from testbed.machine import make_pool
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.prefix_cache.prefix_index import block_contents
-from testbed.sim.simulation import simulate
 
 MS = PS // 1000
 PS_PER_US = PS // 10**6

@@ -11,13 +11,13 @@ from testbed.build import Setup, build
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
+from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.outputs import Outputs
 from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.comparison import Iteration, Sides
 from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.result import front_end
 from testbed.sched.plan import Plan
-from testbed.sim.arrivals import SessionWorkload
-from testbed.sim.outputs import Outputs
 
 STOP = 1  # the token that ends an output
 

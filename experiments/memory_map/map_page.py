@@ -23,8 +23,8 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
+from testbed.engine.memory_trace import Frame, MemoryTrace, thinned, trace_memory
 from testbed.experiments.pages.page import render
-from testbed.sim.memory_trace import Frame, MemoryTrace, thinned, trace_memory
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields

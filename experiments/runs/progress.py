@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.sim.recorder import Recorder
+    from testbed.engine.recorder import Recorder
 
 EXIT_BAD_INPUT = 2
 SPEAK_S = 10.0

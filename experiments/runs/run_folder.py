@@ -27,6 +27,7 @@ from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.description import ID, RUN
+from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import (
     SUMMARY,
@@ -38,7 +39,6 @@ from testbed.experiments.runs.whole_files import (
 from testbed.identity import INSTALLED, ROOT, content_hash, input_files, run_id
 from testbed.result import Result
 from testbed.run import Run, keys_of_every_summary, run
-from testbed.sim.recorder import request_columns, span_columns, with_identity
 
 INPUTS = "inputs.json"
 _under_way: list[set[str]] = []

@@ -20,11 +20,11 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming, Request, Workload
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
+from testbed.engine.recorder import Columns, Recorder
+from testbed.engine.simulation import simulate
+from testbed.engine.totals import Seen
 from testbed.experiments.runs.whole_files import whole
 from testbed.sched.plan import Plan
-from testbed.sim.recorder import Columns, Recorder
-from testbed.sim.simulation import simulate
-from testbed.sim.totals import Seen
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
 REQUESTS, ITERATIONS, POOL = 1, 2, 3

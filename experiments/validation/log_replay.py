@@ -19,12 +19,12 @@ from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
+from testbed.engine.recorder import Columns, request_columns, span_columns
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
-from testbed.sim.recorder import Columns, request_columns, span_columns
 from testbed.traces.files import plain_or_packed, read_json
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -115,7 +115,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     the profile.
     """
     before, after, slowness = machine or _fitted(config, log)
-    arrivals = Part("testbed.sim.arrivals.Replay", {"speedup": slowness})
+    arrivals = Part("testbed.engine.arrivals.Replay", {"speedup": slowness})
     setup = build(replace(config, trace=Part(log), arrivals=arrivals))
     recorder = run(setup).recorder
     if recorder.rejections:

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED, Affine, Work
+from testbed.engine.meter import PlainMeter
+from testbed.engine.outputs import Outputs
+from testbed.engine.span_meter import SpanMeter
 from testbed.kernels.engine.records import Clock, Iteration, Records
 from testbed.kernels.engine.runner import Runner
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, Results, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.meter import PlainMeter
-from testbed.sim.outputs import Outputs
-from testbed.sim.span_meter import SpanMeter
 
 
 class Engine:

@@ -17,9 +17,9 @@ import torch
 
 from testbed.config import Slo
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
+from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.metrics import summarize
 from testbed.sched.beams import COLUMNS as BEAMS
-from testbed.sim.recorder import NOT_YET, Recorder, request_columns, span_columns
 
 MEASURED = (
     "gpu_s",

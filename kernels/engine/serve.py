@@ -13,6 +13,7 @@ from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
+from testbed.engine.arrivals import SessionWorkload
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import Engine
@@ -35,7 +36,6 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.arrivals import SessionWorkload
 
 
 @dataclass(frozen=True)

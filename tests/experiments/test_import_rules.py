@@ -16,13 +16,13 @@ ALLOWED = {
     "testbed.memory": {"testbed.core", "testbed.memory"},
     "testbed.cost": {"testbed.core", "testbed.cost"},
     "testbed.sched": {"testbed.core", "testbed.memory", "testbed.cost", "testbed.sched"},
-    "testbed.sim": {
+    "testbed.engine": {
         "testbed.core",
         "testbed.memory",
         "testbed.contract",
         "testbed.sched",
         "testbed.cost",
-        "testbed.sim",
+        "testbed.engine",
     },
     "testbed.contract": {"testbed.core", "testbed.memory", "testbed.contract"},
     "testbed.traces": {"testbed.core", "testbed.traces"},
@@ -39,7 +39,7 @@ ALLOWED = {
         "testbed.memory",
         "testbed.sched",
         "testbed.cost",
-        "testbed.sim",
+        "testbed.engine",
         "testbed.metrics",
         "testbed.traces",
         "testbed.kernels",
@@ -50,7 +50,7 @@ ALLOWED = {
     },
 }
 ONLY_IN = {
-    "simpy": ("testbed/sim",),
+    "simpy": ("testbed/engine",),
     "cupy": ("testbed/kernels",),
     "torch": (
         "testbed/kernels",
@@ -115,7 +115,7 @@ def test_engine_does_not_import_simpy():
     open_files = [
         *sources("testbed.kernels.engine"),
         *sources("testbed.traces"),
-        ROOT / "testbed/sim/arrivals.py",
+        ROOT / "testbed/engine/arrivals.py",
     ]
     seen = set()
     while open_files:
@@ -129,4 +129,4 @@ def test_engine_does_not_import_simpy():
             )
             file = ROOT / f"{module.replace('.', '/')}.py"
             open_files += [file] if file.exists() else []
-    assert ROOT / "testbed/sim/recorder.py" in seen
+    assert ROOT / "testbed/engine/recorder.py" in seen

@@ -94,7 +94,7 @@ def test_equal_schedulers_are_equal_to_the_end():
 def test_our_side_decides_what_the_simulator_does():
     """The iterations and preemptions of a whole run."""
     from testbed.cost.model import UNBOUNDED, Affine, CostModel
-    from testbed.sim.simulation import simulate
+    from testbed.engine.simulation import simulate
 
     class Same(CostModel):
         def iteration(self, work):

@@ -13,6 +13,7 @@ from tiny_run import tiny_run
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Request
 from testbed.core.specs import TierSpec
+from testbed.engine.memory_trace import trace_memory
 from testbed.experiments.memory_map.map_page import page, retrace
 from testbed.experiments.runs.run_folder import read_config
 from testbed.memory.groups.grouped_caching import GroupedCaching
@@ -21,7 +22,6 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.memory_trace import trace_memory
 
 FREE, ROUNDING, CACHED, IN_TRANSIT, PINNED, INTERNAL, RESERVED, LIVE = range(8)
 NO_OWNER, SEVERAL = -1, -2

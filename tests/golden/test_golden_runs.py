@@ -17,8 +17,8 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.arrivals import Slotted
-from testbed.sim.simulation import simulate
+from testbed.engine.arrivals import Slotted
+from testbed.engine.simulation import simulate
 from testbed.traces.synthetic import Fitted
 
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
@@ -57,7 +57,7 @@ def flat(sums):
     del (
         counts["shared"],
         counts["shared_ps"],
-    )  # long tables, which tests/sim/test_meter.py has in small
+    )  # long tables, which tests/engine/test_meter.py has in small
     over_time = {f"{name}_time": value for name, value in over_time._asdict().items()}
     return {**counts, **per_iteration._asdict(), **over_time}
 

@@ -5,6 +5,7 @@ clock.
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, disband, passing_batch
 from testbed.core.slots import Refusal
+from testbed.engine.outputs import Outputs
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.beams import SyntheticBeams
@@ -13,7 +14,6 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import preempt_victim
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.outputs import Outputs
 
 ITERATION_LEVEL = [SeparatePrefill, MixedPrefill, ChunkedPrefill]
 LIMITS = {"max_num_batched_tokens": 2560, "max_num_seqs": 256}

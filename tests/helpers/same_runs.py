@@ -5,8 +5,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from testbed.sim.recorder import SLOTS
-from testbed.sim.simulation import simulate
+from testbed.engine.recorder import SLOTS
+from testbed.engine.simulation import simulate
 
 FEW_AND_MANY = [
     2,

@@ -7,6 +7,7 @@ import numpy as np
 
 from testbed.config import parse_mix
 from testbed.core.request import Request, Rows, Turns, Workload
+from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -21,7 +22,6 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.sim.arrivals import SessionWorkload
 from testbed.workload import with_mix
 
 MAX_LEN = 128

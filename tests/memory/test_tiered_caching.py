@@ -18,6 +18,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import TierSpec
+from testbed.engine.simulation import simulate
 from testbed.fast_and_slow import differs
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
@@ -27,7 +28,6 @@ from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack,
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sim.simulation import simulate
 
 POLICIES = {
     "write through": partial(TieredCaching, block_size=8),

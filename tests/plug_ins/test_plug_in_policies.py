@@ -21,13 +21,13 @@ from same_runs import check_both_ways
 from tiny import analytic, server
 
 from testbed.core.request import PS, Request
+from testbed.engine.simulation import simulate
 from testbed.experiments.commands.cli import main
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.simulation import simulate
 
 HERE = Path(__file__).parent
 FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))

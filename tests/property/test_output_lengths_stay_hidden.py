@@ -19,6 +19,8 @@ import simpy
 from tiny import analytic
 
 from testbed.core.request import Request
+from testbed.engine.outputs import Outputs
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -28,8 +30,6 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup, Swap
 from testbed.sched.scheduler import IterationLevel, Scheduler
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.outputs import Outputs
-from testbed.sim.simulation import simulate
 
 MAX_LEN = 48
 COST = analytic(overhead_s=1e-3, copy_s=1e-5)

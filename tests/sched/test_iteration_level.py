@@ -8,6 +8,7 @@ from tiny import FastMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -15,7 +16,6 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.simulation import simulate
 
 
 def driver(kind, rule=Recompute, policy=None, **limits):

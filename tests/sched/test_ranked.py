@@ -14,6 +14,7 @@ from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
+from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -22,7 +23,6 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.ranked import PriorityClasses, Ranked, SessionOrder
 from testbed.sched.time_to_live import TimeToLive
-from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 many = settings(

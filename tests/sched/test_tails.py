@@ -11,6 +11,7 @@ from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -23,7 +24,6 @@ from testbed.sched.preemption import Recompute, RecomputeTail, Recovery
 from testbed.sched.ranked import PriorityClasses
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 V1 = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}

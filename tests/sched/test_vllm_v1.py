@@ -9,11 +9,11 @@ from tiny import MS, OneMillisecond
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
-from testbed.sim.simulation import simulate
 
 LIMITS = {
     "max_num_batched_tokens": 16,

@@ -203,7 +203,7 @@ def test_run_id_depends_on_every_input_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["experiments/runs/made.py", "sim/engine.py", "core/models/one.json"]
+    "place", ["experiments/runs/made.py", "engine/engine.py", "core/models/one.json"]
 )
 def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, place):
     monkeypatch.setattr(identity, "ROOT", tmp_path)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
+from testbed.engine.recorder import Mark, PackedRows, Recorder
+from testbed.engine.totals import Measures, Totals
 from testbed.metrics import KINDS, Slo, goodput, kept, latencies, overload, pool_shares, summarize
-from testbed.sim.recorder import Mark, PackedRows, Recorder
-from testbed.sim.totals import Measures, Totals
 
 NAMES = ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
 

@@ -12,7 +12,7 @@ from typing import Any
 from testbed.build import Setup
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
-from testbed.sim.recorder import Recorder
+from testbed.engine.recorder import Recorder
 
 Node = dict[str, Any]
 LOADS = (0.5, 0.8, 0.95, 1.1, 1.5, 2.0, 4.0)  # times the sustainable load

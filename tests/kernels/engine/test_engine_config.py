@@ -23,6 +23,8 @@ from testbed.config import RunConfig  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
+from testbed.engine.recorder import request_columns, span_columns, with_identity  # noqa: E402
+from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Clock, Timer  # noqa: E402
@@ -32,8 +34,6 @@ from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Swap  # noqa: E402
-from testbed.sim.recorder import request_columns, span_columns, with_identity  # noqa: E402
-from testbed.sim.simulation import simulate  # noqa: E402
 
 OPT = {
     "model_type": "opt",
@@ -151,7 +151,7 @@ def run_config(tmp_path, **changes):
             "_target_": "testbed.traces.csv_lengths.CsvLengths",
             "path": str(tmp_path / "requests.csv"),
         },
-        "arrivals": {"_target_": "testbed.sim.arrivals.Replay"},
+        "arrivals": {"_target_": "testbed.engine.arrivals.Replay"},
         "cost": {
             "_target_": "testbed.cost.analytic.AnalyticCost",
             "efficiencies": {"_target_": "testbed.cost.analytic.Efficiencies"},

@@ -13,12 +13,8 @@ from tiny import MS, FastMillisecond, OneMillisecond
 from testbed.core.request import PS, Request, Rows, Turns
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.cost.model import CostModel
-from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import PoolSpec
-from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import Recompute
-from testbed.sim import arrivals
-from testbed.sim.arrivals import (
+from testbed.engine import arrivals
+from testbed.engine.arrivals import (
     Gamma,
     Poisson,
     Replay,
@@ -27,8 +23,12 @@ from testbed.sim.arrivals import (
     Slotted,
     likely_order,
 )
-from testbed.sim.calendar import Links
-from testbed.sim.simulation import simulate
+from testbed.engine.calendar import Links
+from testbed.engine.simulation import simulate
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
 
 
 def turns(session, after, wait_s, answer_s=None):

@@ -15,9 +15,9 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
+from testbed.engine.audit import check_accounts, check_measures
+from testbed.engine.totals import CHANGING, Measures, Seen, Totals
 from testbed.sched.plan import Plan
-from testbed.sim.audit import check_accounts, check_measures
-from testbed.sim.totals import CHANGING, Measures, Seen, Totals
 
 Counts: TypeAlias = NDArray[np.int64]
 

@@ -12,6 +12,8 @@ from tiny import analytic
 from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST
+from testbed.engine.memory_trace import MemoryTrace, Tracer, trace_memory
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
@@ -21,8 +23,6 @@ from testbed.memory.traced import Traced
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.memory_trace import MemoryTrace, Tracer, trace_memory
-from testbed.sim.simulation import simulate
 
 COST = analytic(overhead_s=1e-3, copy_s=1e-5)
 

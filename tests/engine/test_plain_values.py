@@ -14,12 +14,12 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Extent, Granular, Growth
 from testbed.cost.model import Affine
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
-from testbed.sim.simulation import simulate
 
 PROMPT_LEN, OUTPUT_LEN = 10, 83
 HEARD = []

@@ -9,14 +9,14 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import Ops, Transfer, Usage, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
+from testbed.engine import audit
+from testbed.engine.calendar import Calendar, Links
+from testbed.engine.meter import Meter
+from testbed.engine.outputs import Outputs
+from testbed.engine.recorder import Recorder
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Plan, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
-from testbed.sim import audit
-from testbed.sim.calendar import Calendar, Links
-from testbed.sim.meter import Meter
-from testbed.sim.outputs import Outputs
-from testbed.sim.recorder import Recorder
 
 ProcessGenerator = Generator[simpy.Event, Any, None]
 

@@ -13,6 +13,13 @@ from tiny import MS, FastMillisecond, OneMillisecond
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.clients import open_loop
+from testbed.engine.engine import Engine
+from testbed.engine.outputs import Outputs
+from testbed.engine.overload import Overloaded, WatchfulRecorder
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import simulate
+from testbed.engine.span_meter import SpanMeter
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -22,13 +29,6 @@ from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.static_batch import StaticBatch
-from testbed.sim.clients import open_loop
-from testbed.sim.engine import Engine
-from testbed.sim.outputs import Outputs
-from testbed.sim.overload import Overloaded, WatchfulRecorder
-from testbed.sim.recorder import Recorder
-from testbed.sim.simulation import simulate
-from testbed.sim.span_meter import SpanMeter
 
 COSTS = [OneMillisecond(), FastMillisecond()]
 

@@ -14,11 +14,11 @@ from testbed.contract import clauses
 from testbed.core.errors import PlugInError
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
+from testbed.engine.totals import Measures, Totals
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
-from testbed.sim.totals import Measures, Totals
 
 
 def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:

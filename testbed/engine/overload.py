@@ -11,7 +11,7 @@ import numpy as np
 
 from testbed.core.request import PS, Request, Workload
 from testbed.core.sequence import SequenceGroup
-from testbed.sim.recorder import Recorder
+from testbed.engine.recorder import Recorder
 
 LOOK_EVERY = 64
 

@@ -7,10 +7,10 @@ from typing import Any
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import Affine
+from testbed.engine.outputs import Outputs
+from testbed.engine.totals import Seen, Shared
 from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.outputs import Outputs
-from testbed.sim.totals import Seen, Shared
 
 
 class Meter(ABC):

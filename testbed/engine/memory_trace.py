@@ -9,12 +9,12 @@ import simpy
 from testbed.core.request import Request, Workload
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import says_footprints, simulate
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Held, Traced
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.recorder import Recorder
-from testbed.sim.simulation import says_footprints, simulate
 
 MAX_FRAMES = 1500
 BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks

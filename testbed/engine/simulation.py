@@ -6,17 +6,17 @@ from simpy import Environment as Environment
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.audit import check_policy
+from testbed.engine.clients import ClosedLoop, open_loop
+from testbed.engine.engine import Engine
+from testbed.engine.meter import Meter, PlainMeter
+from testbed.engine.outputs import Outputs
+from testbed.engine.recorder import Recorder
+from testbed.engine.span_meter import SpanMeter
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.arrivals import SessionWorkload
-from testbed.sim.audit import check_policy
-from testbed.sim.clients import ClosedLoop, open_loop
-from testbed.sim.engine import Engine
-from testbed.sim.meter import Meter, PlainMeter
-from testbed.sim.outputs import Outputs
-from testbed.sim.recorder import Recorder
-from testbed.sim.span_meter import SpanMeter
 
 
 def simulate(

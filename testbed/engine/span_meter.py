@@ -19,11 +19,11 @@ from testbed.core.slots import (
     record,
 )
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.meter import Meter
+from testbed.engine.outputs import Outputs
+from testbed.engine.totals import NO_CHANGE, Changes, Seen, Shared, Span
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
-from testbed.sim.meter import Meter
-from testbed.sim.outputs import Outputs
-from testbed.sim.totals import NO_CHANGE, Changes, Seen, Shared, Span
 
 
 class Tracked:

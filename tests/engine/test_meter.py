@@ -7,13 +7,13 @@ from manual_driver import scheduler_of
 from tiny import MS, FastMillisecond
 
 from testbed.core.request import Request
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.metrics import saving
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.simulation import simulate
 
 LIVE = 7 + 8 + 9
 RESERVED = 3 + 2 + 1  # up to 10 tokens

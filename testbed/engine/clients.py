@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import simpy
 
 from testbed.core.request import PS, Request
-from testbed.sim.arrivals import SessionWorkload
-from testbed.sim.calendar import Urgent
-from testbed.sim.engine import Engine, ProcessGenerator
+from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.calendar import Urgent
+from testbed.engine.engine import Engine, ProcessGenerator
 
 
 def open_loop(

@@ -14,11 +14,11 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import GRANTED, Copy, Fixed, Grant, Growth, Move, Ops, Refusal
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
-from testbed.sim.simulation import simulate
 
 
 def serve(
