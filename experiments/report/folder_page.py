@@ -19,7 +19,7 @@ from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
 from testbed.experiments.compare.tables import readable
-from testbed.experiments.pages.page import NUMBER, VERDICT, Chart, Picture, Table, render
+from testbed.experiments.pages.page import NUMBER, VERDICT, Chart, Picture, Table, render, whole_page
 from testbed.experiments.paper.scorecard import ON, counted, short, what_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.plots import run_charts
@@ -133,11 +133,8 @@ def _are_numbers(values: pd.Series) -> bool:
 def folder_page(folders: Sequence[Path]) -> str:
     """The whole page."""
     title = f"Testbed report: {', '.join(folder.resolve().name for folder in folders)}"
-    return render(
-        "pages/page.html",
-        title=title,
-        parts=[part for folder in folders for part in _folder(folder)],
-    )
+    parts = [part for folder in folders for part in _folder(folder)]
+    return whole_page(title=title, parts=parts)
 
 
 def _folder(folder: Path) -> Iterator[Markup]:
