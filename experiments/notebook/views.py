@@ -58,7 +58,9 @@ def draw(result: "Result") -> "Figure":
 def show(summary: Mapping[str, Any]) -> str:
     """A summary in the form that `testbed run` prints."""
     text = StringIO()
-    Console(file=text, width=WIDTH).print(summary_table(dict(summary)))
+    # Within Jupyter, a console of rich's shows its output there, whatever its file is.
+    console = Console(file=text, width=WIDTH, force_jupyter=False, markup=False, emoji=False)
+    console.print(summary_table(dict(summary)))
     return text.getvalue()
 
 

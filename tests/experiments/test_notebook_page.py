@@ -30,8 +30,8 @@ EVERY_TITLE = """[...document.querySelectorAll("iframe")].map(
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """The path of the executed notebook as HTML."""
+def executed(tmp_path_factory):
+    """The notebook with its outputs, and its path as HTML."""
     folder = tmp_path_factory.mktemp("notebook")
     kernel = folder / "jupyter" / "kernels" / KERNEL
     kernel.mkdir(parents=True)
@@ -49,11 +49,19 @@ def exported(tmp_path_factory):
         page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     path = folder / "notebook.html"
     path.write_text(page, encoding="utf-8")
-    return path
+    return notebook, path
 
 
-def test_an_exported_notebook_has_each_page_escaped_once(exported):
-    text = exported.read_text(encoding="utf-8")
+def test_a_cell_that_shows_a_result_has_one_output(executed):
+    notebook, _ = executed
+    for cell in notebook.cells:
+        assert [output.output_type for output in cell.outputs] == ["execute_result"]
+    assert "time to first token" in notebook.cells[0].outputs[0].data["text/plain"]
+
+
+def test_an_exported_notebook_has_each_page_escaped_once(executed):
+    _, path = executed
+    text = path.read_text(encoding="utf-8")
     pages = [html.unescape(page) for page in FRAME.findall(text)]
     assert len(pages) == len(CELLS)
     for page, title in zip(pages, TITLES, strict=True):
@@ -62,8 +70,9 @@ def test_an_exported_notebook_has_each_page_escaped_once(exported):
         assert f"<title>{html.escape(title)}" in page
 
 
-def test_a_browser_draws_the_pages_of_a_notebook(exported, browser):
-    browser.open(exported.as_uri())
+def test_a_browser_draws_the_pages_of_a_notebook(executed, browser):
+    _, path = executed
+    browser.open(path.as_uri())
     shown = browser.value(EVERY_TITLE)
     assert len(shown) == len(TITLES)
     for words, title in zip(shown, TITLES, strict=True):
