@@ -5,7 +5,8 @@ walked tables.
 from dataclasses import replace
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
 from same_runs import check_both_ways
 from strategies import (
     CONTIGUOUS,
@@ -25,10 +26,11 @@ from strategies import (
 )
 from tiny import MODEL, analytic, server
 
-from testbed.core.layers import Window
+from testbed.core.layers import KvGroup, Window
 from testbed.core.specs import ModelSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
+from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -49,7 +51,10 @@ TIERED = AnalyticCost(
 )
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)
+COSTS = ANALYTIC, WINDOWED, MEASURED
 PREFIX = 21
+# Of eight layers, so that slots of all layers are soon more than the tokens that decodes read
+GROUPS = KvGroup("full", 6, 64), KvGroup("window", 2, 64, 20)
 
 
 def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
@@ -106,13 +111,45 @@ def test_fast_equals_slow_with_shared_prompts_and_retention(
 
 @settings(many, max_examples=60)
 @given(
-    grouped_policies(WINDOWED_MODEL.groups),
+    grouped_policies(GROUPS),
     st.one_of(schedulers(), ranked_schedulers()),
     SHARED.map(of_one_sequence),
     st.sampled_from([ANALYTIC, WINDOWED]),
 )
 def test_fast_equals_slow_with_kv_groups(make_policy, make_scheduler, requests, cost):
     check_run(requests, lambda: make_scheduler(make_policy()), cost=cost)
+
+
+@st.composite
+def whole_runs(draw):
+    """A function that makes the scheduler with its policy, the requests and a cost: of all kinds
+    that go together.
+    """
+    groups = grouped_policies(GROUPS)
+    prefixed = policies([Paged, PrefixCaching], prefix=PREFIX)
+    make_policy = draw(st.one_of(ANY_POLICY, CACHING, CACHING, groups, prefixed))
+    policy = make_policy()
+    requests = draw(
+        st.one_of(
+            with_ranks(with_shared_prompts(workloads(PREFIX))),
+            with_ranks(st.one_of(workloads(), mixed_workloads())),
+            session_workloads(),
+        )
+    )
+    if policy.single_sequence and not isinstance(requests, SessionWorkload):
+        requests = of_one_sequence(requests)
+    make_scheduler = draw(ANY_SCHEDULER)
+    cost = TIERED if policy.moves_in_background else draw(st.sampled_from(COSTS))
+    return lambda: make_scheduler(make_policy()), requests, cost
+
+
+@pytest.mark.slow
+@settings(many, max_examples=2000)
+@seed(43)
+@given(whole_runs())
+def test_fast_equals_slow_in_2000_whole_runs(whole_run):
+    make, requests, cost = whole_run
+    check_run(requests, make, cost=cost)
 
 
 @many
