@@ -10,7 +10,7 @@ import pytest
 import yaml
 from browser import CHROMIUM, Browser
 from import_fixtures import profile  # noqa: F401 (a fixture)
-from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
+from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
 from testbed.experiments.commands.cli import main

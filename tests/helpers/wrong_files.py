@@ -1,35 +1,11 @@
 """A working folder with wrong files in it, and a call of the command that must refuse them in one
-line.
+line. Classes that cannot be used are in own_parts.py.
 """
 
 import shlex
 
 import pytest
 
-PLUG_INS = """
-import sys
-import numpy as np
-from example_policy import Slabs
-from testbed.sched.mixed import MixedPrefill
-
-def nothing(pool): pass
-class LeavesLate(Slabs):
-    def admit(self, *_): raise SystemExit(0)
-class NeedsALargePool(Slabs):
-    def __init__(self, pool): raise ValueError("too small")
-class Rowless:
-    def rows(self, *_): pass
-class Given:
-    def __init__(self, what): self.what = what
-    def times_ps(self, rows, seed): return eval(self.what)
-class Replayed(Given):
-    replays = True
-class Bare(MixedPrefill):
-    def __init__(self, policy, preemption, max_num_batched_tokens):
-        super().__init__(
-            policy, preemption, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=7
-        )
-"""
 LENGTHS = "input_tokens,output_tokens\n"
 TIMED = "input_tokens,output_tokens,arrival_s\n1,2,0\n1,2,{}\n"
 FILES = {
@@ -43,7 +19,6 @@ FILES = {
     "not_a_policy.py": "class Policy:\n    def __init__(self, pool): pass\n",
     "exits.py": "import sys; sys.exit(0)",
     "raises.py": "raise RuntimeError('boom')",
-    "own_parts.py": PLUG_INS,
 }
 
 
