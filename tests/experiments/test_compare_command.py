@@ -1,5 +1,5 @@
-"""`testbed compare` and `testbed report`: names of runs, what differs, one table for the screen, the
-CSV and the page.
+"""`testbed compare` and `testbed report`: names of runs, what differs, one table on the screen, in
+the CSV and on the page.
 """
 
 import csv

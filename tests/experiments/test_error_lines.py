@@ -1,5 +1,5 @@
-"""Every error becomes one line; paths are named by the shortest ends that differ; files of lengths by
-name.
+"""Every error becomes one line; paths are named by the shortest ends that differ; files of lengths
+by name.
 """
 
 from pathlib import Path

@@ -62,7 +62,7 @@ def states():
 
 
 def replayed(frames):
-    """After each frame: the slots of the blocks of every sequence, and the tokens that it stores."""
+    """After each frame: the blocks of every sequence, and the tokens that it stores."""
     blocks, stored = {}, {}
     for frame in frames:
         for seq, *change in frame["seqs"]:

@@ -1,9 +1,10 @@
-"""`testbed bench`: its settings, the fastest of several runs each in a new process, one row each."""
+"""`testbed bench`: its settings, the fastest of several runs in new processes, a row of each."""
 
 import contextlib
 import re
 import time
 from argparse import Namespace
+from itertools import chain
 from random import Random
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ def test_branching_prompts_share_beginnings_and_end_in_ids_of_their_own():
     prompts = list(speed.branching(4, 3, Random(1)))
     own = [[token for token in prompt if token < 0] for prompt in prompts]
     assert all(own)
-    assert len(set(sum(own, []))) == sum(map(len, own))
+    assert len(set(chain.from_iterable(own))) == sum(map(len, own))
     for prompt in prompts:
         shared = [token for token in prompt if token >= 0]
         assert shared == list(range(shared[0], shared[0] + len(shared)))
