@@ -29,8 +29,8 @@ def described(*words, **options):
     ("words", "policy", "expected"),
     [
         pytest.param((), "paged", "Paged(block_size=16, watermark=0.01)", id="a name"),
-        pytest.param((), Paged, "Paged()", id="a class"),
-        pytest.param(("policy=contiguous_max",), Paged, "Paged()", id="more than a word"),
+        pytest.param((), Paged, "Paged(block_size=16)", id="a class"),
+        pytest.param(("policy=contiguous_max",), Paged, "Paged(block_size=16)", id="more"),
         pytest.param((), (Paged, {"block_size": 8}), "Paged(block_size=8)", id="a pair"),
         pytest.param((), partial(Paged, block_size=32), "Paged(block_size=32)", id="a partial"),
         pytest.param((), {"block_size": 8}, "Paged(block_size=8, watermark=0.01)", id="values"),
