@@ -1,4 +1,4 @@
-"""`testbed lockstep vllm`: what it prints where vLLM and ours differ, and broken managers of vLLM's.
+"""`testbed lockstep vllm`: what it prints where vLLM and ours differ; broken managers of vLLM's.
 What needs vLLM or AISimulate is skipped where it is not installed.
 """
 

@@ -99,6 +99,30 @@ def test_another_run_replaces_the_folder_when_asked_to(testbed, tiny, full):
     assert summary(full)["slo"]["ttft_s"] is None
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda text: text.replace("seed: 0", "seed: 1"), id="another seed"),
+        pytest.param(lambda text: "a: [1", id="no YAML"),
+        pytest.param(lambda text: "model: 1", id="no configuration"),
+    ],
+)
+def test_an_edited_config_of_a_run_is_refused(testbed, full, edit):
+    config = full / "config.yaml"
+    config.write_text(edit(config.read_text()))
+    check_words(("config.yaml",), testbed.refused("show-memory", "out"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"run": {}}'])
+def test_a_run_whose_summary_is_spoilt_is_run_again(testbed, tiny, full, text):
+    before = summary(full)
+    (full / "summary.json").write_text(text)
+    code, output, _ = testbed("run", *tiny, FOLDER, "slo.ttft_s=0.1", "--again")
+    assert code == 0
+    assert "complete already" not in output
+    assert summary(full) == before
+
+
 def test_a_run_without_a_folder_is_named_by_its_id(testbed, tiny, tmp_path):
     output = testbed.done("run", *tiny, "outputs=summary")
     (folder,) = (tmp_path / "runs").iterdir()
