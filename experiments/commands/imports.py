@@ -56,7 +56,7 @@ def import_lengths(options: Namespace) -> None:
 def import_model(options: Namespace) -> None:
     """Write the model file and print its size."""
     model = model_of(options.config, options.name)
-    out = options.out or Path("model") / f"{model.name}.yaml"
+    out = options.out or Path("model") / f"{file_name(model.name, options)}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
     values = {key: value for key, value in asdict(model).items() if value is not None}
     lines = [
@@ -75,6 +75,18 @@ def import_model(options: Namespace) -> None:
         print(
             f"testbed run --config-dir {out.parent.parent.absolute()} model={out.stem} server=..."
         )
+
+
+def file_name(name: str, options: Namespace) -> str:
+    """A model's name as that of a file. Raises InputError for one that the config.json gives and
+    that leads into another folder.
+    """
+    if not options.name and (name in (".", "..") or Path(name).name != name):
+        raise InputError(
+            f"{options.config}: its model is called {name!r}, which is no name of a file (give "
+            f"--name or --out)"
+        )
+    return name
 
 
 def import_profile(options: Namespace) -> None:

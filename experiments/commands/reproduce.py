@@ -57,6 +57,7 @@ def main(options: Namespace) -> None:
         score,
     )
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
 
     names = chosen(options.figures)
@@ -69,7 +70,7 @@ def main(options: Namespace) -> None:
     if ALTERNATIVES in names:
         paper = [name for name in available() if name not in BEYOND]
         table = run_alternatives(paper, partial(perform, store=store, jobs=jobs))
-        write_text(options.out / "alternatives.csv", table.to_csv(index=False))
+        write_text(options.out / "alternatives.csv", csv_text(table))
         show(table.to_string(index=False))
     if not studies:
         return
@@ -83,7 +84,7 @@ def main(options: Namespace) -> None:
         )
         there = score(moved, theirs, folder)
         card = next_to_other(card, there[~there["figure"].isin(SAME_ANYWHERE)], other)
-        write_text(options.out / "scorecard.csv", card.to_csv(index=False))
+        write_text(options.out / "scorecard.csv", csv_text(card))
         show(f"the same figures on {other}, with the paper's pools: {folder}")
     show(card_table(card), *remarks(card, dict(store.lengths), options.figures))
     show(f"figures, tables and scorecard.csv: {options.out}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CONF, GROUPS, KEYS, files_of, names_of
+from testbed.trusted import FLAG
 
 ABOVE = "testbed run [OVERRIDE ...]: one simulation. -m with comma-separated values: a sweep."
 BELOW = """hydra.run.dir=DIR names the run folder; the default is runs/<hash of config and inputs>.
@@ -15,6 +16,8 @@ testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=
 uses all cores.
 --config-dir DIR adds user options: DIR/model/NAME.yaml, DIR/server/NAME.yaml,
 DIR/gpu/NAME.yaml, ...
+--trust-plug-ins loads classes that its files name, which runs their code; a class that the
+command line names needs no trust.
 --from-vllm "vllm serve MODEL --max-num-seqs 64 ..." gpu=NAME takes vLLM's words, and says
 what it ignored.
 testbed list shows all options, with a line about each."""
@@ -24,6 +27,8 @@ COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
 def main(options: Namespace) -> None:
     """Check the options, then run or sweep."""
     words = [*(f"--config-dir={folder}" for folder in options.config_dir), *options.overrides]
+    if options.trust_plug_ins:
+        words = [FLAG, *words]
     if options.from_vllm is not None:
         from testbed.experiments.runs.overrides import expand
 

@@ -19,9 +19,10 @@ def compare(options: Namespace) -> None:
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.plots import figure_of, save
 
-    comparison = compare(read_runs(options.runs))
+    comparison = compare(read_runs(options.runs, trusts_plug_ins=options.trust_plug_ins))
     blamed, remarks = blame(comparison.runs)
     comparison = replace(comparison, remarks=[*comparison.remarks, *remarks])
     drawn = list(charts(comparison.runs))
@@ -32,7 +33,7 @@ def compare(options: Namespace) -> None:
         )
     show(*texts(comparison, blamed))
     if options.csv:
-        write_text(options.csv, tidy(comparison).to_csv(index=False))
+        write_text(options.csv, csv_text(tidy(comparison)))
     if options.figure:
         save(figure_of(drawn), options.figure)
     if options.html:
@@ -55,7 +56,8 @@ def show_memory(options: Namespace) -> None:
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
     from testbed.experiments.runs.run_folder import changed_since, read_config
 
-    part, config = window(options), read_config(options.run)
+    part = window(options)
+    config = read_config(options.run, trusts_plug_ins=options.trust_plug_ins)
     with spoken(lambda: "simulating again, step by step"):
         trace = retrace(config, *part)
     out = options.out or options.run
@@ -75,7 +77,8 @@ def timeline(options: Namespace) -> None:
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
-    part, config = window(options), read_config(options.run)
+    part = window(options)
+    config = read_config(options.run, trusts_plug_ins=options.trust_plug_ins)
     trace, end_s = trace_of(config, *part)
     show(*changed_since(options.run, config, part, end_s, "trace"))
     out = options.out or options.run / TIMELINE

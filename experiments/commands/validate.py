@@ -13,6 +13,7 @@ from testbed.experiments.validation.deviations import Compared, compare, conclud
 from testbed.experiments.validation.log_replay import notes, replay, server_config
 from testbed.experiments.validation.logged_server import Described, described
 from testbed.traces.vllm_log import VllmLog
+from testbed.trusted import FLAG
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
@@ -69,7 +70,8 @@ def replayed_logs(
     """The logs, the server of each, and their paths."""
     paths, overrides = split(options, verb)
     logs = [VllmLog(path, options.workload) for path in paths]
-    config = server_config(overrides, options.config_dir)
+    trust = [FLAG] if options.trust_plug_ins else []
+    config = server_config([*trust, *overrides], options.config_dir)
     return logs, described(logs, config, overrides, options.blocks_from_log), paths
 
 

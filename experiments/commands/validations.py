@@ -15,6 +15,7 @@ from testbed.cost.sections import rows
 from testbed.experiments.commands.terminal import FORMATS, plain_table, show
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import ANY_SERVER
+from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.validation import batches, transfers
 from testbed.experiments.validation.left_out import held_back, imported, tested
@@ -69,9 +70,7 @@ def validate_batches(options: Namespace) -> None:
             "latency_ms",
             *table.columns[table.columns.get_loc("predicted_ms") :],
         ]
-        write_text(
-            options.csv, table[kept].drop(columns="is_decoding").round(4).to_csv(index=False)
-        )
+        write_text(options.csv, csv_text(table[kept].drop(columns="is_decoding").round(4)))
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
@@ -112,7 +111,7 @@ def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A CSV with these columns; raises InputError where one is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
-    table = pd.read_csv(path)
+    table = read_csv_table(path)
     check(path, table, columns)
     return table
 
@@ -134,7 +133,7 @@ def validate_costs(options: Namespace) -> None:
     known = shipped + [one for folder in options.folders for one in imported(folder, shards)]
     table = pd.DataFrame(tested(known, known)).fillna("")
     if options.out:
-        write_text(options.out, table.to_csv(index=False))
+        write_text(options.out, csv_text(table))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
     show(head, plain_table(HEAD, by_way(table)))
 
@@ -192,6 +191,9 @@ def validate_transfers(options: Namespace) -> None:
     if options.figure:
         transfers.draw(points, options.figure)
     runs = options.runs or sorted(path.parent for path in RUNS.glob("*/swaps.csv"))
-    show(
-        plain_table(MOVED, [line for folder in runs for line in transfers.engine_transfers(folder)])
-    )
+    lines = [
+        line
+        for folder in runs
+        for line in transfers.engine_transfers(folder, trusts_plug_ins=options.trust_plug_ins)
+    ]
+    show(plain_table(MOVED, lines))
