@@ -25,6 +25,8 @@ from testbed.cost.transfers import swapped
 from testbed.run import run
 
 EVERY = 5
+BY_METHOD = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
+MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 WAYS = {
     "out": OUT,
     "in": INTO,

@@ -10,7 +10,6 @@ groups.
 """
 
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -79,7 +78,7 @@ def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], 
     return [parent for parent, _ in chosen], [token for _, token in chosen]
 
 
-def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
+def rows() -> Iterator[tuple[str | float, ...]]:
     """A row for each kind of sampling and number of groups; all cases take turns, for a host
     changes its clock.
     """
@@ -99,4 +98,4 @@ def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
         yield kind.name, kind.width, num_groups, *Timing.of(times[1:])  # the first loads kernels
 
 
-MEASUREMENT = Measurement(__doc__, "kind,width,groups,median_us,p10_us,p90_us", rows)
+MEASUREMENT = Measurement("kind,width,groups,median_us,p10_us,p90_us", rows)

@@ -13,8 +13,7 @@ measured now.
 
 import ctypes
 import json
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
@@ -253,31 +251,21 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
     }
 
 
-def rows(options: Namespace) -> Iterator[Point]:
-    """A row for each case; then the file is written."""
-    if "peer" in options.ways and torch.cuda.device_count() < 2:
+def rows(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
+    """A row for each case; then the file `out` is written. ways: out, in, peer; methods: copies,
+    batch, gather.
+    """
+    if "peer" in ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
-    for way in options.ways:
+    for way in ways:
         memory = Memory(way)
         for case in cases(way):
-            if case.method in options.methods:
+            if case.method in methods:
                 points.append(measure(case, memory, load, stream))
                 yield points[-1]
         del memory
-    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")
+    out.write_text(dump(hardware_file(points, out)), encoding="utf-8")
 
 
-def add_arguments(parser: Parser) -> None:
-    """--ways, --methods and --out."""
-    ways, methods = ("out", "in", "peer"), ("copies", "batch", "gather")
-    parser.add_argument(
-        "--ways", nargs="+", choices=ways, default=["out", "in"], help="default: out in"
-    )
-    parser.add_argument(
-        "--methods", nargs="+", choices=methods, default=list(methods), help="default: all"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-
-
-MEASUREMENT = Measurement(__doc__, ",".join((*AXES, *COLUMNS)), rows, add_arguments)
+MEASUREMENT = Measurement(",".join((*AXES, *COLUMNS)), rows)

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from testbed.experiments.commands.terminal import commands, parser
 
 import testbed
-from testbed.experiments.commands.reproduce import chosen
-from testbed.experiments.commands.terminal import commands, parser
+from testbed.experiments.cli.reproduce import chosen
 from testbed.experiments.runs.compose import configured
 from testbed.memory.paged.paged import Paged
 
@@ -147,7 +147,7 @@ def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lin
     """Unchanged, in a clone of what is committed, each in a process of its own."""
     tree = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
-    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.commands.cli "$@"; }}\n'
+    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.cli.main "$@"; }}\n'
     for line in lines:
         done = subprocess.run(
             ["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True

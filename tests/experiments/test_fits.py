@@ -6,7 +6,7 @@ from joblib import parallel_config
 from kept import check_text
 from refusals import refuses
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.paper.fits import (
     PLAIN_S,
     Fit,
@@ -98,7 +98,7 @@ def test_the_figures_use_what_the_kept_rows_say(capsys, request):
     )
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
-    call("fit-constants", ["sampler"])
+    call("calibrate fit constants", ["sampler"])
     check_text(capsys.readouterr().out, request)
 
 

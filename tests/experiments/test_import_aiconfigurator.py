@@ -13,7 +13,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     checked_rows,
@@ -56,7 +56,7 @@ MODELS = {
 @pytest.mark.parametrize("words", MODELS)
 def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, capsys):
     out, words = tmp_path / "p.json", words.replace("nccl nccl", f"nccl {folder}").split()
-    call("import-profile", [str(folder), "--out", str(out), "--model", *words])
+    call("import profile", [str(folder), "--out", str(out), "--model", *words])
     check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
 
 
@@ -111,7 +111,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    call("import profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 

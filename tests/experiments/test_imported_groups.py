@@ -13,7 +13,7 @@ from kept import check_text
 from refusals import refuses
 
 from testbed.cost.sections import rows
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import left_out
@@ -51,14 +51,14 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, reque
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
     monkeypatch.setattr(
-        "testbed.experiments.commands.validations.held_back", lambda folder, every: held
+        "testbed.experiments.validation.left_out_tables.held_back", lambda folder, every: held
     )
-    call("validate-costs", [str(tmp_path), "--held-back", "3"])
+    call("validate costs", [str(tmp_path), "--held-back", "3"])
     check_text("\n".join([capsys.readouterr().out, *(numbers(one) for one in held)]), request)
     refuses(
         "takes one folder of AIConfigurator's, and at least 2",
         call,
-        "validate-costs",
+        "validate costs",
         ["--held-back", "3"],
     )
 

@@ -89,7 +89,7 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
         for i, slow in enumerate((0.8, 1.25))
     ]
     line = (*SYSTEM, *base, f"cost.path={profile}")
-    reported = testbed.done("fit-software", *logs, *line, "--out", "fitted.json")
+    reported = testbed.done("calibrate", "fit", "software", *logs, *line, "--out", "fitted.json")
     text = rounded(reported + (tmp_path / "fitted.json").read_text(), tmp_path)
     built = read_profile(tmp_path / "fitted.json")
     times = dict(built["sections"]["overhead"]["points"])
@@ -123,7 +123,16 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile, request):
         for name in rows
     ]
     reported = testbed.done(
-        "fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json"
+        "calibrate",
+        "fit",
+        "profile",
+        *logs,
+        "+system=vllm-v1",
+        *base,
+        "--from",
+        profile,
+        "--out",
+        "mine.json",
     )
     check_text(rounded(reported + (tmp_path / "mine.json").read_text(), tmp_path), request)
     found = dict(read_profile(tmp_path / "mine.json")["sections"]["overhead"]["points"])

@@ -401,5 +401,5 @@ def test_calibrate_names_missing_packages(testbed, monkeypatch):
     for name in ("testbed.kernels.measure.profile_sections", "torch"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "calibrate: needs" in testbed.refused(
-        "calibrate", "--model", "opt-13b", "--out", "x.json"
+        "gpu", "calibrate", "--model", "opt-13b", "--out", "x.json"
     )

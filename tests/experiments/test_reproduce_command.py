@@ -13,7 +13,7 @@ from kept import check_text
 from refusals import refuses
 
 from testbed.api import bracket, sustained_rate
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard

@@ -12,7 +12,7 @@ from kept import check_text
 from refusals import refuses
 from rich.console import Console
 
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     KEY,
