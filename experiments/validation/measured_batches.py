@@ -21,9 +21,8 @@ def predicted(table: pd.DataFrame, kernels: Path | None, shapes: Path | None) ->
     """The table of latencies with predictions: by AIConfigurator's `kernels` and a CSV of
     `shapes`, or by FasterTransformer's costs in the figures.
     """
-    if kernels is None:
-        costs = batches.figures
-    else:
+    costs: batches.CostOf = batches.figures
+    if kernels is not None:
         dense = pd.read_csv(DENSE_GPTS)
         tables = [dense.drop_duplicates("model")]
         if shapes is not None:
@@ -39,7 +38,7 @@ def as_csv(table: pd.DataFrame) -> str:
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
-    return kept.round(4).to_csv(index=False)
+    return str(kept.round(4).to_csv(index=False))
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """All-reduce times by bytes over the GPUs of one host: one process per GPU, NCCL through torch.
 
-`testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way:
-launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
-OPT-175B's layer (the time that the all- reduces add to these products). It prints the median and
+`testbed gpu measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and
+way: launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
+OPT-175B's layer (the time that the all-reduces add to these products). It prints the median and
 the 10th and 90th percentile in microseconds. For each number of GPUs it then compares NCCL's time
 in graphs with the time that the cost model predicts from fewer GPUs; --known adds a profile's
 all-reduces over numbers of GPUs that are not measured now.

@@ -1,7 +1,7 @@
-"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same
+"""The checks and timings of `testbed gpu bench`; goals are the best earlier times on the same
 GPU model.
 
-`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and
+`testbed gpu measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and
 torch, in one run.
 """
 
@@ -103,7 +103,7 @@ class Report:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = (
             f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed "
-            f"bench-kernels`; {about}."
+            f"gpu bench`; {about}."
         )
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 

@@ -1,7 +1,7 @@
 """Host time of the 2023 system's sampler, which samples one sequence group after the other and
 waits for each token.
 
-`testbed measure sampler` times its loop over the groups of a decode step, in the order of torch
+`testbed gpu measure sampler` times its loop over the groups of a decode step, in the order of torch
 operations of vLLM 0.1: a group takes its rows; random sampling draws a token for each sequence,
 beam search adds the scores so far and takes the best of all candidates; the log probability of each
 token is fetched by itself. What the step computes for all groups together (softmax, logarithm) is a

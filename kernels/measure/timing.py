@@ -1,8 +1,8 @@
 """Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median
 with spread.
 
-And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables
-and profiles record.
+And what every `testbed gpu measure NAME` is: columns, a row for each point, and the device that
+tables and profiles record.
 """
 
 import datetime

@@ -1,7 +1,7 @@
 """Time of a transfer by number of extents, their bytes and the block size: GPU and host, or two
 GPUs of one host.
 
-`testbed measure transfers --out FILE` moves extents between random places: out to pinned host
+`testbed gpu measure transfers --out FILE` moves extents between random places: out to pinned host
 memory, in from it, or to a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies),
 or one cudaMemcpyBatchAsync for all (batch; needs CUDA 13). With gather a kernel collects the blocks
 of all extents in a staging buffer, from which each extent is one copy (in: the inverse). Host time

@@ -1,4 +1,4 @@
-"""import-model: configs of Hugging Face against the shapes that ship; import-lengths: pickles of
+"""import model: configs of Hugging Face against the shapes that ship; import lengths: pickles of
 artifacts.
 """
 

@@ -1,4 +1,4 @@
-"""import-profile: whole folders of LLMServingSim, the shards that they have, and those that are
+"""import profile: whole folders of LLMServingSim, the shards that they have, and those that are
 refused.
 """
 

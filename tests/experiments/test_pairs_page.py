@@ -103,7 +103,7 @@ def test_all_pairs_are_simulated_tabulated_and_drawn(request, tmp_path, monkeypa
     assert files >= {"config.yaml", "requests.csv", "iterations.csv", "timing.json", "summary.json"}
     monkeypatch.chdir(tmp_path)
     refuses(
-        "pairs/measured.csv: no such file .testbed pairs writes it",
+        "pairs/measured.csv: no such file .testbed gpu pairs writes it",
         call,
         "validate pairs",
         ["--runs", "pairs"],

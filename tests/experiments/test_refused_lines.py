@@ -380,14 +380,16 @@ OTHERS = {
     "capacity slo.ttft_s=1 window_s=[0,5]": "window_s=(0, 5): a run that stops before its end",
     "capacity slo.ttft_s=1 arrivals.rat=2": "did you mean arrivals.rate?",
     "capacity slo.ttft_s=1 --runs lengths.csv": "lengths.csv",
-    "import-model lengths.csv": "lengths.csv: not a JSON file",
-    "validate log.csv --within nan": "'nan' is not a number above 0",
+    "import model lengths.csv": "lengths.csv: not a JSON file",
+    "validate log.csv --within nan": "--within nan: must be a number above 0",
     "validate log.csv trace=alpaca arrivals.rate=5": "trace=alpaca: the log has every request",
     "validate log.csv window_s=[0,5]": "window_s=[0,5]: the log has every request",
-    "fit-software log.csv ++workload.num_seqs=2": "workload.num_seqs=2: the log has every request",
-    "fit-software nowhere.csv": "nowhere.csv",
-    "calibrate --model opt-13b:3 --out x": "does not divide",
-    "calibrate --model opt-13b llama-13b --out nowhere": "need a folder",
+    "calibrate fit software log.csv ++workload.num_seqs=2": (
+        "workload.num_seqs=2: the log has every request"
+    ),
+    "calibrate fit software nowhere.csv": "nowhere.csv",
+    "gpu calibrate --model opt-13b:3 --out x": "does not divide",
+    "gpu calibrate --model opt-13b llama-13b --out nowhere": "need a folder",
 }
 
 

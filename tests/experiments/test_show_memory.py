@@ -1,4 +1,4 @@
-"""`testbed show-memory` and `testbed timeline`: thinned pages, changed replays, a trace that
+"""`testbed show memory` and `testbed show timeline`: thinned pages, changed replays, a trace that
 opens.
 """
 
