@@ -35,13 +35,13 @@ def completion(
     """
     from testbed.experiments.cli.app import application
 
-    script = application().generate_completion(shell=shell)
+    script = application.generate_completion(shell=shell)
     if shell == "zsh":
         print(f"{ZSH_START}\n{script}\ncompdef _cyclopts_testbed testbed")
         return
     if IS_ANY_COMMAND not in script:
         raise RuntimeError("the library's script for bash has changed")
-    paths = ":".join(" ".join(words) for words in paths_of_commands(application()))
+    paths = ":".join(" ".join(words) for words in paths_of_commands(application))
     known = f'  local paths=":{paths}:"\n'
     start = "  # Detect command path"
     script = script.replace(start, f"{known}{start}").replace(IS_ANY_COMMAND, IS_NEXT_COMMAND)

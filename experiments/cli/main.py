@@ -63,7 +63,7 @@ def call(command: str, arguments: Sequence[str] = ()) -> int | None:
 
     words = [*command.split(), *arguments]
     try:
-        code: int | None = application()(words, exit_on_error=False, print_error=False)
+        code: int | None = application(words, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         from testbed.experiments.cli.usage_errors import sentence
 

@@ -70,7 +70,7 @@ def print_help(folders: list[Path]) -> None:
     from testbed.experiments.cli.app import application
     from testbed.experiments.runs.choice_names import GROUPS, KEYS, names_of
 
-    application().help_print(["run"])
+    application.help_print(["run"])
     print("Groups (GROUP=NAME selects an option):")
     for group in GROUPS:
         print(f"  {KEYS.get(group, group)}: {', '.join(names_of(group, folders))}")

@@ -23,7 +23,7 @@ TYPES = {int: "a whole number", float: "a number"}
 
 def command_of(words: Sequence[str]) -> str:
     """The command that the words call, with its groups, as its user writes it."""
-    chain, _, _ = application().parse_commands(words)
+    chain, _, _ = application.parse_commands(words)
     return " ".join(("testbed", *chain))
 
 
@@ -37,7 +37,7 @@ def sentence(error: CycloptsError, words: Sequence[str]) -> str:
 
 
 def _unknown_option(error: UnknownOptionError) -> str:
-    given = error.token.value.partition("=")[0]
+    given = (error.token.keyword or error.token.value).partition("=")[0]
     names = [name for argument in error.argument_collection for name in argument.names]
     options = ["--help", *(name for name in names if name.startswith("--"))]
     return f"{given}: no such option{did_you_mean(given, options)}"
@@ -45,7 +45,7 @@ def _unknown_option(error: UnknownOptionError) -> str:
 
 def _unknown_command(error: UnknownCommandError) -> str:
     given = (error.unused_tokens or [""])[0]
-    app = error.app or application()
+    app = error.app or application
     names = list(names_of_commands(app))
     kind = "option" if given.startswith("-") else "command"
     near = did_you_mean(given, [*names, "--help", "--version", "--debug"])

@@ -91,7 +91,7 @@ def short(words):
 
 def check_arguments(words):
     """The command takes these words, and each of its figures exists."""
-    _, bound, _ = application().parse_args(words, exit_on_error=False, print_error=False)
+    _, bound, _ = application.parse_args(words, exit_on_error=False, print_error=False)
     if words[0] == "reproduce":
         chosen(bound.args)
 

@@ -34,7 +34,7 @@ def ask(*arguments):
 REPLAY = "ask('validate', 'log.csv')"
 
 
-ALL = list(paths_of_commands(application()))
+ALL = list(paths_of_commands(application))
 
 
 def run_in_a_process(folder, slow, body):
@@ -90,12 +90,12 @@ def test_help_answers_soon(command, words):
 
 def test_the_list_of_commands_says_what_their_help_says():
     for name, _, about in COMMANDS:
-        assert application()[name].help.partition("\n")[0] == about, name
+        assert application[name].help.partition("\n")[0] == about, name
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_parameter_has_help(words):
-    app = application()
+    app = application
     for word in words:
         app = app[word]
     assert app.help

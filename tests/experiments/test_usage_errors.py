@@ -22,6 +22,8 @@ MISTAKES = {  # words, and what the line names
     "capacity policy=paged --presicion 0.1": "did you mean --precision?",
     "reproduce fig2 --seds 3": "did you mean --seeds?",
     "list policy --config-dri x": "did you mean --config-dir?",
+    "bench --repeat 3": "--repeat: no such option; did you mean --repeats?",
+    "bench --nope": "--nope: no such option (testbed bench --help)",
     "run policy=paged --agian": "did you mean --again?",
     "capacity policy=paged --share ten": "--share ten: must be a number",
     "capacity policy=paged --share": "--share: has no value",
