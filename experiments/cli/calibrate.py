@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne
+from testbed.experiments.cli.parameters import AtLeastOne, TrustPlugIns
 from testbed.experiments.cli.replayed_logs import (
     BlocksFromLog,
     LogConfigFolder,
@@ -29,6 +29,7 @@ def software(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     out: Annotated[
         Path | None, Parameter(metavar="FILE", help="write the profile with these times")
     ] = None,
@@ -48,7 +49,9 @@ def software(
     from testbed.experiments.validation.fit_report import report
     from testbed.experiments.validation.log_replay import PROFILE_COST
 
-    request = LogRequest("calibrate fit software", words, workload, blocks_from_log, config_dir)
+    request = LogRequest(
+        "calibrate fit software", words, workload, blocks_from_log, config_dir, trust_plug_ins
+    )
     logs, servers = request.replayed()
     config = servers[0].config
     if config.cost.name != PROFILE_COST:
@@ -73,6 +76,7 @@ def profile(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     source: Annotated[
         str | None,
         Parameter(
@@ -111,7 +115,9 @@ def profile(
     from testbed.experiments.runs.whole_files import write_text
     from testbed.experiments.validation import profile_fit, scaled_profile
 
-    request = LogRequest("calibrate fit profile", words, workload, blocks_from_log, config_dir)
+    request = LogRequest(
+        "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
+    )
     base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
     made = scaled_profile.scaled(
         base, lambda path: request.with_words("cost=profile", f"cost.path={path}").replayed()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AsJson
+from testbed.experiments.cli.parameters import AsJson, TrustPlugIns
 
 
 def compare(
@@ -15,6 +15,7 @@ def compare(
             name="[NAME=]RUN", required=True, help="run folders; changes are from the first of them"
         ),
     ],
+    trust_plug_ins: TrustPlugIns = False,
     csv: Annotated[
         Path | None, Parameter(metavar="OUT", help="write a row per number and run")
     ] = None,
@@ -36,10 +37,11 @@ def compare(
     from testbed.experiments.compare.comparison import compare, tidy
     from testbed.experiments.compare.finished_run import blame, read_runs
     from testbed.experiments.compare.tables import charts, compare_page, texts
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.plots import figure_of, save
     from testbed.experiments.runs.whole_files import write_text
 
-    comparison = compare(read_runs(runs))
+    comparison = compare(read_runs(runs, trusts_plug_ins=trust_plug_ins))
     blamed, remarks = blame(comparison.runs)
     comparison = replace(comparison, remarks=[*comparison.remarks, *remarks])
     drawn = list(charts(comparison.runs))
@@ -52,7 +54,7 @@ def compare(
     else:
         show(*texts(comparison, blamed))
     if csv:
-        write_text(csv, tidy(comparison).to_csv(index=False))
+        write_text(csv, csv_text(tidy(comparison)))
     if figure:
         save(figure_of(drawn), figure)
     if html:

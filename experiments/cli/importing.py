@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of, supported
 from testbed.experiments.cli.parameters import AboveZero, AtLeastOne
 from testbed.experiments.runs.whole_files import write_text
@@ -31,6 +32,8 @@ def model(
 ) -> None:
     """Convert a Hugging Face config.json to a model of a config."""
     shape = model_of(config, name)
+    if name is None and out is None:
+        _check_file_name(shape.name, config)
     out = out or Path("model") / f"{shape.name}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
     values = {key: value for key, value in asdict(shape).items() if value is not None}
@@ -44,6 +47,15 @@ def model(
     if is_yaml and out.parent.name == "model":
         folder = out.parent.parent.absolute()
         print(f"testbed run --config-dir {folder} model={out.stem} server=...")
+
+
+def _check_file_name(name: str, config: Path) -> None:
+    """Raise InputError for a model's name that leads into another folder."""
+    if name in (".", "..") or Path(name).name != name:
+        raise InputError(
+            f"{config}: its model is called {name!r}, which is no name of a file (give --name or "
+            "--out)"
+        )
 
 
 def _as_yaml(values: dict[str, object]) -> str:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.output import wide_console
-from testbed.experiments.cli.working_folder import put_last
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import (
     configured,
@@ -22,7 +22,8 @@ from testbed.experiments.runs.compose import (
     register_models,
     typed_config,
 )
-from testbed.experiments.runs.overrides import chosen, normalize
+from testbed.experiments.runs.option_files import check_option_classes
+from testbed.experiments.runs.overrides import chosen, normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
@@ -58,7 +59,7 @@ def sweep(words: Sequence[str], again: bool) -> None:
     ):
         launcher = GlobalHydra.instance().hydra
         assert launcher is not None
-        point = partial(_run_point, working_folder=os.getcwd(), again=again)
+        point = partial(_run_point, words=words, working_folder=os.getcwd(), again=again)
         try:
             batches = launcher.multirun(
                 "run", point, normalize(words), with_log_configuration=False
@@ -78,20 +79,24 @@ def sweep(words: Sequence[str], again: bool) -> None:
         raise InputError(error)
 
 
-def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point | str:
+def _run_point(
+    config: DictConfig, *, words: Sequence[str], working_folder: str, again: bool
+) -> Point | str:
     """Run one point; its error as one line, because not every exception can leave a launcher's
     process.
     """
-    put_last(working_folder)
+    if names_a_plug_in(words):
+        put_last(working_folder)
     hydra = HydraConfig.get()
     try:
+        check_option_classes(config, words, user_folders(words))
         typed = typed_config(config)
         folder = Path(hydra.sweep.dir) / run_id(typed)
         summary, is_new = run_into(typed, folder, again=again)
     except (Exception, SystemExit) as error:
         return one_line(error)
-    words, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
+    task, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state = "done" if is_new else "complete already"
-    wide_console().print(f"{folder.name} {state}: {' '.join(words)}{headline}", highlight=False)
-    return Point(chosen(words), summary, folder.name)
+    wide_console().print(f"{folder.name} {state}: {' '.join(task)}{headline}", highlight=False)
+    return Point(chosen(task), summary, folder.name)

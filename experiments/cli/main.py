@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(version())
         return 0
     try:
-        prepare_working_folder()
+        prepare_working_folder(words)
         return call(words[0], words[1:]) or 0
     except KeyboardInterrupt as stopped:
         return _stopped(stopped)

@@ -57,6 +57,13 @@ ConfigFolders = Annotated[
         help="a folder of user options: DIR/model/NAME.yaml, ...; may be given again",
     ),
 ]
+TrustPlugIns = Annotated[
+    bool,
+    Parameter(
+        help="load classes that a folder's files name and that are not this project's, which runs "
+        "their code; a class that the command line names needs no trust"
+    ),
+]
 VllmCommand = Annotated[
     str,
     Parameter(

@@ -59,6 +59,7 @@ class LogRequest:
     workload: str | None = None
     blocks_from_log: bool = False
     config_dir: str | None = None
+    trusts_plug_ins: bool = False
     others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
 
     def with_words(self, *more: str) -> "LogRequest":
@@ -97,7 +98,9 @@ class LogRequest:
         from testbed.experiments.validation.log_replay import server_config
         from testbed.experiments.validation.logged_server import described
         from testbed.traces.vllm_log import VllmLog
+        from testbed.trusted import FLAG
 
         logs = [VllmLog(path, self.workload) for path in self.paths]
-        config = server_config(self.overrides, self.config_dir)
+        trust = [FLAG] if self.trusts_plug_ins else []
+        config = server_config([*trust, *self.overrides], self.config_dir)
         return logs, described(logs, config, self.overrides, self.blocks_from_log)

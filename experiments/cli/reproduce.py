@@ -100,6 +100,7 @@ def reproduce(
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.reproduction import load, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
     from testbed.experiments.runs.whole_files import write_text
 
@@ -122,7 +123,7 @@ def reproduce(
         theirs = run_studies(moved, replace(store, profile=profile), jobs, seeds, folder)
         there = score(moved, theirs, folder)
         card = next_to_other(card, there[~there["figure"].isin(SAME_ANYWHERE)], other)
-        write_text(out / "scorecard.csv", card.to_csv(index=False))
+        write_text(out / "scorecard.csv", csv_text(card))
         show(f"the same figures on {other}, with the paper's pools: {folder}")
     show(card_table(card), *remarks(card, dict(store.lengths), figures))
     show(f"figures, tables and scorecard.csv: {out}")
@@ -132,11 +133,12 @@ def _run_alternatives(store: "RunStore", jobs: int, out: Path) -> None:
     """Score the paper's figures with the alternatives of each choice."""
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.reproduction import perform, run_alternatives
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
 
     paper = [name for name in available() if name not in BEYOND]
     table = run_alternatives(paper, partial(perform, store=store, jobs=jobs))
-    write_text(out / "alternatives.csv", table.to_csv(index=False))
+    write_text(out / "alternatives.csv", csv_text(table))
     show(table.to_string(index=False))
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import ConfigFolders, Override, VllmCommand
+from testbed.experiments.cli.parameters import ConfigFolders, Override, TrustPlugIns, VllmCommand
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -22,6 +22,7 @@ def run(
     ] = False,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
     values: Annotated[
         bool, Parameter(help="print every value of this configuration with its unit; run nothing")
@@ -39,7 +40,7 @@ def run(
     """
     if help:
         return print_help(config_dir or [])
-    words = given_words(overrides, config_dir or [], from_vllm)
+    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
     if values:
         from testbed.experiments.runs.shown_values import value_lines
 
@@ -52,16 +53,21 @@ def run(
 
 
 def given_words(
-    overrides: tuple[str, ...], folders: list[Path], from_vllm: str | None
+    overrides: tuple[str, ...], folders: list[Path], trust_plug_ins: bool, from_vllm: str | None
 ) -> list[str]:
-    """The overrides, with those of vLLM's words and the folders of user options before them."""
+    """The overrides, with those of vLLM's words, the folders of user options and the trust in
+    their plug-ins before them.
+    """
     from testbed.core.errors import InputError
     from testbed.experiments.runs.overrides import expand
+    from testbed.trusted import FLAG
 
     for word in overrides:
         if word.lstrip("+").startswith("hydra.mode="):
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
+    if trust_plug_ins:
+        words = [FLAG, *words]
     return words if from_vllm is None else expand(from_vllm, words)
 
 

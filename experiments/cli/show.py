@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import Seconds
+from testbed.experiments.cli.parameters import Seconds, TrustPlugIns
 
 MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
@@ -27,6 +27,7 @@ def memory(
     *,
     start: From = 0.0,
     stop: To | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     out: Annotated[
         Path | None, Parameter(metavar="DIR", help=f"write {MEMORY_MAP} here (default: RUN)")
     ] = None,
@@ -42,7 +43,8 @@ def memory(
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.runs.whole_files import write_text
 
-    part, config = _interval(start, stop), read_config(run)
+    part = _interval(start, stop)
+    config = read_config(run, trusts_plug_ins=trust_plug_ins)
     with spoken(lambda: "simulating again, step by step"):
         trace = retrace(config, *part)
     out = out or run
@@ -64,6 +66,7 @@ def timeline(
     *,
     start: From = 0.0,
     stop: To | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     out: Annotated[
         Path | None,
         Parameter(
@@ -80,7 +83,8 @@ def timeline(
     from testbed.experiments.runs.run_folder import changed_since, read_config
     from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
 
-    part, config = _interval(start, stop), read_config(run)
+    part = _interval(start, stop)
+    config = read_config(run, trusts_plug_ins=trust_plug_ins)
     trace, end_s = trace_of(config, *part)
     show(*changed_since(run, config, part, end_s, "trace"))
     out = out or run / TIMELINE

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture
+from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture, TrustPlugIns
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
 
 PAIRS = Path("kernels/results/engine/pairs")
@@ -22,6 +22,7 @@ def logs(
     workload: Workload | None = None,
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
     what_if: Annotated[
         list[str] | None,
         Parameter(
@@ -53,7 +54,9 @@ def logs(
     from testbed.experiments.cli.replayed_logs import LogRequest
     from testbed.experiments.cli.validated_logs import Validation
 
-    request = LogRequest("validate", words, workload, blocks_from_log, config_dir, COMMANDS)
+    request = LogRequest(
+        "validate", words, workload, blocks_from_log, config_dir, trust_plug_ins, COMMANDS
+    )
     validation = Validation(request, what_if or [])
     if json:
         validation.print_json(within)
@@ -151,6 +154,7 @@ def costs(
     By every way that finds costs: the errors that a run's first line quotes.
     """
     from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.csv_tables import csv_text
     from testbed.experiments.runs.whole_files import write_text
     from testbed.experiments.validation import left_out_tables
 
@@ -159,7 +163,7 @@ def costs(
         return show(plain_table(left_out_tables.HELD_BACK, rows))
     table = left_out_tables.left_out_table(folders)
     if out:
-        write_text(out, table.to_csv(index=False))
+        write_text(out, csv_text(table))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
     show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
 
@@ -187,6 +191,7 @@ def pairs(
 @app.command
 def transfers(
     *runs: Annotated[Path, Parameter(name="RUN", help=f"run folders (default: those in {SWAPS})")],
+    trust_plug_ins: TrustPlugIns = False,
     gpu: Annotated[
         str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
     ] = "h200",
@@ -216,5 +221,9 @@ def transfers(
     if figure:
         measured.draw(points, figure)
     folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
-    lines = [line for folder in folders for line in measured.engine_transfers(folder)]
+    lines = [
+        line
+        for folder in folders
+        for line in measured.engine_transfers(folder, trusts_plug_ins=trust_plug_ins)
+    ]
     show(plain_table(measured.MOVED, lines))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.validation import batches
 
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
@@ -38,7 +39,7 @@ def as_csv(table: pd.DataFrame) -> str:
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
-    return str(kept.round(4).to_csv(index=False))
+    return csv_text(kept.round(4))
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
@@ -79,7 +80,7 @@ def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     """A CSV with these columns; raises InputError where one is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
-    table = pd.read_csv(path)
+    table = read_csv_table(path)
     check(path, table, columns)
     return table
 

@@ -403,5 +403,5 @@ def test_calibrate_names_missing_packages(testbed, monkeypatch):
     for name in ("testbed.kernels.measure.profile_sections", "torch"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "calibrate: needs" in testbed.refused(
-        "gpu", "calibrate", "--model", "opt-13b", "--out", "x.json"
+        "gpu", "gpu", "calibrate", "--model", "opt-13b", "--out", "x.json"
     )

@@ -131,8 +131,9 @@ def id_of(testbed, tmp_path, monkeypatch):
 
     def call(target, folder=tmp_path):
         monkeypatch.chdir(folder)
-        prepare_working_folder()
-        return run_id(configured(("policy=custom", f"policy._target_={target}")))
+        choice = ("policy=custom", f"policy._target_={target}")
+        prepare_working_folder(choice)
+        return run_id(configured(choice))
 
     return call
 
