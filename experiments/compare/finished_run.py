@@ -13,7 +13,6 @@ import yaml
 
 from testbed.config import ServerConfig
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_columns
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
@@ -148,7 +147,6 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if path is None:
         return None
     table: pd.DataFrame = _read(path, read_csv_table)
-    check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:
         raise InputError(

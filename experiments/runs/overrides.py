@@ -257,7 +257,7 @@ def _model(name: str | None, others: Sequence[str]) -> str:
     short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
     short = short if short in known else re.sub(r"^(llama-3)\.\d", r"\1", short)
     if short not in known:
-        way_out = f"testbed import-model writes one; or add model= of {', '.join(known)}"
+        way_out = f"testbed import model writes one; or add model= of {', '.join(known)}"
         raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
     return short
 

@@ -23,6 +23,8 @@ from testbed.experiments.runs.run_folder import read_config
 from testbed.run import run
 
 EVERY = 5
+BY_METHOD = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
+MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 WAYS = {
     "out": OUT,
     "in": INTO,

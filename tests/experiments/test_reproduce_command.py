@@ -12,7 +12,7 @@ import pytest
 from refusals import refuses
 
 from testbed.api import bracket, sustained_rate
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
@@ -122,7 +122,7 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
         "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio."
         in reported
     )
-    assert f"testbed import-lengths {PICKLE} sharegpt.csv" in reported
+    assert f"testbed import lengths {PICKLE} sharegpt.csv" in reported
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
     assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number

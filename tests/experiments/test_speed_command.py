@@ -9,7 +9,6 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-
 from testbed.experiments.commands import speed
 
 

@@ -1,11 +1,8 @@
-"""`testbed capacity` and `bench`: the highest rate of a simulated server, and the speed of the
-simulator.
-"""
+"""The speed of the simulator: each measurement in a new process, one at a time."""
 
 import resource
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,8 +10,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from testbed.build import build
-from testbed.experiments.commands.terminal import plain_table, show
-from testbed.experiments.runs.choice_names import length_file
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -22,6 +17,7 @@ from testbed.memory.prefix_cache.replay import Prompt, replay
 from testbed.run import run
 
 CACHE_SIZES = (1_000, 10_000, 100_000)
+HEAD = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
 SYSTEM = (  # a roofline that batches as many requests as the paper's system did
     "+system=vllm",
     "cost=analytic",
@@ -30,39 +26,6 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
     "cost.efficiencies.attention_bandwidth=0.569",
     "cost.efficiencies.repeated_read=0.22",
 )
-
-
-def capacity(options: Namespace) -> None:
-    """Print every tried rate, then the answer."""
-    from testbed.api import capacity
-    from testbed.experiments.runs.overrides import expand
-
-    words = expand(options.from_vllm, options.overrides)
-    needed = f"{100 * options.share:g}%"
-
-    def seen(rate: float, inside: float) -> None:  # immediately: a search may take minutes
-        verdict = "keeps" if inside >= options.share else "misses"
-        print(
-            f"{rate:>8g} req/s: {100 * inside:5.1f}% inside, {verdict} {needed}",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    found = capacity(
-        *words,
-        share=options.share,
-        low=options.low,
-        high=options.high,
-        precision=options.precision,
-        folder=options.runs,
-        seen=seen,
-    )
-    inside, goodput = next(point[1:] for point in found.points if point[0] == found.rate)
-    print(
-        f"capacity: {found.rate:g} req/s, simulated: {100 * inside:.1f}% of the requests meet the "
-        f"SLO "
-        f"({needed} must), goodput {goodput:.3g} req/s"
-    )
 
 
 class Speed(NamedTuple):
@@ -76,29 +39,28 @@ class Speed(NamedTuple):
     peak_gb: float = 0.0
 
 
-def bench(options: Namespace) -> None:
-    """Measure, each in a new process, one at a time; print a table."""
-    lengths = (length_file(options.lengths),) if options.lengths else ()
-    rows = [
-        (what, fastest(what, run_speed, (overrides, lengths), repeats))
-        for what, overrides, repeats in settings(options.requests, options.repeats)
-    ]
+def measured(
+    lengths: tuple[tuple[str, str], ...], num_requests: int, repeats: int
+) -> Iterator[tuple[str, ...]]:
+    """The rows of the table: runs of several loads, then prefix caches of several sizes. lengths:
+    length files by name, which replace embedded models.
+    """
+    for name, overrides, times in settings(num_requests, repeats):
+        yield _cells(name, fastest(name, run_speed, (overrides, lengths), times))
     for size in CACHE_SIZES:
-        what = f"look-ups and evictions of a prefix cache of {size:,} blocks"
-        rows.append((what, fastest(what, cache_speed, (size,), options.repeats)))
-    head = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
-    cells = (
-        (
-            what,
-            f"{one.operations:,}",
-            f"{one.seconds:.3f}",
-            f"{one.operations / one.seconds:,.0f}",
-            f"{one.batch:.1f}",
-            f"{one.peak_gb:.2f}",
-        )
-        for what, one in rows
+        name = f"look-ups and evictions of a prefix cache of {size:,} blocks"
+        yield _cells(name, fastest(name, cache_speed, (size,), repeats))
+
+
+def _cells(name: str, speed: Speed) -> tuple[str, ...]:
+    return (
+        name,
+        f"{speed.operations:,}",
+        f"{speed.seconds:.3f}",
+        f"{speed.operations / speed.seconds:,.0f}",
+        f"{speed.batch:.1f}",
+        f"{speed.peak_gb:.2f}",
     )
-    show(plain_table(head, cells))
 
 
 def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...], int]]:
@@ -125,14 +87,14 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
 
 
 def fastest(
-    what: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int
+    name: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int
 ) -> Speed:
     """The fastest of some repetitions, each in a separate process; progress is printed to standard
     error.
     """
     speeds: list[Speed] = []
-    print(f"measuring {what}", file=sys.stderr, flush=True)
-    with spoken(lambda: f"{what}, run {len(speeds) + 1} of {repeats}"):
+    print(f"measuring {name}", file=sys.stderr, flush=True)
+    with spoken(lambda: f"{name}, run {len(speeds) + 1} of {repeats}"):
         for _ in range(repeats):
             with get_context("spawn").Pool(1) as pool:
                 speeds.append(pool.apply(work, arguments))

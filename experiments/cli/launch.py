@@ -13,8 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from testbed.core.errors import InputError
-from testbed.experiments.commands.cli import names_a_plug_in, put_last
-from testbed.experiments.commands.terminal import wide_console
+from testbed.experiments.cli.output import wide_console
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import (
     configured,
