@@ -11,7 +11,6 @@ from testbed.contract import check_policy
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.search import POOLS, MakePolicy
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_members
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
@@ -71,7 +70,6 @@ def check(
         built = called(partial(make, pool), "policy", f"what is made for {pool}")
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-        check_members("policy", built)
     broken = check_policy(make, pools, num_examples)
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
