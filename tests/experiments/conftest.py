@@ -10,7 +10,8 @@ import pytest
 import yaml
 from browser import CHROMIUM, Browser
 from import_fixtures import profile  # noqa: F401 (a fixture)
-from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
+from tiny_run import tiny_overrides
+from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
 from testbed.experiments.cli.main import main
@@ -105,3 +106,9 @@ def browser():
     browser = Browser()
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def tiny(testbed):
+    """Options of the run of seven requests on ten blocks, in the folder of the test."""
+    return tiny_overrides(Path("tiny.csv"), blocks=10)

@@ -2,6 +2,7 @@
 it needs more.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -11,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import testbed
 from testbed.experiments.cli.app import application
 from testbed.experiments.cli.reproduce import chosen
 from testbed.experiments.runs.compose import configured
-from testbed.memory.paged.paged import Paged
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -179,14 +178,24 @@ def test_readme_names_only_existing_files():
         assert (ROOT / path).exists(), path
 
 
-def test_readme_python_example_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(
-        compile(code.replace("duration_s=600", "duration_s=60"), "README.md", "exec"),
-        {"__name__": "__main__"},
+def run_script(folder, code):
+    """Run Python code as a script of its own, in the folder; what it prints."""
+    (folder / "example.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
-    assert float(capsys.readouterr().out.splitlines()[-1]) > 0.5
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme_python_example_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=60"))
+    assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
@@ -196,13 +205,17 @@ def test_the_cookbook_answers_ten_questions():
     assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 10
 
 
+NAMES_OF_ANSWERS = f"""
+import testbed
+from testbed.memory.paged.paged import Paged
+
+sessions = {str(ROOT / "experiments" / "examples" / "sessions.jsonl")!r}
+"""
+
+
 @pytest.mark.parametrize("answer", re.findall(r"```python\n(.*?)```", COOKBOOK, re.DOTALL))
-def test_a_python_answer_runs(answer, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {
-        "testbed": testbed,
-        "Paged": Paged,
-        "sessions": ROOT / "experiments" / "examples" / "sessions.jsonl",
-    }
-    exec(answer.replace("duration_s=60", "duration_s=10"), names)
-    assert capsys.readouterr().out or list(tmp_path.iterdir())
+def test_a_python_answer_runs(answer, tmp_path):
+    """It prints or writes something."""
+    script = NAMES_OF_ANSWERS + answer.replace("duration_s=60", "duration_s=10")
+    output = run_script(tmp_path, script)
+    assert output or {path.name for path in tmp_path.iterdir()} - {"example.py"}

@@ -124,7 +124,6 @@ def test_flat_tokens_and_waves_cover_the_batch() -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_ladder_sources_compile_without_spills(source: str) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
     for arch, (head_size, group, block_size, bf16) in VARIANTS.items():
