@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, shipped
+from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, files_of
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders

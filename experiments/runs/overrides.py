@@ -16,7 +16,7 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names
+from testbed.core.model_files import model_names
 from testbed.core.specs import GIB
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
