@@ -11,9 +11,9 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.commands.terminal import commands, parsed
 from testbed.experiments.runs.progress import EXIT_BAD_INPUT, one_line
-from testbed.schema import did_you_mean
 
 HELP_TEXT = """usage: testbed [--debug] COMMAND ...
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.commands.terminal import commands, parser, show
 from testbed.experiments.runs.choice_names import (
     CONF,
@@ -22,7 +23,6 @@ from testbed.experiments.runs.choice_names import (
     plug_ins_of,
 )
 from testbed.experiments.runs.progress import one_line
-from testbed.schema import did_you_mean
 
 SCRIPT = """[[ -z ${ZSH_VERSION-} ]] || { autoload -U +X bashcompinit && bashcompinit; }
 _testbed() {

@@ -17,7 +17,7 @@ import yaml
 
 from testbed.command_line import Parser
 from testbed.core.errors import InputError
-from testbed.schema import LAST_S
+from testbed.core.units import LAST_S
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

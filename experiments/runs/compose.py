@@ -17,11 +17,11 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
+from testbed.core.spelling import no_key
 from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, files_of
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
-from testbed.schema import no_key
 
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")

@@ -18,6 +18,7 @@ from hydra.core.config_store import ConfigStore
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
 from testbed.core.specs import GIB
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CONF,
@@ -28,7 +29,6 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
-from testbed.schema import did_you_mean
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")

@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.layers import Experts, Latent, States, Window, spec_of
+from testbed.core.layers import Experts, Latent, States, Window
 from testbed.core.specs import ModelSpec
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -196,10 +197,10 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object (give the config.json of a model)")
     if "num_layers" in config and "ffn_matrices" in config:
-        return spec_of(
+        return read(
             ModelSpec,
             {key: value for key, value in config.items() if not key.startswith("_")},
-            path,
+            str(path),
         )
     named = name or _called(config, path)
     kind, text = config.get("model_type"), types()["text"]
