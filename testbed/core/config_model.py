@@ -114,6 +114,8 @@ def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
     kind, value, above = first["type"], first["input"], key
     hint: Any = cls
     for part in first["loc"]:
+        if isinstance(part, int) and is_dataclass(plain_hint(hint)):
+            part = names_of(hint)[part]  # of a positional argument
         inner = hint_of(hint, part)
         if inner is None and kind != UNKNOWN:
             break  # the member of a union, which is no part of the key
