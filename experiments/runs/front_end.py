@@ -5,7 +5,6 @@ objects.
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,11 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.runs.run_folder import measure
+from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
 from testbed.parts import Part
+from testbed.result import Views
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -84,11 +84,14 @@ class HydraFrontEnd:
 
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
-        return measure(config, folder)
+        return run_into(config, folder).summary
 
-    def view(self, name: str, *arguments: Any) -> Any:
-        """A page of a result, its files, its figure, its text; they are built on this package."""
-        return getattr(import_module("testbed.experiments.notebook.views"), name)(*arguments)
+    @property
+    def views(self) -> Views:
+        """The pages of results, which are built on this package."""
+        from testbed.experiments.notebook import views
+
+        return views
 
 
 def _config(

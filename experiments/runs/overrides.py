@@ -107,9 +107,6 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         if "server" not in groups:
             yield f"server={ANY_SERVER}"
         yield f"gpu@server.gpu={value}"
-    elif group in GROUPS and CLASS.fullmatch(value):
-        yield f"{key}={CUSTOM}"
-        yield f"{key.partition('@')[2] or key}._target_={value.replace(':', '.')}"
     else:
         if group in GROUPS:
             _check(group, value, folders)
@@ -128,16 +125,22 @@ def _choice(argument: str) -> tuple[str, str]:
 
 
 def _names(value: str) -> Iterator[str]:
-    """The plain names in an override, or in a sweep over several; Hydra parses all other forms."""
-    return (name.strip() for name in value.split(",") if PLAIN.fullmatch(name.strip()))
+    """The plain names and classes in an override, or in a sweep over several; Hydra parses all
+    other forms.
+    """
+    names = (name.strip() for name in value.split(","))
+    return (name for name in names if PLAIN.fullmatch(name) or CLASS.fullmatch(name))
 
 
 def _check(group: str, value: str, folders: Sequence[Path]) -> None:
-    """Raise InputError unless every name is a file, a shipped model or a plug-in; plug-ins are
-    registered in Hydra.
+    """Raise InputError unless every name is a file, a shipped model, a plug-in or MODULE:CLASS;
+    the last two are registered in Hydra.
     """
     known = names_of(group, folders)
     for name in _names(value):
+        if CLASS.fullmatch(name):
+            register_class(group, name, name)
+            continue
         if name in known or name == "null" or name in files_of(group, folders):
             continue
         points = plug_ins_of(group)
@@ -146,11 +149,13 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             every = [*known, *(one.name for one in points)]
             hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
             raise InputError(f"no {group}/{name}{hint}")
-        target = point.value.replace(":", ".")
-        node = {"defaults": [CUSTOM], "_target_": target}
-        ConfigStore.instance().store(
-            name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}"
-        )
+        register_class(group, name, point.value)
+
+
+def register_class(group: str, name: str, target: str) -> None:
+    """Make a class MODULE:CLASS an option of a group in Hydra, beside the built-in ones."""
+    node = {"defaults": [CUSTOM], "_target_": target.replace(":", ".")}
+    ConfigStore.instance().store(name=name, node=node, group=group, provider="testbed")
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
