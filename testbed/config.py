@@ -260,11 +260,11 @@ def plain_values(value: Any) -> Any:
 
 def defaults_of(cls: type) -> dict[str, Any]:
     """The plain values of a model's fields that need not be given."""
-    return {
-        field.name: plain_values(field.default)
+    values = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(cls)
-        if field.default is not MISSING
     }
+    return {name: plain_values(value) for name, value in values.items() if value is not MISSING}
 
 
 class MixShare(NamedTuple):

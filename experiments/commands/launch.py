@@ -89,7 +89,8 @@ def _run_point(config: DictConfig, *, working_folder: str, again: bool) -> Point
         stored = run_into(typed_config(config), Path(hydra.sweep.dir), again=again)
     except (Exception, SystemExit) as error:
         return one_line(error)
-    summary, words = stored.summary, list(hydra.overrides.task)
+    summary = stored.summary
+    words = [word.replace("\\:", ":") for word in hydra.overrides.task]  # of MODULE:CLASS
     latency = summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name

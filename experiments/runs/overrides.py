@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigStore
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
@@ -29,6 +28,7 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
+from testbed.experiments.runs.config_store import register_class
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
@@ -150,12 +150,6 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
             raise InputError(f"no {group}/{name}{hint}")
         register_class(group, name, point.value)
-
-
-def register_class(group: str, name: str, target: str) -> None:
-    """Make a class MODULE:CLASS an option of a group in Hydra, beside the built-in ones."""
-    node = {"defaults": [CUSTOM], "_target_": target.replace(":", ".")}
-    ConfigStore.instance().store(name=name, node=node, group=group, provider="testbed")
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:

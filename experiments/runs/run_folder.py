@@ -14,6 +14,7 @@ import yaml
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.spelling import dotted
 from testbed.description import ID, RUN
 from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.experiments.runs.progress import watched
@@ -25,6 +26,7 @@ from testbed.experiments.runs.whole_files import (
     write_text,
 )
 from testbed.identity import Identity, id_of, identify
+from testbed.parts import Part
 from testbed.result import Result
 from testbed.run import keys_of_every_summary, run, unwatched
 
@@ -150,14 +152,23 @@ def named(config: RunConfig) -> RunConfig:
     """The config with classes by their names; raises InputError for an object, which a run folder
     cannot record.
     """
-    parts = {key: part for key, part in config.parts.items() if not part.is_named}
-    for key, part in parts.items():
-        if not inspect.isclass(part.target) or part.target.__module__ == "__main__":
-            raise InputError(
-                f"{key}: is an object, which a run folder cannot record (give a class of a module)"
-            )
-    changed: dict[str, Any] = {key: replace(part, target=part.name) for key, part in parts.items()}
-    return replace(config, **changed)
+    parts: dict[str, Any] = {key: _named(part, key) for key, part in config.parts.items()}
+    return replace(config, **parts)
+
+
+def _named(part: Part, key: str) -> Part:
+    """The part with its class by name, and its parameters likewise."""
+    is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
+    if not part.is_named and not is_class:
+        raise InputError(
+            f"{key}: is an object, which a run folder cannot record (give a class of a module)"
+        )
+    inner = {
+        name: _named(value, dotted(key, name))
+        for name, value in part.parameters.items()
+        if isinstance(value, Part)
+    }
+    return replace(part, target=part.name, parameters={**part.parameters, **inner})
 
 
 def _serve(setup: Setup, folder: Path) -> dict[str, Any]:

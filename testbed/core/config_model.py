@@ -125,6 +125,8 @@ def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
     if kind == "value_error":
         own = first["ctx"]["error"]
         return str(own) if isinstance(own, InputError) else dotted(key, own)
+    if kind == "missing" and isinstance(part, int):  # of a tuple, whose values are `value`
+        return f"{above}={value!r}: must have {len(get_args(plain_hint(holder)))} values"
     if kind == "missing":
         return f"{key} is not given; say {key}=..."
     if kind == "dataclass_type":
