@@ -30,10 +30,10 @@ def register_models() -> None:
         shape = {**CHOICES, **shipped(name)["shape"]}
         store(name, shape, group="model", provider=PROVIDER)
         if f"{HIDDEN}{name}" not in servers:
-            server = {"defaults": [ANY_SERVER]}
-            store(f"{HIDDEN}{name}", server, group="server", provider=PROVIDER)
+            default: dict[str, Any] = {"defaults": [ANY_SERVER]}
+            store(f"{HIDDEN}{name}", default, group="server", provider=PROVIDER)
     for name in files_of("gpu"):
-        server = {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
+        server: dict[str, Any] = {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
         store(name, server, group="server", provider=PROVIDER)
 
 
