@@ -1,4 +1,4 @@
-"""A run's id covers what makes its result; its folder is complete or not there, even after kills."""
+"""A run's id covers what makes its result; its folder is complete or not there after a kill."""
 
 import json
 import multiprocessing
