@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.checking import check as check
+from testbed.config import plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.description import flat, merge_axes
@@ -192,9 +193,8 @@ def capacity(
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{name}={getattr(config, name)}: a run that stops before its end leaves out the "
-                f"slowest "
-                "requests, which capacity counts; set it to null"
+                f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
+                "leaves out the slowest requests, which capacity counts (set it to null)"
             )
     known: dict[float, tuple[float, float]] = {}
 

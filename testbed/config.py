@@ -216,9 +216,9 @@ class RunConfig:
         if self.window_s is not None:
             start_ps, end_ps = (round(time_s * PS) for time_s in self.window_s)
             if start_ps >= end_ps:
+                shown = ", ".join(f"{time_s:g}" for time_s in self.window_s)
                 raise InputError(
-                    f"window_s={list(self.window_s)}: the end must come after the start, in "
-                    f"seconds; or null"
+                    f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
 

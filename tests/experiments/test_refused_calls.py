@@ -106,7 +106,10 @@ SWEEP = {
     "an axis without values": ({"policy": []}, "policy is an empty list"),
     "one wrong number": ({"rate": [1, -1]}, "arrivals.rate is -1"),
     "no process": ({"rate": [1], "jobs": -1}, "jobs is -1"),
-    "objects for a folder": ({"policy": [Paged], "folder": "runs"}, "a run folder cannot record"),
+    "objects for a folder": (
+        {"policy": [lambda pool: Paged(pool)], "folder": "runs"},
+        "a run folder cannot record",
+    ),
 }
 CAPACITY = {
     "no objective": ({}, "no objective"),
