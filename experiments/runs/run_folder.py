@@ -29,6 +29,7 @@ from testbed.identity import Identity, id_of, identify
 from testbed.parts import Part
 from testbed.result import Result
 from testbed.run import keys_of_every_summary, run, unwatched
+from testbed.trusted import check_classes
 
 CONFIG = "config.yaml"
 INPUTS = "inputs.json"  # hashes of files, plug-ins and code, of which the id was made
@@ -211,8 +212,10 @@ def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
     plots.save(figure, folder / CHARTS)
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of a run folder."""
+def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
+    """The configuration of a run folder. Raises InputError for a class that is not this project's,
+    unless the user trusts the folder's plug-ins.
+    """
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
@@ -227,6 +230,8 @@ def read_config(folder: Path) -> RunConfig:
             f"{path}: was changed after the run, so it is another run's (testbed run simulates "
             f"that one)"
         )
+    if not trusts_plug_ins:
+        check_classes(values, path)
     try:
         return RunConfig.from_values(values)
     except InputError as error:

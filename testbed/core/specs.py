@@ -24,7 +24,7 @@ from testbed.core.units import (
 )
 
 GIB = 1 << 30
-LAYERS = ("window", "latent", "experts", "states")
+LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
 
 
@@ -246,7 +246,7 @@ class GpuSpec:
     transfers: Annotated[
         str | None,
         doc(
-            "file of `testbed measure transfers`, or the name of one that ships; "
+            "file of `testbed gpu measure transfers`, or the name of one that ships; "
             "null: bytes over host_bandwidth"
         ),
     ] = None

@@ -16,7 +16,7 @@ def no_key(key: str, known: Iterable[str]) -> str:
     """The refusal of a key that nothing reads, with the known key that is most like it."""
     near = nearest(key, known)
     hint = f"did you mean {near}?" if near else "remove it;"
-    return f"no key {key!r}: nothing reads it; {hint} testbed run --help shows all keys"
+    return f"no key {key!r}: nothing reads it; {hint} testbed run --values shows all keys"
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:

@@ -69,7 +69,7 @@ class Profile:
 def count() -> Profile:
     """Run one request of 20 prompt and 40 output tokens in a new folder, and count."""
     import testbed
-    from testbed.experiments.commands.cli import main
+    from testbed.experiments.cli.main import main
 
     profile = Profile(Path(testbed.__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):

@@ -175,6 +175,10 @@ class Grouped(MemoryPolicy):
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         return self._tables[seq.seq_id].group_tables()
 
+    def full_tables(self, seq: Sequence) -> list[GroupTable]:
+        tables = zip(self.pages.columns, self.group_tables(seq), strict=True)
+        return [table for one, table in tables if one.reads_all]
+
     def usage(self) -> Usage:
         columns, holders = self.pages.columns, self._holders.items()
         saved = sum((count - 1) * columns[column].units for (column, _), count in holders)

@@ -2,8 +2,9 @@
 reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import ClassVar
 
 from testbed.core.errors import check_least
@@ -12,6 +13,7 @@ from testbed.core.slots import Answer, Grant
 from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
+from testbed.memory.groups.shared_pages import SharedPages
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
@@ -80,6 +82,15 @@ class GroupedCaching(Grouped):
         super().release(seq)
         self._unready.pop(seq.seq_id, None)
 
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        repeated = num_layers = 0
+        for i, column in enumerate(self.pages.columns):
+            if column.reads_all:
+                reads = batch.index((self, i), partial(self._shared_pages, i))
+                repeated += reads.again_with(others) * self.tokens_per_page * column.width
+                num_layers += column.width
+        return repeated // max(num_layers, 1)
+
     def find(self, seq: Sequence, num_tokens: int) -> int:
         return self._hits(seq, num_tokens)[0].num_tokens
 
@@ -88,6 +99,9 @@ class GroupedCaching(Grouped):
 
     def check(self) -> None:
         self._index.check()
+
+    def _shared_pages(self, column: int, batch: Batch) -> SharedPages:
+        return SharedPages(self._tables, column, self.tokens_per_page)
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
