@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names
+from testbed.core.model_files import model_names
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names
+from testbed.core.model_files import model_names
 from testbed.core.specs import GIB
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
