@@ -28,8 +28,7 @@ from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.sweeps import Point, draw_sweep, shown, write_sweep
-from testbed.experiments.runs.whole_files import clean_up
-from testbed.identity import run_id
+from testbed.experiments.runs.whole_files import remove_leftovers
 
 RUNS = "runs"  # the default folder of all runs
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
@@ -38,15 +37,17 @@ RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 def run_one(words: Sequence[str], again: bool) -> None:
     """Run what the overrides say, and print its summary; `again` repeats a complete run."""
     config = configured([word for word in words if not word.startswith(f"{RUN_FOLDER}=")])
-    folder = Path(chosen(words).get(RUN_FOLDER, f"{RUNS}/{run_id(config)}"))
+    requested = chosen(words).get(RUN_FOLDER)
+    folder = None if requested is None else Path(requested)
     try:
-        summary, is_new = run_into(config, folder, again=again, show=True)
+        stored = run_into(config, Path(RUNS), folder, again=again, show=True)
     except SystemExit as error:  # of a plug-in
         raise InputError(one_line(error)) from None
     console = wide_console()
-    console.print(summary_table(summary))
-    state = "run folder" if is_new else "complete already, nothing was run (--again runs it again)"
-    console.print(f"{state}: {folder}", highlight=False)
+    console.print(summary_table(stored.summary))
+    complete = "complete already, nothing was run (--again runs it again)"
+    state = "run folder" if stored.is_new else complete
+    console.print(f"{state}: {stored.folder}", highlight=False)
 
 
 def sweep(words: Sequence[str], again: bool) -> None:
@@ -65,7 +66,7 @@ def sweep(words: Sequence[str], again: bool) -> None:
                 "run", point, normalize(words), with_log_configuration=False
             )
         finally:
-            clean_up(folder)  # of workers that were stopped
+            remove_leftovers(folder)  # of workers that were stopped
     results = [job.return_value for batch in batches for job in batch]
     points = [result for result in results if isinstance(result, Point)]
     if points:
@@ -90,13 +91,13 @@ def _run_point(
     hydra = HydraConfig.get()
     try:
         check_option_classes(config, words, user_folders(words))
-        typed = typed_config(config)
-        folder = Path(hydra.sweep.dir) / run_id(typed)
-        summary, is_new = run_into(typed, folder, again=again)
+        stored = run_into(typed_config(config), Path(hydra.sweep.dir), again=again)
     except (Exception, SystemExit) as error:
         return one_line(error)
-    task, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
+    summary = stored.summary
+    task = [word.replace("\\:", ":") for word in hydra.overrides.task]  # of MODULE:CLASS
+    latency = summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
-    state = "done" if is_new else "complete already"
-    wide_console().print(f"{folder.name} {state}: {' '.join(task)}{headline}", highlight=False)
-    return Point(chosen(task), summary, folder.name)
+    state, name = "done" if stored.is_new else "complete already", stored.folder.name
+    wide_console().print(f"{name} {state}: {' '.join(task)}{headline}", highlight=False)
+    return Point(chosen(task), summary, name)

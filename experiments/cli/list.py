@@ -47,7 +47,7 @@ def list_choices(
 
 
 def _check_groups(groups: Sequence[str]) -> None:
-    from testbed.schema import did_you_mean
+    from testbed.core.spelling import did_you_mean
 
     for group in groups:
         if group not in GROUPS:

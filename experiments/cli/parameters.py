@@ -32,7 +32,7 @@ def _above_zero(_: Any, value: float | None) -> None:
 
 
 def _seconds(_: Any, value: float | None) -> None:
-    from testbed.schema import LAST_S
+    from testbed.core.units import LAST_S
 
     if value is not None and not 0 <= value <= LAST_S:
         raise ValueError(f"must be a number of seconds from 0 to {LAST_S:,}")

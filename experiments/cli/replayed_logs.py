@@ -72,7 +72,7 @@ class LogRequest:
         paths = [word for word in self.words if Path(word).is_file() or "=" not in word]
         for path in paths:
             if not Path(path).is_file():
-                from testbed.schema import did_you_mean
+                from testbed.core.spelling import did_you_mean
 
                 near = did_you_mean(path, self.others)
                 raise InputError(

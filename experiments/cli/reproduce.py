@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.completed_words import figures as figure_names
 from testbed.experiments.cli.parameters import AtLeastOne, Picture
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
-from testbed.schema import did_you_mean
 
 if TYPE_CHECKING:
     from testbed.experiments.runs.run_store import RunStore

@@ -15,8 +15,8 @@ from cyclopts import (
     ValidationError,
 )
 
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.cli.app import application
-from testbed.schema import did_you_mean
 
 TYPES = {int: "a whole number", float: "a number"}
 

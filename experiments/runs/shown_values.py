@@ -1,18 +1,20 @@
-"""The values of a configuration, each with the comment from its YAML file: unit or meaning."""
+"""The values of a configuration, each with its meaning: from the models, or from the comment of its
+YAML file.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
 from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
+from testbed.experiments.runs.meanings import meanings
 from testbed.experiments.runs.overrides import normalize, user_folders
 
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
-SHARED = ("efficiencies/h200", "limits", "memory", "run")  # files of keys in several groups
+SHARED = ("efficiencies/h200", "limits", "memory")  # files of keys in several groups
 SPEC = "_target_: testbed.core.specs."  # no choice, other than of a cost model
 Comments = dict[str, str]
 
@@ -23,18 +25,37 @@ def value_lines(words: Sequence[str]) -> Iterator[str]:
     with key_errors_explained(words):
         config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
     of_groups = _comments_of_groups(config, user_folders(words))
-    shared: Comments = {}
-    for name in SHARED:
-        shared |= _comments_in(CONF / f"{name}.yaml")
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    group = ""
-    for line in OmegaConf.to_yaml(own).splitlines():
-        key = line.partition(":")[0]
-        if not line.startswith(" "):
-            group = key
-        if SPEC not in line or group == "cost":
-            text = _comment_on(key.strip(), group, of_groups, shared)
+    for path, line in _keys_and_lines(OmegaConf.to_yaml(own)):
+        if SPEC not in line or path[0] == "cost":
+            text = _meaning_of(path, of_groups)
             yield f"{line}  # {text}" if text else line
+
+
+def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
+    """Each line of a YAML text indented by two, with the keys that lead to it."""
+    path = list[str]()
+    for line in text.splitlines():
+        key = line.partition(":")[0]
+        depth = (len(key) - len(key.lstrip())) // 2
+        path = [*path[:depth], key.strip()]
+        yield path, line
+
+
+def _meaning_of(path: Sequence[str], of_groups: Mapping[str, Comments]) -> str | None:
+    """What a key means: its option's comment, the model's description, or a shared comment."""
+    key = path[-1]
+    comments = of_groups.get(path[0], {})
+    if path[:2] == ["server", "gpu"]:
+        comments = {**of_groups["gpu"], **comments}
+    return comments.get(key) or meanings().get(".".join(path)) or _shared_comments().get(key)
+
+
+def _shared_comments() -> Comments:
+    comments: Comments = {}
+    for name in SHARED:
+        comments |= _comments_in(CONF / f"{name}.yaml")
+    return comments
 
 
 def _comments_of_groups(config: DictConfig, folders: Sequence[Path]) -> dict[str, Comments]:
@@ -44,22 +65,7 @@ def _comments_of_groups(config: DictConfig, folders: Sequence[Path]) -> dict[str
         group = str(choice).partition("@")[0]
         if group in GROUPS:
             comments[group] = _comments_in_option(group, str(name), folders)
-    if "num_gpus" in comments["server"]:
-        comments["gpu"]["num_gpus"] = comments["server"]["num_gpus"]
     return comments
-
-
-def _comment_on(
-    key: str, group: str, of_groups: Mapping[str, Comments], shared: Comments
-) -> str | None:
-    """The comment on a key below a group."""
-    if group == "server" and key in of_groups["gpu"] and key not in of_groups["server"]:
-        return of_groups["gpu"][key]
-    if key in of_groups.get(group, {}):
-        return of_groups[group][key]
-    if group == "model":  # its max_len is not the workload's
-        return None
-    return shared.get(key)
 
 
 def _comments_in_option(group: str, name: str, folders: Sequence[Path]) -> Comments:
@@ -75,7 +81,7 @@ def _comments_in_option(group: str, name: str, folders: Sequence[Path]) -> Comme
     return comments | _comments_in(files[name])
 
 
-def _comments_in(path: Path) -> dict[str, Any]:
+def _comments_in(path: Path) -> Comments:
     """The comment behind each key of a YAML file."""
     matches = map(COMMENT.match, path.read_text(encoding="utf-8").splitlines())
     return {match["key"]: match["text"] for match in matches if match}

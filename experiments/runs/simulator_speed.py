@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from testbed.build import build
 from testbed.experiments.runs.progress import spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -103,7 +102,7 @@ def fastest(
 
 def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) -> Speed:
     """The speed of vLLM's system on the analytic cost model."""
-    result = run(build(RunStore(Path(), lengths).config((*SYSTEM, *overrides))))
+    result = run(RunStore(Path(), lengths).config((*SYSTEM, *overrides)))
     batch = result.summary["batch"]["mean_per_iteration"]
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     return Speed(result.summary["requests"]["arrived"], result.wall_s, batch, peak_gb)

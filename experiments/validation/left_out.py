@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.build import build
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
@@ -149,8 +148,8 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> d
     )  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
-    setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
-    summary = run(setup).summary
+    changed = replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost))
+    summary = run(changed).summary
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 

@@ -15,7 +15,6 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from testbed.build import build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import write_everything
@@ -109,8 +108,8 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
 
 def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:
     """Simulate a config; the run is written below `out`."""
-    setup = build(RunConfig.from_values(config))
-    result = run(setup)
+    result = run(RunConfig.from_values(config))
+    setup = result.setup
     if out is not None:
         folder = out / pair.name
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,7 @@
-"""The models that ship: one JSON file each, read by the simulator, the experiments and the kernels.
-
-This module imports no specification, so that help and tab completion list models at once.
-"""
+"""The files of models that ship, one JSON file each; reading their names needs no pydantic."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,9 @@ from testbed.core.errors import InputError
 MODELS = Path(__file__).parent / "models"
 
 
+@cache
 def model_names() -> list[str]:
-    """The models that ship, in alphabetical order."""
+    """The names of the models, sorted."""
     return sorted(path.stem for path in MODELS.glob("*.json"))
 
 

@@ -1,9 +1,12 @@
-"""The shapes of the models that ship, and checks of shapes."""
+"""The models that ship: one JSON file each, read by the simulator, the experiments and the
+kernels.
+"""
 
 from dataclasses import fields
 
 from testbed.core.errors import InputError
-from testbed.core.model_files import model_names, shipped
+from testbed.core.model_files import model_names as model_names
+from testbed.core.model_files import shipped as shipped
 from testbed.core.specs import SPECIAL, ModelSpec
 
 CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.units import PositiveShare
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.profile import ProfileCost
@@ -47,7 +48,7 @@ def auto_cost(
     choices: Choices,
     roofline: Efficiencies,
     path: str | Path | None = None,
-    attainable: Mapping[str, float] = MappingProxyType({}),
+    attainable: Mapping[str, PositiveShare] = MappingProxyType({}),
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 

@@ -3,7 +3,6 @@ are found.
 """
 
 import json
-import os
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,7 @@ from testbed.experiments.paper.studies.curves import interval
 from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.whole_files import PLACE
+from testbed.experiments.runs.whole_files import MARK
 
 
 @pytest.fixture
@@ -170,9 +169,8 @@ def test_an_alternative_of_rows_that_are_not_judged_is_refused():
 
 
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
-    (
-        left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp"
-    ).mkdir()  # as a worker that was stopped leaves it
+    left = tmp_path / f".run.worker{MARK}"
+    left.mkdir()  # as a worker that was stopped leaves it
     tasks, done = (
         [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])],
         [],

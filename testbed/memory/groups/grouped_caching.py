@@ -10,6 +10,7 @@ from typing import ClassVar
 from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant
+from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
 from testbed.memory.groups.shared_pages import SharedPages
@@ -38,11 +39,11 @@ class GroupedCaching(Grouped):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
+        block_size: PositiveTokens = 16,
         page_rule: str = "one_page_size",
-        watermark: float = 0.01,
-        window_share: float = WINDOW_SHARE,
-        num_dropped_blocks: int = 0,
+        watermark: Share = 0.01,
+        window_share: NonNegative = WINDOW_SHARE,
+        num_dropped_blocks: Count = 0,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         groups = tuple(

@@ -31,6 +31,7 @@ from testbed.core.slots import (
     ceil_div,
     record,
 )
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables, moving
@@ -56,8 +57,8 @@ class Paged(MemoryPolicy):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
-        watermark: float = 0.01,
+        block_size: PositiveTokens = 16,
+        watermark: Share = 0.01,
         blocks: BlockPool | None = None,
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
