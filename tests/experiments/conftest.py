@@ -14,7 +14,7 @@ from tiny_run import tiny_overrides
 from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 from testbed.experiments.runs import progress
 
 EXAMPLES = Path(experiments.__file__).parent / "examples"
@@ -95,7 +95,7 @@ def run(testbed, tmp_path):
 @pytest.fixture(scope="session")
 def command():
     """The words that start `testbed` in a process of its own."""
-    return [sys.executable, "-m", "testbed.experiments.commands.cli"]
+    return [sys.executable, "-m", "testbed.experiments.cli.main"]
 
 
 @pytest.fixture(scope="session")

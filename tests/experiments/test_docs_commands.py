@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.experiments.commands.reproduce import chosen
-from testbed.experiments.commands.terminal import commands, parser
+from testbed.experiments.cli.app import application
+from testbed.experiments.cli.reproduce import chosen
 from testbed.experiments.runs.compose import configured
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +88,13 @@ def short(words):
     ]
 
 
+def check_arguments(words):
+    """The command takes these words, and each of its figures exists."""
+    _, bound, _ = application.parse_args(words, exit_on_error=False, print_error=False)
+    if words[0] == "reproduce":
+        chosen(bound.args)
+
+
 def is_named(options):
     """Whether a run has a folder of its own, which other lines read."""
     return any(word.startswith("hydra.run.dir") for word in options)
@@ -112,7 +119,7 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
         if (
             words[1] == "reproduce"
         ):  # takes minutes; tests/experiments/test_reproduce_command.py runs it
-            chosen(parser("reproduce").parse_args(words[2:]).figures)
+            check_arguments(words[1:])
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
@@ -123,17 +130,11 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
 @pytest.mark.parametrize(
     ("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ]
 )
-def test_documented_commands_with_needs_are_valid(testbed, page, line):
+def test_documented_commands_with_needs_are_valid(page, line):
     """Their options exist, and a `run` without files of the reader's composes."""
     words = shlex.split(line, comments=True)
     assert words[0] == "testbed", line
-    assert words[1] in commands(), line
-    known = testbed.done(words[1], "--help")
-    for word in words[2:]:
-        if word.startswith("--"):
-            assert word.partition("=")[0] in known, f"{line}: {word}"
-    if words[1] == "reproduce":
-        chosen(parser("reproduce").parse_args(words[2:]).figures)
+    check_arguments(words[1:])
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 
@@ -146,7 +147,7 @@ def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lin
     """Unchanged, in a clone of what is committed, each in a process of its own."""
     tree = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
-    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.commands.cli "$@"; }}\n'
+    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.cli.main "$@"; }}\n'
     for line in lines:
         done = subprocess.run(
             ["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True

@@ -8,7 +8,7 @@ from drawings import overlapping_labels, series_of
 from matplotlib import style
 from matplotlib.colors import to_rgb
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.paper.figures import bars
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published

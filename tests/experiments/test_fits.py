@@ -7,7 +7,7 @@ import pytest
 from joblib import parallel_config
 from refusals import refuses
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.paper.fits import (
     PLAIN_S,
     Fit,
@@ -123,7 +123,7 @@ def test_the_figures_use_what_the_kept_rows_say(capsys):
     )
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
-    call("fit-constants", ["sampler"])
+    call("calibrate fit constants", ["sampler"])
     output = capsys.readouterr().out
     assert f"choices.overhead_per_sequence_s: {found.sequence_s:.4g}" in output
     assert f"choices.sequences_per_fork: {found.sequences_per_fork:.3g}" in output

@@ -12,7 +12,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     checked_rows,
@@ -75,7 +75,7 @@ SHARDS = [
 
 def import_shard(folder, out, words):
     """The profile of a shard, imported from AIConfigurator's tables."""
-    call("import-profile", [str(folder), "--out", str(out), "--model", *words.split()])
+    call("import profile", [str(folder), "--out", str(out), "--model", *words.split()])
     return read_profile(out)
 
 
@@ -201,7 +201,7 @@ def test_a_profile_that_the_tables_do_not_give_is_refused(
 
 def test_tables_without_a_models_name_need_one(folder, tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
-    refuses("name one by --model", call, "import-profile", [str(folder), *out])
+    refuses("name one by --model", call, "import profile", [str(folder), *out])
 
 
 def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
@@ -255,7 +255,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    call("import profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 

@@ -51,7 +51,7 @@ SHAPE = {
 @pytest.mark.usefixtures("_config")
 def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path):
     """0.25 KiB of K and V a token: 2 layers of 2 heads of 16, both twice, of 2 bytes."""
-    output = testbed.done("import-model", "hf/config.json", "--out", "options/model/hf.yaml")
+    output = testbed.done("import", "model", "hf/config.json", "--out", "options/model/hf.yaml")
     check_words(("0.25 KiB of KV cache a token", "--config-dir", "model=hf"), output)
     values = yaml.safe_load((tmp_path / "options" / "model" / "hf.yaml").read_text())
     assert values == {"_target_": "testbed.core.specs.ModelSpec", "name": "hf", **SHAPE}
@@ -61,19 +61,19 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
 
 @pytest.mark.usefixtures("_config")
 def test_a_model_can_be_named_and_written_as_json(testbed, tmp_path):
-    testbed.done("import-model", "hf/config.json", "--name", "small", "--out", "small.json")
+    testbed.done("import", "model", "hf/config.json", "--name", "small", "--out", "small.json")
     assert json.loads((tmp_path / "small.json").read_text()) == {"name": "small", **SHAPE}
 
 
 @pytest.mark.usefixtures("_config")
 def test_a_folder_is_no_config(testbed):
-    check_words(("hf", "directory"), testbed.refused("import-model", "hf"))
+    check_words(("hf", "directory"), testbed.refused("import", "model", "hf"))
 
 
 def test_lengths_of_the_papers_artifact_become_a_csv(testbed, tmp_path):
     """Of numbers, or of lists of tokens."""
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([(3, 4), ([5, 6, 7], [8])]))
-    output = testbed.done("import-lengths", "a.pkl", "a.csv")
+    output = testbed.done("import", "lengths", "a.pkl", "a.csv")
     check_words(("2 requests", "3.00 and 2.50 tokens", "not rows that this project knows"), output)
     with (tmp_path / "a.csv").open() as file:
         assert [tuple(row.values()) for row in csv.DictReader(file)] == [("3", "4"), ("3", "1")]
@@ -81,7 +81,7 @@ def test_lengths_of_the_papers_artifact_become_a_csv(testbed, tmp_path):
 
 def test_a_csv_is_no_pickle(testbed, tmp_path):
     (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n1,2\n")
-    check_words(("lengths.csv",), testbed.refused("import-lengths", "lengths.csv", "a.csv"))
+    check_words(("lengths.csv",), testbed.refused("import", "lengths", "lengths.csv", "a.csv"))
     assert not (tmp_path / "a.csv").exists()
 
 
@@ -95,7 +95,7 @@ def theirs(testbed, tmp_path):
 
 
 def import_profile(testbed, *words, out="p.json"):
-    return testbed("import-profile", "theirs", "--out", out, "--model", "small.json", *words)
+    return testbed("import", "profile", "theirs", "--out", out, "--model", "small.json", *words)
 
 
 WRONG_LINES = [

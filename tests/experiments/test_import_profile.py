@@ -1,4 +1,4 @@
-"""import-profile: whole folders of LLMServingSim, the shards that they have, and those that are
+"""import profile: whole folders of LLMServingSim, the shards that they have, and those that are
 refused.
 """
 
@@ -15,7 +15,7 @@ from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.cost.profile import PROFILES, read_profile
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers import llmservingsim
 
 
@@ -49,7 +49,7 @@ def imported(tmp_path, capsys):
     model, gpu = str(write_model(tmp_path)), str(write_gpu(tmp_path))
     out = tmp_path / "p.json"
     call(
-        "import-profile", [str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu]
+        "import profile", [str(tmp_path / "tp1"), "--out", str(out), "--model", model, "--gpu", gpu]
     )
     return read_profile(out)["sections"], capsys.readouterr().out
 
@@ -120,27 +120,27 @@ def test_tensor_parallel_degree_selects_the_shard(tmp_path):
     refuses(
         r"has the degrees 1, 2 \(choose one with --tensor-parallel\)",
         call,
-        "import-profile",
+        "import profile",
         arguments,
     )
-    call("import-profile", [*arguments, "--tensor-parallel", "2"])
+    call("import profile", [*arguments, "--tensor-parallel", "2"])
     assert read_profile(tmp_path / "p.json")["num_gpus"] == 2
 
 
 def test_folder_without_a_profile_is_refused(tmp_path):
     out = ["--out", str(tmp_path / "p.json")]
-    refuses("no such folder", call, "import-profile", [str(tmp_path / "nowhere"), *out])
+    refuses("no such folder", call, "import profile", [str(tmp_path / "nowhere"), *out])
     refuses(
         r"not a profile of .*LLMServingSim, AIConfigurator",
         call,
-        "import-profile",
+        "import profile",
         [str(tmp_path), *out],
     )
     here = write_llmservingsim(tmp_path)
     refuses(
         r"no meta\.yaml says which model this is; say it by --model",
         call,
-        "import-profile",
+        "import profile",
         [str(here), *out],
     )
     out += ["--model", str(write_model(tmp_path))]
@@ -151,11 +151,11 @@ def test_folder_without_a_profile_is_refused(tmp_path):
         refuses(
             "lacks decodes alone, or prompts together with decodes",
             call,
-            "import-profile",
+            "import profile",
             [str(here), *out],
         )
     write_csv(here / "dense.csv", "layer,tokens,time_us", [["qkv_proj", 1, 2.0]])
-    refuses("no times of layernorm", call, "import-profile", [str(here), *out])
+    refuses("no times of layernorm", call, "import profile", [str(here), *out])
 
 
 def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
@@ -163,7 +163,7 @@ def test_a_profile_of_this_project_is_not_imported_under_another_name(tmp_path):
     refuses(
         "needs no import",
         call,
-        "import-profile",
+        "import profile",
         [shipped, "--out", str(tmp_path / "p.json"), "--model=opt-13b"],
     )
     assert not (tmp_path / "p.json").exists()
@@ -176,12 +176,12 @@ def test_a_folder_keeps_the_model_and_the_device_that_it_names(tmp_path):
     with pytest.raises(
         InputError, match=r"is of llama-3\.1-8b, whose shape is not that of --model toy"
     ):
-        call("import-profile", [str(here), *out, "--model", str(write_model(tmp_path))])
+        call("import profile", [str(here), *out, "--model", str(write_model(tmp_path))])
     refuses(
         "was measured on NVIDIA H200, which is not --gpu l4",
         call,
-        "import-profile",
+        "import profile",
         [str(here), *out, "--gpu", "l4"],
     )
-    call("import-profile", [str(here), *out, "--gpu", "h200"])
+    call("import profile", [str(here), *out, "--gpu", "h200"])
     assert read_profile(tmp_path / "p.json")["model"]["name"] == "llama-3.1-8b"

@@ -11,7 +11,7 @@ from import_fixtures import write_every_table
 from refusals import refuses
 
 from testbed.cost.sections import rows
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Requested
 from testbed.experiments.validation import left_out
@@ -49,9 +49,9 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(left_out, "model_names", lambda: models)
     held = list(left_out.held_back(write_every_table(tmp_path), 3))
     monkeypatch.setattr(
-        "testbed.experiments.commands.validations.held_back", lambda folder, every: held
+        "testbed.experiments.validation.left_out_tables.held_back", lambda folder, every: held
     )
-    call("validate-costs", [str(tmp_path), "--held-back", "3"])
+    call("validate costs", [str(tmp_path), "--held-back", "3"])
     output = " ".join(capsys.readouterr().out.split())
     assert {row.kind for row in held} >= {"experts", "latent", "state", "fp8, decode"}
     for kind, section in {(row.kind, row.section) for row in held}:
@@ -64,7 +64,7 @@ def test_every_third_row_is_held_back_and_predicted(tmp_path, monkeypatch, capsy
     refuses(
         "takes one folder of AIConfigurator's, and at least 2",
         call,
-        "validate-costs",
+        "validate costs",
         ["--held-back", "3"],
     )
 

@@ -78,7 +78,7 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
         for i, slow in enumerate((0.8, 1.25))
     ]
     line = (*SYSTEM, *base, f"cost.path={profile}")
-    reported = testbed.done("fit-software", *logs, *line, "--out", "fitted.json")
+    reported = testbed.done("calibrate", "fit", "software", *logs, *line, "--out", "fitted.json")
     built = read_profile(tmp_path / "fitted.json")
     times = dict(built["sections"]["overhead"]["points"])
     expected = {
@@ -105,7 +105,9 @@ def test_a_log_that_was_not_among_the_fitted_ones_is_told_of_the_machines_speeds
     machine = LoggedMachine(9e-3, 2e-3, 1.25)
     log = simulated(tmp_path, "fitted.csv", MANY, profile, *base, machine=machine)
     line = (*SYSTEM, *base)
-    testbed.done("fit-software", log, *line, f"cost.path={profile}", "--out", "fitted.json")
+    testbed.done(
+        "calibrate", "fit", "software", log, *line, f"cost.path={profile}", "--out", "fitted.json"
+    )
     other = simulated(tmp_path, "other.csv", MANY, profile, *base)
     _, output, _ = testbed("validate", other, *line, "cost.path=fitted.json")
     assert "software times fitted on fitted.csv; this log was not among them" in output
@@ -121,7 +123,16 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
         for name in rows
     ]
     reported = testbed.done(
-        "fit-profile", *logs, "+system=vllm-v1", *base, "--from", profile, "--out", "mine.json"
+        "calibrate",
+        "fit",
+        "profile",
+        *logs,
+        "+system=vllm-v1",
+        *base,
+        "--from",
+        profile,
+        "--out",
+        "mine.json",
     )
     built, source = read_profile(tmp_path / "mine.json"), read_profile(profile)
     found = dict(built["sections"]["overhead"]["points"])

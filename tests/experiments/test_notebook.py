@@ -69,7 +69,7 @@ def test_saved_result_is_a_run_folder(result, testbed, tmp_path):
     assert result.save("kept") == result.save("kept")
     saved = json.loads((tmp_path / "kept" / "summary.json").read_text())
     assert without_id(saved) == without_id(json.loads(json.dumps(result.summary)))
-    testbed.done("show-memory", "kept", "--to", "5")
+    testbed.done("show", "memory", "kept", "--to", "5")
     refuses("kept: has another run", lambda: front.simulate(policy="paged", **SHORT).save("kept"))
     with pytest.raises(InputError, match="policy: is an object, which a run folder cannot record"):
         front.simulate(policy=partial(Paged, block_size=32), **SHORT).save("other")

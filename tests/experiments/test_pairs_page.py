@@ -11,7 +11,7 @@ from matplotlib.image import imread
 from refusals import refuses
 
 import testbed.kernels
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.validation import pairs
 from testbed.experiments.validation.pairs import INDEX, JUDGED, Sides, section
 from testbed.kernels.engine.pairs.plan import PAIRS
@@ -105,7 +105,7 @@ def check_preemptions_are_drawn(figure):
 def test_all_pairs_are_simulated_tabulated_and_drawn(tmp_path, monkeypatch, capsys):
     drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(Path(testbed.kernels.__file__).resolve().parents[1])
-    call("validate-pairs", ["--figure", str(tmp_path / "pairs.png")])
+    call("validate pairs", ["--figure", str(tmp_path / "pairs.png")])
     output = capsys.readouterr().out
     assert "- batch within 3%: 18 of 19 pairs; missed by chats-cache-0.5-0 -4.9" in output
     assert "- hit rate within 1 points: 8 of 8 pairs" in output
@@ -114,16 +114,16 @@ def test_all_pairs_are_simulated_tabulated_and_drawn(tmp_path, monkeypatch, caps
     check_preemptions_are_drawn(*drawn)
     assert imread(tmp_path / "pairs.png").shape[:2] == (900, 1050)
     monkeypatch.setattr(pairs, "PAIRS", PAIRS[:1])
-    call("validate-pairs", ["--out", str(tmp_path / "out")])
+    call("validate pairs", ["--out", str(tmp_path / "out")])
     files = {path.name for path in (tmp_path / "out" / PAIRS[0].name).iterdir()}
     assert files >= {"config.yaml", "requests.csv", "iterations.csv", "timing.json", "summary.json"}
     monkeypatch.chdir(tmp_path)
     refuses(
-        "pairs/measured.csv: no such file .testbed pairs writes it",
+        "pairs/measured.csv: no such file .testbed gpu pairs writes it",
         call,
-        "validate-pairs",
+        "validate pairs",
         ["--runs", "pairs"],
     )
     (tmp_path / "measured.csv").write_text("series,load,seed\nother,1,0\n")
-    refuses("has no measured run of a pair", call, "validate-pairs", ["--runs", "."])
-    refuses("--figure f.doc: must end in", call, "validate-pairs", ["--figure", "f.doc"])
+    refuses("has no measured run of a pair", call, "validate pairs", ["--runs", "."])
+    refuses("--figure f.doc: must end in", call, "validate pairs", ["--figure", "f.doc"])

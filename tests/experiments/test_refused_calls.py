@@ -110,7 +110,7 @@ SWEEP = {
     "one wrong number": ({"rate": [1, -1]}, ("arrivals.rate", "-1")),
     "no process": ({"rate": [1], "jobs": -1}, ("jobs", "-1")),
     "objects for a folder": (
-        {"policy": [Paged], "folder": "runs"},
+        {"policy": [lambda pool: Paged(pool)], "folder": "runs"},
         ("a run folder cannot record",),
     ),
 }

@@ -17,8 +17,8 @@ ARGUMENTS = [
     pytest.param("check example_policy:Slabs --slots 0", ("--slots",)),
     pytest.param("compare a=nowhere", ("nowhere: no such folder",)),
     pytest.param("compare mine", ("mine: has no summary.json",)),
-    pytest.param("timeline nowhere", ("nowhere", "not a run folder")),
-    pytest.param("timeline mine --from x", ("--from",)),
+    pytest.param("show timeline nowhere", ("nowhere", "not a run folder")),
+    pytest.param("show timeline mine --from x", ("--from",)),
     pytest.param("capacity paged", ("paged",)),
     pytest.param("capacity slo.ttft_s=-1", ("slo.ttft_s=-1",)),
     pytest.param("capacity slo.ttft_s=1 --share 2", ("share", "2")),
@@ -33,20 +33,20 @@ ARGUMENTS = [
     ),
     pytest.param("capacity slo.ttft_s=1 arrivals.rat=2", ("did you mean arrivals.rate?",)),
     pytest.param("capacity slo.ttft_s=1 --runs lengths.csv", ("lengths.csv",)),
-    pytest.param("import-model lengths.csv", ("lengths.csv: not a JSON file",)),
-    pytest.param("validate log.csv --within nan", ("'nan'", "not a number above 0")),
+    pytest.param("import model lengths.csv", ("lengths.csv: not a JSON file",)),
+    pytest.param("validate log.csv --within nan", ("nan", "must be a number above 0")),
     pytest.param(
         "validate log.csv trace=alpaca arrivals.rate=5",
         ("trace=alpaca: the log has every request",),
     ),
     pytest.param("validate log.csv window_s=[0,5]", ("window_s=[0,5]: the log has every request",)),
     pytest.param(
-        "fit-software log.csv ++workload.num_seqs=2",
+        "calibrate fit software log.csv ++workload.num_seqs=2",
         ("workload.num_seqs=2: the log has every request",),
     ),
-    pytest.param("fit-software nowhere.csv", ("nowhere.csv",)),
-    pytest.param("calibrate --model opt-13b:3 --out x", ("does not divide",)),
-    pytest.param("calibrate --model opt-13b llama-13b --out nowhere", ("need a folder",)),
+    pytest.param("calibrate fit software nowhere.csv", ("nowhere.csv",)),
+    pytest.param("gpu calibrate --model opt-13b:3 --out x", ("does not divide",)),
+    pytest.param("gpu calibrate --model opt-13b llama-13b --out nowhere", ("need a folder",)),
 ]
 
 
@@ -58,5 +58,5 @@ def test_wrong_arguments_are_refused_by_name(refused, line, words):
 def test_calibrate_names_missing_packages(testbed, monkeypatch):
     for name in ("testbed.kernels.measure.profile_sections", "torch"):
         monkeypatch.setitem(sys.modules, name, None)
-    error = testbed.refused("calibrate", "--model", "opt-13b", "--out", "x.json")
+    error = testbed.refused("gpu", "calibrate", "--model", "opt-13b", "--out", "x.json")
     check_words(("calibrate: needs",), error)

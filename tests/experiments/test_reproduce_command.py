@@ -3,7 +3,6 @@ are found.
 """
 
 import json
-import os
 from functools import partial
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from refusals import refuses
 
 from testbed.api import bracket, sustained_rate
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
@@ -20,7 +19,7 @@ from testbed.experiments.paper.studies.curves import interval
 from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.whole_files import PLACE
+from testbed.experiments.runs.whole_files import MARK
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
         "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio."
         in reported
     )
-    assert f"testbed import-lengths {PICKLE} sharegpt.csv" in reported
+    assert f"testbed import lengths {PICKLE} sharegpt.csv" in reported
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
     assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number
@@ -170,9 +169,8 @@ def test_an_alternative_of_rows_that_are_not_judged_is_refused():
 
 
 def test_tasks_of_groups_share_workers_and_one_that_fails_is_named(tmp_path):
-    (
-        left := tmp_path / f".run.{PLACE}-{os.getpid()}-9.tmp"
-    ).mkdir()  # as a worker that was stopped leaves it
+    left = tmp_path / f".run.worker{MARK}"
+    left.mkdir()  # as a worker that was stopped leaves it
     tasks, done = (
         [Task("one", lambda store: [{"a": 1}, {"a": 2}]), Task("two", lambda store: [{"a": 3}])],
         [],

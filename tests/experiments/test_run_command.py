@@ -110,7 +110,7 @@ def test_another_run_replaces_the_folder_when_asked_to(testbed, tiny, full):
 def test_an_edited_config_of_a_run_is_refused(testbed, full, edit):
     config = full / "config.yaml"
     config.write_text(edit(config.read_text()))
-    check_words(("config.yaml",), testbed.refused("show-memory", "out"))
+    check_words(("config.yaml",), testbed.refused("show", "memory", "out"))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"run": {}}'])

@@ -12,7 +12,7 @@ import pytest
 from refusals import refuses
 from rich.console import Console
 
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     PARTS,

@@ -1,4 +1,4 @@
-"""`testbed show-memory` and `testbed timeline`: thinned pages, changed replays, a trace that
+"""`testbed show memory` and `testbed show timeline`: thinned pages, changed replays, a trace that
 opens.
 """
 
@@ -24,7 +24,7 @@ def data_of(folder):
 
 def test_thinning_of_many_states_is_reported(testbed, run):
     folder = run("arrivals.duration_s=60 arrivals.rate=0.5").folder
-    output = testbed.done("show-memory", "out")
+    output = testbed.done("show", "memory", "out")
     assert re.search(r"([\d,]+) of ([\d,]+) states are drawn", output)
     assert 750 <= len(data_of(folder)["frames"]) <= 1500
     assert (folder / "memory_map.html").stat().st_size < 3_500_000
@@ -34,9 +34,9 @@ def test_changed_replay_of_a_run_is_reported(testbed, tmp_path):
     folder = str(tiny_run(tmp_path / "a"))
     lengths = tmp_path / "a.csv"
     lengths.write_text(lengths.read_text().replace("9,12,", "9,20,"))
-    assert "and would now end at " in testbed.done("show-memory", folder)
-    assert "would now" not in testbed.done("show-memory", folder, "--to", "0.5")
-    assert "and would now end at " in testbed.done("timeline", folder)
+    assert "and would now end at " in testbed.done("show", "memory", folder)
+    assert "would now" not in testbed.done("show", "memory", folder, "--to", "0.5")
+    assert "and would now end at " in testbed.done("show", "timeline", folder)
 
 
 KEYS = {
@@ -139,12 +139,12 @@ def begins_of_iterations(trace):
 
 def test_timeline_of_a_time_window(testbed, tmp_path):
     run = tiny_run(tmp_path / "run", blocks=5)  # too few for one of the requests
-    output = testbed.done("timeline", str(run), "--from", "0.2", "--to", "0.4")
+    output = testbed.done("show", "timeline", str(run), "--from", "0.2", "--to", "0.4")
     assert "ui.perfetto.dev" in output
     part = json.loads((run / "timeline.json").read_text())
     check_opens(part)
     assert all(2e5 <= begin < 4e5 for begin in begins_of_iterations(part))
-    testbed.done("timeline", str(run), "--to", "0.4", "--out", "part.json.gz")
+    testbed.done("show", "timeline", str(run), "--to", "0.4", "--out", "part.json.gz")
     packed = json.loads(gzip.decompress((tmp_path / "part.json.gz").read_bytes()))
     assert max(begins_of_iterations(packed)) < 4e5
-    assert "the run ends at" in testbed.refused("timeline", str(run), "--from", "1000")
+    assert "the run ends at" in testbed.refused("show", "timeline", str(run), "--from", "1000")

@@ -13,7 +13,7 @@ from refusals import refuses
 
 import testbed.kernels
 from testbed.cost.auto import profiles_at_hand
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation.log_replay import replay, server_config
 from testbed.experiments.validation.software_fit import Fitted, Point, descend, uncertainty
@@ -142,7 +142,7 @@ def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, c
     drawn = saved_figures(monkeypatch)
     monkeypatch.chdir(RESULTS.parents[1])
     call(
-        "validate-transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")]
+        "validate transfers", [str(run) for run in RUNS[:2]] + ["--figure", str(tmp_path / "f.png")]
     )
     assert imread(tmp_path / "f.png").shape[:2] == (320, 960)
     points, runs = capsys.readouterr().out.split("run ", 1)
@@ -153,7 +153,7 @@ def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, c
         assert all(f" {ms} " in runs for ms in measured)
     (figure,) = drawn
     assert all(axes.lines or axes.collections for axes in figure.axes)
-    refuses("--gpu l4: names no measured transfers", call, "validate-transfers", ["--gpu", "l4"])
+    refuses("--gpu l4: names no measured transfers", call, "validate transfers", ["--gpu", "l4"])
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +167,11 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     """Two that ship, and those of their shapes that AIConfigurator's tables give."""
     two = [shipped["llama-3-8b"], shipped["llama-13b"]]
     monkeypatch.setattr(
-        "testbed.experiments.commands.validations.profiles_at_hand", lambda path, gpus: iter(two)
+        "testbed.experiments.validation.left_out_tables.profiles_at_hand",
+        lambda path, gpus: iter(two),
     )
     out, folder = tmp_path / "out.csv", write_every_table(tmp_path)
-    call("validate-costs", [str(folder), "--out", str(out)])
+    call("validate costs", [str(folder), "--out", str(out)])
     output = capsys.readouterr().out
     rows = list(csv.DictReader(out.open()))
     assert len(rows) == 4 * 3  # four profiles; from two others of another model, and by a roofline
@@ -190,7 +191,7 @@ def test_profiles_are_left_out_and_predicted_by_every_way(shipped, tmp_path, mon
     refuses(
         "no data sheet of Toy GPU; nothing can be derived for it",
         call,
-        "validate-costs",
+        "validate costs",
         [str(toy)],
     )
 

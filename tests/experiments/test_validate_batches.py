@@ -9,7 +9,7 @@ from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.validation.batches import (
     FIELDS,
     Batch,
@@ -48,27 +48,27 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path):
     path = tmp_path / "batches.csv"
     columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-    call("validate-batches", [str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
+    call("validate batches", [str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
     small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
     assert (small["beam_width"], large["beam_width"]) == (2, 2)
     assert small["error"] == pytest.approx(small["predicted_ms"] / 1700 - 1, abs=1e-4)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
-    refuses("no column 'model'", call, "validate-batches", [str(path)])
+    refuses("no column 'model'", call, "validate batches", [str(path)])
     for word, reported in (
         ("model", "not COLUMN=VALUE"),
         ("batch_size=8", "not COLUMN"),
         ("tensor_parallel=a", "'a'"),
     ):
-        refuses(reported, call, "validate-batches", [str(path), "model=opt-13b", word])
+        refuses(reported, call, "validate batches", [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
-        call("validate-batches", [str(path), "model=opt-13b", "--device", "H100"])
+        call("validate batches", [str(path), "model=opt-13b", "--device", "H100"])
     rows[0] = ("NVIDIA Toy", *rows[0][1:])
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
     refuses(
         "device 'NVIDIA Toy': no data sheet of such a card",
         call,
-        "validate-batches",
+        "validate batches",
         [str(path), "model=opt-13b"],
     )
 
@@ -129,11 +129,11 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
     refuses(
         "no shape of model 'small'; add it to the models .*opt-13b",
         call,
-        "validate-batches",
+        "validate batches",
         arguments,
     )
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
-    call("validate-batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
+    call("validate batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
     output, found = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
     measured = found[found["latency_ms"].notna()]
     assert len(measured) == len(batches)
@@ -147,12 +147,12 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
     assert set(others["model"]) == {"dense-gpt-96"}
     assert output.count("not measured: ") == len(others)
     (kernels.parents[1] / "toy.yaml").unlink()
-    refuses("no data sheet .it is systems/NAME.yaml", call, "validate-batches", arguments)
+    refuses("no data sheet .it is systems/NAME.yaml", call, "validate batches", arguments)
     write_every_table(tmp_path)
     rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
     refuses(
         "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device",
         call,
-        "validate-batches",
+        "validate batches",
         arguments,
     )

@@ -123,7 +123,9 @@ def test_logs_that_cannot_be_validated_are_refused(testbed, words, parts):
 
 
 def test_software_times_need_a_measured_profile(testbed):
-    check_words(("need a measured profile",), testbed.refused("fit-software", "log.csv"))
+    check_words(
+        ("need a measured profile",), testbed.refused("calibrate", "fit", "software", "log.csv")
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_software_times_need_a_measured_profile(testbed):
     ],
 )
 def test_profiles_that_cannot_be_fitted_are_refused(testbed, tmp_path, words, parts):
-    check_words(parts, testbed.refused("fit-profile", *words, "--out", "mine.json"))
+    check_words(parts, testbed.refused("calibrate", "fit", "profile", *words, "--out", "mine.json"))
     assert not (tmp_path / "mine.json").exists()
 
 
@@ -177,7 +179,14 @@ def _batches(tmp_path):
 def test_steps_of_batches_are_differences_of_their_rows(testbed, tmp_path):
     """8 tokens more take 140 ms more; the batch that was timed twice took 230 ms on average."""
     testbed.done(
-        "validate-batches", "latency.csv", "tensor_parallel=1", "--csv", "b.csv", "--device", "A100"
+        "validate",
+        "batches",
+        "latency.csv",
+        "tensor_parallel=1",
+        "--csv",
+        "b.csv",
+        "--device",
+        "A100",
     )
     with (tmp_path / "b.csv").open() as file:
         short, long, wide = csv.DictReader(file)
@@ -206,24 +215,30 @@ def test_steps_of_batches_are_differences_of_their_rows(testbed, tmp_path):
     ],
 )
 def test_batches_that_cannot_be_validated_are_refused(testbed, words, parts):
-    check_words(parts, testbed.refused("validate-batches", *words))
+    check_words(parts, testbed.refused("validate", "batches", *words))
 
 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
         pytest.param(
-            ("validate-transfers", "--gpu", "l4"), ("--gpu l4", "no measured transfers"), id="l4"
+            ("validate", "transfers", "--gpu", "l4"), ("--gpu l4", "no measured transfers"), id="l4"
         ),
         pytest.param(
-            ("validate-costs", "--held-back", "1"), ("--held-back", "at least 2"), id="every row"
+            ("validate", "costs", "--held-back", "1"), ("--held-back", "at least 2"), id="every row"
         ),
         pytest.param(
-            ("validate-pairs", "--figure", "x.txt"), ("x.txt", ".pdf, .png, .svg"), id="no picture"
+            ("validate", "pairs", "--figure", "x.txt"),
+            ("x.txt", ".pdf, .png, .svg"),
+            id="no picture",
         ),
-        pytest.param(("fit-constants", "2023"), ("2023", "LENGTHS"), id="no lengths"),
         pytest.param(
-            ("fit-constants", "beams", "lengths.csv"), ("reads no file", "lengths.csv"), id="a file"
+            ("calibrate", "fit", "constants", "2023"), ("2023", "LENGTHS"), id="no lengths"
+        ),
+        pytest.param(
+            ("calibrate", "fit", "constants", "beams", "lengths.csv"),
+            ("reads no file", "lengths.csv"),
+            id="a file",
         ),
     ],
 )
@@ -232,7 +247,7 @@ def test_wrong_arguments_of_validations_are_refused(testbed, words, parts):
 
 
 def test_measured_transfers_are_listed_by_way_and_by_run(testbed):
-    output = testbed.done("validate-transfers")
+    output = testbed.done("validate", "transfers")
     for way in ("copies", "batch", "gather"):
         for direction in ("out", "in", "peer"):
             assert f"{direction} {way}" in " ".join(output.split()), (direction, way)

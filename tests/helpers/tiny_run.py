@@ -4,7 +4,7 @@ import sys
 from unittest import mock
 
 from testbed import simulate
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 
 LENGTHS = (
     "input_tokens,output_tokens,arrival_s\n"
