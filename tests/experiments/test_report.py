@@ -7,7 +7,7 @@ import sys
 import pytest
 from browser import PHONE, WIDE
 
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 
 
 @pytest.fixture(scope="module")
