@@ -56,7 +56,7 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
                 pool=pool,
                 fast_forward=config.fast_forward,
                 beams=setup.beams,
-                marks_ps=[start_ps],
+                snapshots_ps=[start_ps],
                 stop_ps=stop_ps,
             )
         except Overloaded as stopped:

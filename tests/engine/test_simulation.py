@@ -77,11 +77,11 @@ def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     recorder = run(
         [Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)],
         cost,
-        marks_ps=[30 * MS],
+        snapshots_ps=[30 * MS],
         stop_ps=50 * MS,
     )
     assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
-    assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
+    assert [mark.time_ps for mark in recorder.snapshots.values()] == [30 * MS, 50 * MS]
 
 
 def test_a_run_stops_early_exactly_where_its_mean_latency_will_exceed_the_limit():
@@ -156,13 +156,13 @@ def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_marks_record_totals_at_their_times(cost):
-    recorder = run([Request(0, 0, 4, 10)], cost, marks_ps=[7 * MS, 2 * MS + 5])
+    recorder = run([Request(0, 0, 4, 10)], cost, snapshots_ps=[7 * MS, 2 * MS + 5])
     found = {
         requested: (mark.time_ps, mark.totals.iterations)
-        for requested, mark in recorder.marks.items()
+        for requested, mark in recorder.snapshots.items()
     }
     assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
-    live = [mark.totals.per_iteration.live for mark in recorder.marks.values()]
+    live = [mark.totals.per_iteration.live for mark in recorder.snapshots.values()]
     assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
 
 

@@ -118,5 +118,5 @@ class ManualDriver:
         """The rule's victim is preempted, outside a step; the plan that says so."""
         plan = Plan()
         preempt_victim(self.state, self.scheduler.preemption, plan)
-        self.outputs.results(plan, 0)
+        self.outputs.preempted(plan)
         return plan

@@ -242,7 +242,7 @@ def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
     summary.
     """
     window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
-    options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
+    options = {"snapshots_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
     requests = tiny.requests(tiny.LENGTHS, num_seqs)
     scheduler = partial(tiny.mixed, preemption=Swap())
     engine = tiny.engine(
