@@ -117,8 +117,9 @@ class SimulatedExecutor(Executor):
         assert self.on_step is not None
         while flight.num_delivered < flight.steps - 1:
             yield self.alarm.set(self._boundary_ps(flight, flight.num_delivered + 1))
-            flight.num_delivered += 1
-            self.on_step(flight)
+            if flight.num_delivered < flight.steps - 1:  # else the span was cut to end here
+                flight.num_delivered += 1
+                self.on_step(flight)
 
     def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
         return flight.start_ps + flight.durations.total_ps(flight.steps)
