@@ -146,9 +146,7 @@ def _times(log: PackedRows) -> NDArray[np.int64]:
 
 
 def _parts(sums: Measures, total: int) -> dict[str, float | None]:
-    return {
-        name: _ratio(part, total) for name, part in pool_parts(sums, total)._asdict().items()
-    }
+    return {name: _ratio(part, total) for name, part in pool_parts(sums, total)._asdict().items()}
 
 
 def _ratio(part: float, whole: float) -> float | None:

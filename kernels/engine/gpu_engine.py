@@ -95,6 +95,9 @@ class GpuExecutor(Executor):
         self.records.outputs[group.request.request_id] = outputs
         self.runner.sampler.end(group)
 
+    def cut(self, flight: Flight, at_ps: int) -> None:
+        """See Executor; there is one iteration."""
+
     def move(self, plan: Plan) -> None:
         self.runner.prepare(plan)
 

@@ -32,7 +32,8 @@ from testbed.sched.state import SchedulerState
 
 class Launched(NamedTuple):
     """A forward pass on the device: its batch, what happens to its rows, the logits of these and
-    their most likely tokens, None where no row is wanted. recomputed: groups that it prefills again.
+    their most likely tokens, None where no row is wanted. recomputed: groups that are prefilled
+    again.
     """
 
     batch: Ragged

@@ -33,8 +33,8 @@ class OpenLoop:
 class ClosedLoop(Listener):
     """Sends the requests of a session workload to an engine, which reports when each has ended.
 
-    A request that is rejected or cancelled has ended too: its session goes on. What follows an answer at once
-    misses the plan that is made at that very moment, as a client's would.
+    A request that is rejected or cancelled has ended too: its session goes on. What follows an
+    answer at once misses the plan that is made at that very moment, as a client's would.
     """
 
     def __init__(self, clock: Clock, engine: Engine, workload: SessionWorkload) -> None:

@@ -20,7 +20,6 @@ from testbed.engine.policy_facts import is_measured_in_spans, reveal_lengths
 from testbed.engine.recorder import Recorder
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
-from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 
@@ -98,8 +97,8 @@ class Engine:
         return True
 
     def cancel(self, request_id: int) -> bool:
-        """Nobody waits for the request any more: it leaves at the next iteration boundary, unless it
-        has ended by then. False if it has ended already, or has not arrived.
+        """Nobody waits for the request any more: it leaves at the next iteration boundary, unless
+        it has ended by then. False if it has ended already, or has not arrived.
 
         Where a plan is in flight behind the present iteration, it leaves an iteration later.
         """
@@ -242,7 +241,13 @@ class Engine:
         duration_ps = end_ps - flight.start_ps
         memory = self._close(flight, outcome, duration_ps)
         recorder.span(
-            flight.start_ps, duration_ps, steps, plan, flight.num_waiting, flight.num_swapped, memory
+            flight.start_ps,
+            duration_ps,
+            steps,
+            plan,
+            flight.num_waiting,
+            flight.num_swapped,
+            memory,
         )
         if outcome.first_tokens:
             recorder.first_tokens(outcome.first_tokens, end_ps)

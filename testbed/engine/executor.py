@@ -83,8 +83,8 @@ class Executor(ABC):
 
     @abstractmethod
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
-        """The plan's first iteration begins, and at most max_steps iterations are carried out: no
-        more than end at the first boundary at or after end_by_ps, and than leave the next plan to be
+        """The plan's first iteration begins, and at most max_steps iterations are carried out: so
+        many that they end at the first boundary at or after end_by_ps, and that the next plan is
         made at the first boundary at or after plan_by_ps.
         """
 
@@ -114,15 +114,18 @@ class Executor(ABC):
         """Whether transfers in the background are under way."""
 
     @property
+    @abstractmethod
     def has_landed(self) -> bool:
         """Whether `take_landed` has something to give."""
-        return False
 
+    @abstractmethod
     def cut(self, flight: Flight, at_ps: int) -> None:
         """Leave out the iterations that would begin after the next plan can be made at at_ps."""
 
+    @abstractmethod
     def added(self, group: SequenceGroup) -> None:
         """The request of a group has arrived."""
 
+    @abstractmethod
     def removed(self, group: SequenceGroup) -> None:
         """The request of a group was rejected or cancelled."""

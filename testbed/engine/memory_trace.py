@@ -9,8 +9,8 @@ import simpy
 from testbed.core.request import Request, Workload
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.engine.recorder import Recorder
 from testbed.engine.policy_facts import is_measured_in_spans
+from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import simulate
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Held, Traced

@@ -8,7 +8,7 @@ from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import Affine
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import SpanMemory, SharedSlots
+from testbed.engine.totals import SharedSlots, SpanMemory
 from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -33,6 +33,7 @@ class Meter(ABC):
     ) -> SpanMemory:
         """The memory of the `steps` iterations that were carried out, in duration_ps."""
 
+    @abstractmethod
     def forget(self, group: SequenceGroup) -> None:
         """The group has left: it holds nothing any more."""
 
@@ -87,6 +88,9 @@ class PlainMeter(Meter):
             sum(map(count, running.values())) for count in (self.unused, self.copies)
         )
         self._first = SpanMemory(len(running), used, internal, copies)
+
+    def forget(self, group: SequenceGroup) -> None:
+        """See Meter; nothing is kept of a group."""
 
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome

@@ -1,4 +1,4 @@
-"""What an engine has to know of a policy and of the parts that schedule, asked in this one place."""
+"""Facts about a policy and its scheduler that an engine needs, found in this one place."""
 
 from collections.abc import Mapping
 

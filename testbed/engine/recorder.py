@@ -135,9 +135,7 @@ class Recorder:
         preemptions = group.num_swaps, group.num_recomputes
         self.cancellations[r.request_id] = now_ps
         self.totals.cancelled += 1
-        self.requests.append(
-            (r.request_id, r.arrival_ps, first_ps, NOT_YET, *counts, *preemptions)
-        )
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *counts, *preemptions))
 
     def span(
         self,
@@ -173,8 +171,8 @@ class Recorder:
             self.settle()
 
     def moved(self, plan: Plan) -> None:
-        """A plan begins: count the groups that it has preempted, but for those that have left since,
-        and its copies.
+        """A plan begins: count its copies and the groups that it has preempted, but for groups
+        that have left since.
         """
         for group in plan.preempted:
             self.totals.swaps += group.status is SequenceStatus.SWAPPED

@@ -81,7 +81,7 @@ class SimClock(Clock):
         return int(self.env.now)  # whole already, because every delay is; SimPy allows floats
 
     def call_at(self, at_ps: int, callback: Callable[[], object]) -> None:
-        Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item,return-value]
+        Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item]
 
     def alarm(self) -> SimAlarm:
         self._num_alarms += 1

@@ -3,6 +3,7 @@
 from collections.abc import Generator
 from typing import Any
 
+from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
 from testbed.engine import audit
@@ -60,9 +61,7 @@ class SimulatedExecutor(Executor):
         if flight.plan.ops:
             flight.late = self._begin_transfers(flight.plan)
 
-    def _set_steps(
-        self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int
-    ) -> None:
+    def _set_steps(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         durations, start_ps = flight.durations, flight.start_ps
         steps = min(max_steps, durations.steps)
         if end_by_ps < UNBOUNDED and steps > 1:
@@ -145,6 +144,12 @@ class SimulatedExecutor(Executor):
     @property
     def has_transfers(self) -> bool:
         return self.links.num_pending > 0
+
+    def added(self, group: SequenceGroup) -> None:
+        """See Executor; time says nothing of a request before it is planned."""
+
+    def removed(self, group: SequenceGroup) -> None:
+        """See Executor."""
 
     @property
     def has_landed(self) -> bool:

@@ -22,7 +22,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.memory_accounting import reserved_slots
 from testbed.engine.meter import Meter
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import NO_CHANGE, Changes, SpanMemory, SharedSlots, Span
+from testbed.engine.totals import NO_CHANGE, Changes, SharedSlots, Span, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 

@@ -78,7 +78,7 @@ class StaticBatch(Scheduler):
         return outcome._replace(finished=self._finished())
 
     def _finished(self) -> list[SequenceGroup]:
-        """The groups of a batch that has ended: all have their output, and give back their slots."""
+        """The groups of a batch that has ended, which give back their slots."""
         finished = [] if self.state.batch.sequences else list(self.state.running.values())
         for group in finished:
             self.state.release(group, SequenceStatus.FINISHED)

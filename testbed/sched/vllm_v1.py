@@ -209,8 +209,8 @@ class AsyncVllmV1(VllmV1):
         return not any(group.request.beam for group in self.state.running.values())
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
-        """The last of the plan's `steps` iterations begins. Those in `ended` have their whole output
-        then, which is known now only where outputs end at the requested length.
+        """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
+        output then, which is known now only where outputs end at the requested length.
         """
         outcome = self.carry_out(plan, steps, Results(ended if self.ignore_eos else ()))
         self._ahead.prefilled, self._anticipated = outcome.first_tokens, outcome

@@ -117,8 +117,8 @@ class ManualDriver:
         return plan
 
     def step(self):
-        """The next plan and its outcome; where the scheduler plans ahead, the plan after it was made
-        before.
+        """The next plan and its outcome; a scheduler that plans ahead makes the plan after it
+        first.
         """
         plan, self.ahead = self.ahead or self.plan(), None
         if not (self.scheduler.plans_ahead and self.scheduler.can_plan_ahead()):

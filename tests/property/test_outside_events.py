@@ -1,5 +1,5 @@
-"""Requests that are submitted and cancelled from outside at any time, unannounced: a run in spans is
-the run step by step, bit for bit, also where several engines share the clock and hand requests on.
+"""Requests are submitted and cancelled from outside at any time, unannounced: a run in spans is the
+run step by step, bit for bit, also where engines share a clock and hand requests on.
 """
 
 from itertools import count
@@ -69,11 +69,17 @@ def cancellations(draw):
 
 
 def outside(env, calls):
-    """A process of SimPy that makes (time, call) at their times, after nobody has announced them."""
+    """A process of SimPy that makes calls at their times."""
     for at_ps, call in sorted(calls, key=lambda pair: pair[0]):
         if at_ps > env.now:
             yield env.timeout(at_ps - env.now)
         call()
+
+
+def calls_of(engine, requests, cancelled):
+    """(time, call) of what is submitted and cancelled."""
+    calls = [(one.arrival_ps, lambda one=one: engine.submit(one)) for one in requests]
+    return calls + [(at_ps, lambda one=one: engine.cancel(one)) for at_ps, one in cancelled]
 
 
 def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, tokens=False):
@@ -82,8 +88,7 @@ def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, to
     engine = simulated_engine(clock, scheduler, cost, MAX_LEN, recorder, fast_forward=fast_forward)
     if listener is not None:
         (engine.listen_to_tokens if tokens else engine.listen)(listener)
-    calls = [(one.arrival_ps, lambda one=one: engine.submit(one)) for one in requests]
-    calls += [(at_ps, lambda one=one: engine.cancel(one)) for at_ps, one in cancelled]
+    calls = calls_of(engine, requests, cancelled)
     last_ps = max((at_ps for at_ps, _ in calls), default=0)
     clock.env.process(outside(clock.env, [*calls, (last_ps + 1, engine.close)]))
     clock.env.run(until=clock.start(engine.serve()))
@@ -96,7 +101,7 @@ def check_empty(scheduler, recorder, requests):
     assert totals.arrived == len(requests)
     assert totals.finished + totals.rejected + totals.cancelled == totals.arrived
     assert totals.cancelled == len(recorder.cancellations)
-    assert not (state.waiting or state.running or state.swapped or state.batch.sequences)
+    assert not [*state.waiting, *state.running, *state.swapped, *state.batch.sequences]
     scheduler.policy.check()
     usage = scheduler.policy.usage()
     assert usage.live == usage.held == usage.allocated == 0
@@ -173,9 +178,7 @@ def test_tokens_are_heard_at_the_ends_of_their_iterations(
             first.setdefault(request_id, rest[1])
     rejected = recorder.rejections
     assert counts == {one: 0 if one in rejected else n for one, n in lengths.items()}
-    firsts = dict(
-        zip(table["request_id"].tolist(), table["first_token_ps"].tolist(), strict=True)
-    )
+    firsts = dict(zip(table["request_id"].tolist(), table["first_token_ps"].tolist(), strict=True))
     assert first == {one: at_ps for one, at_ps in firsts.items() if at_ps >= 0}
 
 
@@ -220,9 +223,7 @@ def test_engines_that_share_a_clock_are_fast_and_slow_alike(
         hand_on = HandsOn(engines[1 - first], count(1000))
         hand_on.requests = {one.request_id: one for one in requests}
         engines[first].listen(hand_on)
-        calls = [(one.arrival_ps, lambda one=one: engines[first].submit(one)) for one in requests]
-        calls += [(at_ps, lambda one=one: engines[first].cancel(one)) for at_ps, one in cancelled]
-        clock.env.process(outside(clock.env, calls))
+        clock.env.process(outside(clock.env, calls_of(engines[first], requests, cancelled)))
         for engine in engines:
             clock.start(engine.serve())
         clock.env.run()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.engine.recorder import Snapshot, PackedRows, Recorder
+from testbed.engine.recorder import PackedRows, Recorder, Snapshot
 from testbed.engine.totals import Measures, Totals
 from testbed.metrics import KINDS, Slo, goodput, kept, latencies, overload, pool_shares, summarize
 

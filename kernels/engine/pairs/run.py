@@ -16,8 +16,8 @@ import torch
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
-from testbed.kernels.engine.calibrate import served_decodes, undisturbed
 from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.calibrate import served_decodes, undisturbed
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
     FIELDS,
