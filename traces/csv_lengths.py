@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
+from testbed.core.units import PositiveTokens
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, columns
 
@@ -41,7 +42,7 @@ class CsvLengths(FileTrace):
     output_column: str = "output_tokens"
     arrival_column: str = "arrival_s"
     prompt_ids_column: str = "prompt_ids"
-    tokens_per_id: int = 16
+    tokens_per_id: PositiveTokens = 16
     num_seqs_column: str = "n"
     beam_column: str = "beam"
     session_column: str = "session"
@@ -152,8 +153,10 @@ def read_pairs(path: str) -> Rows:
     try:
         with open(path, "rb") as file:
             pairs = PlainData(file).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
-        raise InputError(f"{path}: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle may end in any
+        raise InputError(f"{path}: is no pickle that can be read: {error}") from error
     if (
         not isinstance(pairs, list)
         or not pairs

@@ -70,7 +70,9 @@ class Engine:
         self._to_cancel_later: list[int] = []
         self._is_idle = False
         self._is_closed = False
-        self._table_checks, self._growth_checks = ExponentialSampling(), ExponentialSampling()
+        self._table_checks = ExponentialSampling()
+        self._read_checks = ExponentialSampling()
+        self._growth_checks = ExponentialSampling()
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
@@ -182,6 +184,8 @@ class Engine:
         max_steps, wake_ps = 1, UNBOUNDED
         if plan.guaranteed_steps and plan.repeats:
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
+            if max_steps > 1 and self._read_checks.is_due():
+                audit.check_repeated(state.policy, state.batch, flight.work)
         if self._token_listeners:
             flight.decoding = self._decoding(plan)
         self._current = flight
@@ -190,7 +194,7 @@ class Engine:
     def _work(self, plan: Plan, usage: Usage) -> Work:
         """What the plan's first iteration computes, reads and moves."""
         state = self.scheduler.state
-        work = work_of(plan, usage.saved, len(state.running))
+        work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
         if self._windows and plan.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, self._windows))
         if work.prefill and state.policy.drops_tokens:

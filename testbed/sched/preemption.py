@@ -8,6 +8,7 @@ from enum import Enum
 from testbed.core.errors import InputError
 from testbed.core.request import Foresight
 from testbed.core.sequence import Batch, SequenceGroup
+from testbed.core.units import PositiveTokens
 from testbed.cost.model import CostModel
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.state import SchedulerState
@@ -61,7 +62,7 @@ class RecomputeTail(PreemptionRule):
     and one of a policy that does not shrink, loses everything.
     """
 
-    def __init__(self, cost: CostModel | None = None, *, tail_tokens: int = 1) -> None:
+    def __init__(self, cost: CostModel | None = None, *, tail_tokens: PositiveTokens = 1) -> None:
         super().__init__(cost)
         if tail_tokens < 1:
             raise InputError(f"tail_tokens={tail_tokens}: must be at least 1 token")

@@ -9,6 +9,7 @@ from testbed.core.errors import UnsupportedError
 from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
+from testbed.core.units import PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
@@ -239,8 +240,8 @@ class IterationLevel(Scheduler):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
+        max_num_batched_tokens: PositiveTokens,
+        max_num_seqs: PositiveCount,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_num_batched_tokens = max_num_batched_tokens

@@ -5,6 +5,7 @@ from typing import ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Refusal
+from testbed.core.units import PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule
@@ -37,8 +38,8 @@ class StaticBatch(Scheduler):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_batch_size: int,
-        max_padded_len: int,
+        max_batch_size: PositiveCount,
+        max_padded_len: PositiveTokens,
     ) -> None:
         super().__init__(policy, preemption)
         self.max_batch_size = max_batch_size

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
+from testbed.core.units import NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
@@ -34,9 +35,9 @@ class VllmV1(IterationLevel):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        long_prefill_token_threshold: int,
+        max_num_batched_tokens: PositiveTokens,
+        max_num_seqs: PositiveCount,
+        long_prefill_token_threshold: NumTokens,
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
         cuts_lone_prompt: bool = True,
