@@ -171,7 +171,11 @@ def test_fast_equals_slow_with_marks_and_an_early_stop(
     make_policy, make_scheduler, requests, marks, stop
 ):
     check_run(
-        requests, lambda: make_scheduler(make_policy()), whole=False, marks_ps=marks, stop_ps=stop
+        requests,
+        lambda: make_scheduler(make_policy()),
+        whole=False,
+        snapshots_ps=marks,
+        stop_ps=stop,
     )
 
 
