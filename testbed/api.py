@@ -10,8 +10,8 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from testbed.build import Setup, build
 from testbed.checking import check as check
+from testbed.config import plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.description import flat, merge_axes
@@ -88,9 +88,7 @@ def simulate(
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
     options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
-    setup = _simulated(overrides, options)
-    result = run(setup)
-    return Result(result.summary, setup.pool.num_slots, result.recorder, setup)
+    return run(front_end().configure(overrides, options))
 
 
 def sweep(
@@ -195,9 +193,8 @@ def capacity(
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{name}={getattr(config, name)}: a run that stops before its end leaves out the "
-                f"slowest "
-                "requests, which capacity counts; set it to null"
+                f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
+                "leaves out the slowest requests, which capacity counts (set it to null)"
             )
     known: dict[float, tuple[float, float]] = {}
 
@@ -214,21 +211,11 @@ def capacity(
     return Capacity(found, share, tuple((rate, *known[rate]) for rate in sorted(known)))
 
 
-def _simulated(overrides: Sequence[str], options: Mapping[str, Any]) -> Setup:
-    config = front_end().configure(overrides, options)
-    if config.engine is not None:
-        raise InputError(
-            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
-            "engine out"
-        )
-    return build(config)
-
-
 def _measured(
     overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None
 ) -> dict[str, Any]:
     if folder is None:
-        return run(_simulated(overrides, options)).summary
+        return run(front_end().configure(overrides, options)).summary
     config = front_end().configure(overrides, {"outputs": "summary", **options})
     return front_end().measure(config, Path(folder))
 

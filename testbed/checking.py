@@ -11,7 +11,6 @@ from testbed.contract import check_policy
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.search import POOLS, MakePolicy
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_members
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
@@ -20,7 +19,7 @@ from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.parts import called, locate
+from testbed.parts import locate, plug_in_errors
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler
 
@@ -64,14 +63,15 @@ def check(
     if inspect.isclass(target) and issubclass(target, CostModel):
         kind: Any = target
         make_cost = partial(kind, MODEL, SERVER, **parameters)
-        called(make_cost, "cost", target.__name__)
+        with plug_in_errors("cost", target.__name__):
+            make_cost()
         return check_cost(make_cost, num_examples)
     make = partial(target, **parameters)
     for pool in pools:
-        built = called(partial(make, pool), "policy", f"what is made for {pool}")
+        with plug_in_errors("policy", f"the policy for {pool}"):
+            built = make(pool)
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-        check_members("policy", built)
     broken = check_policy(make, pools, num_examples)
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
@@ -89,7 +89,8 @@ def _check_scheduler(
     for make in POLICIES:
         for pool in pools:
             wanted = {**limits, **parameters}
-            called(partial(kind, make(pool), Recompute(), **wanted), "scheduler", kind.__name__)
+            with plug_in_errors("scheduler", kind.__name__):
+                kind(make(pool), Recompute(), **wanted)
             try:
                 broken = differs(make, pool, [kind], wanted)
             except InputError as error:  # a scheduler may need another policy

@@ -1,20 +1,35 @@
-"""The typed configuration of a run: what `testbed run`, the Python API, kept runs and the GPU
-engine are built from.
+"""The typed configuration of a run: `testbed run`, the Python API, run folders and the GPU engine
+are built from it. Every field has its constraint, its unit and its meaning beside it.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import MISSING, fields
+from typing import Annotated, Any, Literal, NamedTuple
 
+from annotated_types import Unit, doc
+from pydantic import Strict
+
+from testbed.core.config_model import model, read
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
 from testbed.core.specs import LAYERS, ModelSpec, ServerSpec
+from testbed.core.units import (
+    PS,
+    Count,
+    Gib,
+    NonNegative,
+    Positive,
+    PositiveCount,
+    PositiveSeconds,
+    PositiveTokens,
+    Seconds,
+    Share,
+)
 from testbed.parts import Part
-from testbed.schema import read
 
-# Values that need not be there.
-GROUPS = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+# Values that a run folder's config.yaml leaves out where they are null.
+OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
     "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as "
@@ -22,54 +37,55 @@ MIX_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Machine:
-    """What a pool in GiB was measured on: a GPU by name, and how many of them."""
+    """The machine for which a pool in GiB is valid: a GPU by name, and how many of them."""
 
-    gpu: str
-    num_gpus: int
+    gpu: Annotated[str, doc("name of the GPU")]
+    num_gpus: Annotated[PositiveCount, doc("GPUs")]
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class ServerConfig(ServerSpec):
-    """A server and how large its KV pool is.
+    """A server and how large its KV pool is."""
 
-    num_blocks: the pool in blocks of the policy's size, in place of kv_memory_gib. kv_memory_of:
-    the machine for which the pools of kv_memory_gib are valid, None where it is unknown.
-    """
-
-    num_blocks: int | None = None
-    kv_memory_of: Machine | None = None
-
-    @classmethod
-    def from_values(cls, values: Any, key: str) -> "ServerConfig":
-        """From a mapping or a ServerSpec."""
-        if isinstance(values, ServerSpec):
-            return cls(**{one.name: getattr(values, one.name) for one in fields(values)})
-        if isinstance(values, Mapping):
-            unset = (
-                ("_target_",)
-                if values.get("kv_memory_gib") is not None
-                else ("_target_", "kv_memory_gib")
-            )
-            values = {name: value for name, value in values.items() if name not in unset}
-        return read(cls, values, key)
+    num_blocks: Annotated[
+        PositiveCount | None,
+        doc(
+            "blocks of the KV pool; null: from the memory. vLLM reports one more, which it never "
+            "hands out"
+        ),
+    ] = None
+    kv_memory_of: Annotated[
+        Machine | None,
+        doc("the machine for which the pools of kv_memory_gib are valid; null: unknown"),
+    ] = None
 
     @classmethod
     def default(cls, name: str) -> Any:
-        return next(one.default for one in fields(cls) if one.name == name)
+        """The value of a field that is not given."""
+        return next(field.default for field in fields(cls) if field.name == name)
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class WorkloadConfig:
-    """The limits and the sampling of every request; experiments/conf/run.yaml explains every
-    value.
-    """
+    """The limits and the sampling of every request."""
 
-    max_len: int | None = None
-    num_seqs: int = 1
-    beam: bool = False
-    mix: str | None = None
+    max_len: Annotated[
+        PositiveTokens | None,
+        doc(
+            "leave out rows of this many or more (the paper's figures: 2048); "
+            "null: keep all, reject oversized"
+        ),
+    ] = None
+    num_seqs: Annotated[
+        PositiveCount, doc("sequences a request: parallel samples, or the beam's width")
+    ] = 1
+    beam: Annotated[bool, doc("whether the sequences are a beam")] = False
+    mix: Annotated[
+        str | None,
+        doc('requests that sample in several ways, by shares: "1:0.5,4:0.3,beam4:0.2"'),
+    ] = None
 
     def __post_init__(self) -> None:
         if self.beam and self.num_seqs == 1:
@@ -82,7 +98,7 @@ class WorkloadConfig:
             self.check_alone(f"workload.mix={self.mix}")
 
     def check_alone(self, other: str) -> None:
-        """Nothing else may say how requests sample where `other` does."""
+        """Refuse num_seqs and beam where `other` says how each request samples."""
         if self.beam or self.num_seqs > 1:
             raise InputError(
                 f"{other}: says how each request samples (leave out workload.num_seqs and "
@@ -90,96 +106,127 @@ class WorkloadConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Slo:
-    """Seconds to the first token, and for each later one, that a request must keep; None: no
-    limit.
-    """
+    """Limits that a request must keep to count in share_inside and goodput; null: no limit."""
 
-    ttft_s: float | None = None
-    tpot_s: float | None = None
+    ttft_s: Annotated[PositiveSeconds | None, doc("to the first token")] = None
+    tpot_s: Annotated[PositiveSeconds | None, doc("for each later output token")] = None
 
     def __bool__(self) -> bool:
         return self.ttft_s is not None or self.tpot_s is not None
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class EngineConfig:
-    """How the GPU engine computes; experiments/conf/engine/gpu.yaml explains every value."""
+    """How the GPU engine computes."""
 
-    weights: str = "random"
-    device: str = "cuda"
-    dtype: Literal["float16", "bfloat16", "float32"] = "float16"
-    debug: bool = False
-    graphs: int = 256
-    warm: tuple[int, ...] = (64, 512, 2048)
-    temperature: float = 1.0
-    top_p: float = 1.0
+    weights: Annotated[
+        str, doc("random, or a folder in Hugging Face's format with the config's model")
+    ] = "random"
+    device: Annotated[str, doc("cuda; cpu: everything plainly in torch, slowly")] = "cuda"
+    dtype: Annotated[
+        Literal["float16", "bfloat16", "float32"], doc("type of weights and activations")
+    ] = "float16"
+    debug: Annotated[bool, doc("check at every step who owns which slot")] = False
+    graphs: Annotated[
+        Count, doc("largest batch of decodes that is captured as a CUDA graph; 0: none")
+    ] = 256
+    warm: Annotated[
+        tuple[Count, ...],
+        AS_LIST,
+        Unit("tokens"),
+        doc("prompt batches that run once before the clock starts"),
+    ] = (64, 512, 2048)
+    temperature: Annotated[NonNegative, doc("of parallel samples")] = 1.0
+    top_p: Annotated[Share, doc("probability of the tokens that are sampled from")] = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class SoftwareConfig:
-    """The simulated system, its times as `cost.sections.Choices` has them (overhead_s None: a
-    profile's minimum).
-    """
+    """Software times of the simulated system, which cost models charge."""
 
-    name: str
-    overhead_s: float | None = None
-    overhead_per_request_s: float = 0.0
-    overhead_per_token_s: float = 0.0
-    overhead_per_sequence_s: float = 0.0
-    overhead_per_input_s: float = 0.0
-    sequences_per_fork: float = 0.0
+    name: Annotated[str, doc("the system")]
+    overhead_s: Annotated[
+        Seconds | None, doc("of an iteration; null: the minimum that the profile measured")
+    ] = None
+    overhead_per_request_s: Annotated[Seconds, doc("more for each running request")] = 0.0
+    overhead_per_token_s: Annotated[Seconds, doc("more for each scheduled token")] = 0.0
+    overhead_per_sequence_s: Annotated[
+        Seconds, doc("more for each sequence that takes a step or is prefilled")
+    ] = 0.0
+    overhead_per_input_s: Annotated[
+        Seconds, doc("more for each running request and GPU, to hand its input on")
+    ] = 0.0
+    sequences_per_fork: Annotated[
+        NonNegative, doc("a fork takes as long as this many sequences")
+    ] = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@model
 class RunConfig:
-    """One run: its parts, and the values that experiments/conf/run.yaml explains.
+    """One run: its exchangeable parts, and the values of every run."""
 
-    engine: None simulates. software: costs that charge the software time of another system are
-    refused; None takes any.
-    """
-
-    model: ModelSpec
-    server: ServerConfig
-    trace: Part
-    arrivals: Part
-    policy: Part
-    scheduler: Part
-    preemption: Part
-    cost: Part
-    beams: Part
-    software: SoftwareConfig | None = None
-    engine: EngineConfig | None = None
-    seed: int = 0
-    workload: WorkloadConfig = WorkloadConfig()
-    swap_space_gib: float = 20
-    slo: Slo = Slo()
-    null_blocks: int = 0
-    window_s: tuple[float, float] | None = None
-    stop_at_latency: float | None = None
-    fast_forward: bool = True
-    outputs: Literal["full", "summary"] = "full"
+    model: Annotated[ModelSpec, doc("shape of the model")]
+    server: Annotated[ServerConfig, doc("GPUs and their memory")]
+    trace: Annotated[Part, doc("lengths and contents of requests")]
+    arrivals: Annotated[Part, doc("times at which requests arrive")]
+    policy: Annotated[Part, doc("memory policy")]
+    scheduler: Annotated[Part, doc("decides what an iteration computes")]
+    preemption: Annotated[Part, doc("victim and recovery where memory runs short")]
+    cost: Annotated[Part, doc("time of an iteration")]
+    beams: Annotated[Part, doc("what becomes of the sequences of a beam")]
+    software: Annotated[
+        SoftwareConfig | None,
+        doc(
+            "the simulated system; costs that charge another system's software are refused; "
+            "null takes any"
+        ),
+    ] = None
+    engine: Annotated[EngineConfig | None, doc("the GPU engine; null: the simulator")] = None
+    seed: Annotated[Count, doc("of all random streams")] = 0
+    workload: Annotated[WorkloadConfig, doc("limits and sampling of requests")] = WorkloadConfig()
+    swap_space_gib: Annotated[Gib, doc("host memory for each GPU (protocol)")] = 20
+    slo: Annotated[Slo, doc("objectives")] = Slo()
+    null_blocks: Annotated[
+        Count,
+        doc("blocks of the pool that no sequence ever gets; vLLM V1 keeps one, its null block"),
+    ] = 0
+    window_s: Annotated[
+        Annotated[tuple[Seconds, Seconds], AS_LIST] | None,
+        doc(
+            "[from, to]: average batch and memory over this window only, and stop at its end; "
+            "null: drain"
+        ),
+    ] = None
+    stop_at_latency: Annotated[
+        Positive | None,
+        Unit("s/token"),
+        doc("stop once the mean normalized latency is certain to exceed this; null: never"),
+    ] = None
+    fast_forward: Annotated[
+        bool, doc("false: one event for each iteration; slower, same result")
+    ] = True
+    outputs: Annotated[
+        Literal["full", "summary"],
+        doc("full: tables and plots too; summary: config.yaml and summary.json only"),
+    ] = "full"
 
     def __post_init__(self) -> None:
-        from testbed.core.request import PS  # here, because it needs NumPy, and help should not
-
-        if self.window_s is not None and not round(self.window_s[0] * PS) < round(
-            self.window_s[1] * PS
-        ):
-            raise InputError(
-                f"window_s={list(self.window_s)}: the end must come after the start, in seconds; "
-                f"or null"
-            )
+        if self.window_s is not None:
+            start_ps, end_ps = (round(time_s * PS) for time_s in self.window_s)
+            if start_ps >= end_ps:
+                shown = ", ".join(f"{time_s:g}" for time_s in self.window_s)
+                raise InputError(
+                    f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
+                )
         check_known_shape(self.model)
 
     @property
     def parts(self) -> dict[str, Part]:
-        return {
-            one.name: value
-            for one in fields(self)
-            if isinstance(value := getattr(self, one.name), Part)
-        }
+        """The exchangeable parts by name."""
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if isinstance(value, Part)}
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":
@@ -188,25 +235,39 @@ class RunConfig:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The plain values, from which `from_values` makes an equal config where no part is an
-        object.
-        """
-        return _plain([(one.name, _values(getattr(self, one.name))) for one in fields(self)])
+        """Plain values, from which `from_values` makes an equal config if no part is an object."""
+        values: dict[str, Any] = plain_values(self)
+        return values
 
 
-def _values(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
+    """A model as a mapping, a part as its mapping, a tuple as a list."""
     if isinstance(value, Part):
         return value.values
-    return asdict(value, dict_factory=_plain) if hasattr(value, "__dataclass_fields__") else value
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return {name: plain_values(entry) for name, entry in value.items()}
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    entries = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return {
+        name: plain_values(entry)
+        for name, entry in entries
+        if entry is not None or name not in OPTIONAL
+    }
 
 
-def _plain(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Tuples are lists; values that need not be there are left out."""
-    kept = (one for one in entries if one[1] is not None or one[0] not in GROUPS)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept}
+def defaults_of(cls: type) -> dict[str, Any]:
+    """The plain values of a model's fields that need not be given."""
+    values = {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(cls)
+    }
+    return {name: plain_values(value) for name, value in values.items() if value is not MISSING}
 
 
-class Share(NamedTuple):
+class MixShare(NamedTuple):
     """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights
     together.
     """
@@ -216,7 +277,7 @@ class Share(NamedTuple):
     weight: float
 
 
-def parse_mix(text: str) -> list[Share]:
+def parse_mix(text: str) -> list[MixShare]:
     shares = []
     for part in text.split(","):
         match = SHARE.fullmatch(part.strip())
@@ -225,7 +286,7 @@ def parse_mix(text: str) -> list[Share]:
                 f"workload.mix={text}: {part.strip()!r} is no share of the requests ({MIX_HINT})"
             )
         shares.append(
-            Share(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
+            MixShare(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
         )
     if not sum(share.weight for share in shares) > 0:
         raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")

@@ -1,18 +1,25 @@
 """The exchangeable parts of a run: a class (or its dotted name) with parameters, or an instance."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache, partial
+from pathlib import Path
 from pkgutil import resolve_name
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import core_schema
+from typing_extensions import TypedDict
+
+from testbed.core.config_model import CONFIG, one_line
 from testbed.core.errors import InputError
-from testbed.core.renamed import advice, new_name
-from testbed.schema import check_kind, check_range, did_you_mean, dotted, typed
+from testbed.core.spelling import did_you_mean, dotted
 
-PLAIN = (int, float, bool)  # the types of parameters that are checked
+CHECKED = (int, float, bool, str, Path, type(None))  # types of parameters whose values are checked
+CONTAINERS = (Union, UnionType, Annotated, list)  # of checked types
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,15 @@ class Part:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """As a field of a model: its mapping stands for it."""
+        return core_schema.with_info_plain_validator_function(
+            lambda values, info: cls.from_values(values, str(info.field_name))
+        )
+
+    @classmethod
     def from_values(cls, values: Any, key: str) -> "Part":
+        """From the mapping that describes it, or from a class or an object."""
         if isinstance(values, Part):
             return values
         if not isinstance(values, Mapping):
@@ -98,112 +113,124 @@ class Part:
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
         }
-        return called(partial(target, *first, **instances), key, self.name)
+        with plug_in_errors(key, self.name):
+            built = target(*first, **instances)
+        if built is None:
+            raise InputError(
+                f"{self.name}: returns None where {key} needs an object (name a class)"
+            )
+        return built
 
     def _check(self, target: Any, key: str) -> None:
-        declared = _declared(target)
-        for name, value in self.parameters.items():
-            place = dotted(key, name)
-            if declared is not None and name not in declared:
-                if new := new_name("option", place):
-                    raise InputError(f"{place}: {self.name} takes no {name}; it {advice(new)}")
-                meant = did_you_mean(name, declared)
-                raise InputError(f"{self.name}: takes no {name}{meant or ';'} remove by ~{place}")
-            _check_plain((declared or {}).get(name), value, place)
-            if self.name.startswith("testbed."):
-                _check_ranges(value, place)
+        """Raise InputError for a parameter that is unknown or against its annotation."""
+        declared = parameters_of(target)
+        unknown = next((name for name in self.parameters if name not in (declared or [name])), None)
+        if declared is None:
+            return
+        if unknown is not None:
+            meant = did_you_mean(unknown, declared)
+            place = dotted(key, unknown)
+            raise InputError(f"{self.name}: takes no {unknown}{meant or ';'} remove by ~{place}")
+        values = {
+            name: value for name, value in self.parameters.items() if not isinstance(value, Part)
+        }
+        try:
+            validator_of(target).validate_python(values)
+        except ValidationError as error:
+            raise InputError(one_line(error, declared, key)) from None
 
 
 def locate(name: str, key: str) -> Callable[..., Any]:
-    target = called(partial(resolve_name, name), key, name)
+    """The class or function of a dotted name."""
+    with plug_in_errors(key, name):
+        target = resolve_name(name)
     if not callable(target):
         raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
     return target  # type: ignore[no-any-return]
 
 
-def called(make: Callable[[], Any], key: str, name: str) -> Any:
-    """The result of `make`; its exceptions become InputErrors that name the key, or the class where
-    that is clearer.
+@contextmanager
+def plug_in_errors(key: str, name: str) -> Iterator[None]:
+    """Turn the errors of a plug-in that is loaded or built into InputErrors that name the key, or
+    the class where that is clearer.
     """
     try:
-        built = make()
+        yield
     except InputError as error:
         raise InputError(_with_key(str(error), key)) from error
     except SystemExit as error:
-        message = (
+        raise InputError(
             f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
-        )
-        raise InputError(message) from error
+        ) from error
     except (ImportError, AttributeError) as error:
         raise InputError(f"{key}={name}: cannot be loaded: {error}") from error
     except OSError as error:
-        raise InputError(
-            _with_key(f"{error.filename or name}: {error.strerror or error}", key)
-        ) from error
+        message = f"{error.filename or name}: {error.strerror or error}"
+        raise InputError(_with_key(message, key)) from error
+    except ValueError as error:
+        raise InputError(_with_key(str(error), key)) from error
     except Exception as error:
-        what = (
-            str(error)
-            if isinstance(error, ValueError | TypeError)
-            else f"{type(error).__name__}: {error}"
-        )
-        raise InputError(
-            _with_key(f"{name}: {what}" if not isinstance(error, ValueError) else what, key)
-        ) from error
-    if built is None:
-        raise InputError(f"{name}: returns None where {key} needs an object (name a class)")
-    return built
+        message = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise InputError(_with_key(f"{name}: {message}", key)) from error
 
 
 def _with_key(message: str, key: str) -> str:
     return message if message.startswith(key) else f"{key}: {message}"
 
 
-def _check_plain(hint: Any, value: Any, key: str) -> None:
-    optional = get_origin(hint) in (Union, UnionType)
-    kinds = [one for one in (get_args(hint) if optional else (hint,)) if one is not type(None)]
-    if len(kinds) != 1 or (optional and value is None):
-        return
-    if kinds[0] in PLAIN:
-        check_kind(kinds[0], value, key)
-    elif isinstance(origin := get_origin(kinds[0]), type) and issubclass(origin, Mapping):
-        typed(kinds[0], value, key)
+@cache
+def validator_of(target: Any) -> TypeAdapter[Any]:
+    """Checks the parameters of a class or function against their annotations."""
+    declared = parameters_of(target) or {}
+    hints = {name: hint if is_checked(hint) else Any for name, hint in declared.items()}
+    typed_dict: Any = TypedDict  # mypy wants its fields as a literal
+    parameters = typed_dict("parameters", hints, total=False)
+    parameters.__pydantic_config__ = CONFIG
+    return TypeAdapter(parameters)
 
 
-def _check_ranges(value: Any, key: str) -> None:
-    if isinstance(value, Mapping):
-        for name, one in value.items():
-            _check_ranges(one, dotted(key, str(name)))
-    elif not isinstance(value, Part):
-        check_range(value, key)
+def is_checked(hint: Any) -> bool:
+    """Whether values of this annotation are checked: plain values, and tables and lists of them."""
+    if hint in CHECKED or get_origin(hint) is Literal:
+        return True
+    origin, members = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        members = members[:1]
+    is_container = origin in CONTAINERS or (
+        isinstance(origin, type) and issubclass(origin, (Mapping, Sequence)) and origin is not tuple
+    )
+    return is_container and all(map(is_checked, members))
 
 
-def _declared(target: Any) -> dict[str, Any] | None:
-    """The type of every parameter, None where any name is accepted; a class may pass keywords to
-    its base class.
+@cache
+def parameters_of(target: Any) -> dict[str, Any] | None:
+    """The annotation of every parameter, None where any name is accepted; a class may pass keywords
+    to its base class.
     """
     found: dict[str, Any] = {}
-    for one in target.__mro__[:-1] if inspect.isclass(target) else (target,):
-        if one is not target and "__init__" not in vars(one):
+    for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
+        if owner is not target and "__init__" not in vars(owner):
             continue
         try:
-            parameters = inspect.signature(one).parameters.values()
+            parameters = inspect.signature(owner).parameters.values()
         except (TypeError, ValueError):  # a class written in C has no signature
             return None
-        hints = _hints(one)
+        hints = annotations_of(owner)
         plain = [
             parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
         ]
-        found = {parameter.name: hints.get(parameter.name) for parameter in plain} | found
+        found = {parameter.name: hints.get(parameter.name, Any) for parameter in plain} | found
         if len(plain) == len(parameters):
             return found
     return None
 
 
-def _hints(target: Any) -> dict[str, Any]:
-    """The annotations of a constructor or function; none where they cannot be read, as in a
-    compiled class.
+def annotations_of(target: Any) -> dict[str, Any]:
+    """The annotations of a constructor or function, with their marks; none where they cannot be
+    read, as in a compiled class.
     """
     try:
-        return get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        is_plain_class = inspect.isclass(target) and not is_dataclass(target)
+        return get_type_hints(target.__init__ if is_plain_class else target, include_extras=True)
     except Exception:  # they name imports for type checkers only
         return {}

@@ -19,6 +19,31 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+class Views(Protocol):
+    """The pages, files, figure and texts of results: a module of the package of the front end."""
+
+    def save(self, result: "Result", folder: Path) -> Path:
+        """Write the run folder."""
+
+    def timeline(self, result: "Result", file: Path, start_s: float, stop_s: float | None) -> Path:
+        """Simulate again and write the trace."""
+
+    def memory_map(self, result: "Result", start_s: float, stop_s: float | None) -> Any:
+        """The interactive page of the memory."""
+
+    def compare(self, results: Mapping[str, "Result"]) -> Any:
+        """The page that compares results by name."""
+
+    def draw(self, result: "Result") -> Any:
+        """The figure of a run."""
+
+    def html(self, result: "Result") -> str:
+        """The card of a run for a notebook."""
+
+    def show(self, summary: Mapping[str, Any]) -> str:
+        """The table of a summary for a terminal."""
+
+
 class FrontEnd(Protocol):
     """What turns names into configurations and keeps run folders: the package that declares
     `testbed.front_end`.
@@ -30,13 +55,13 @@ class FrontEnd(Protocol):
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
 
-    def view(self, name: str, *arguments: Any) -> Any:
-        """What `name` of `testbed.experiments.notebook.views` returns: a page, a path, a figure, a
-        text.
-        """
+    @property
+    def views(self) -> Views:
+        """What shows results."""
 
 
 def front_end() -> FrontEnd:
+    """The front end of this installation."""
     found = entry_points(group="testbed.front_end")
     if not found:
         raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")
@@ -47,13 +72,19 @@ def front_end() -> FrontEnd:
 @dataclass(frozen=True)
 class Result:
     """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder).
-    num_slots: the KV pool.
+
+    wall_s: seconds that the event loop alone took.
     """
 
     summary: dict[str, Any]
-    num_slots: int
     recorder: Recorder
     setup: Setup
+    wall_s: float
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the KV pool."""
+        return self.setup.pool.num_slots
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
@@ -91,32 +122,32 @@ class Result:
 
         Raises InputError for a part that a config cannot name, and for a folder with another run.
         """
-        return Path(front_end().view("save", self, Path(folder)))
+        return front_end().views.save(self, Path(folder))
 
     def timeline(self, file: str | Path, start_s: float = 0.0, stop_s: float | None = None) -> Path:
         """Write a trace for Perfetto (packed, if the name ends in .gz), from start_s to stop_s or
         the end.
         """
-        return Path(front_end().view("timeline", self, Path(file), start_s, stop_s))
+        return front_end().views.timeline(self, Path(file), start_s, stop_s)
 
     def memory_map(self, start_s: float = 0.0, stop_s: float | None = None) -> Any:
-        """The page of `testbed show-memory`: a notebook shows it, `.save(path)` writes it."""
-        return front_end().view("memory_map", self, start_s, stop_s)
+        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it."""
+        return front_end().views.memory_map(self, start_s, stop_s)
 
     def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:
         """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is
         its data frame.
         """
-        return front_end().view("compare", dict(zip(names, (self, other), strict=True)))
+        return front_end().views.compare(dict(zip(names, (self, other), strict=True)))
 
     def _repr_html_(self) -> str:
-        return str(front_end().view("html", self))
+        return front_end().views.html(self)
 
     def plot(self) -> Any:
         """A matplotlib figure: memory by kind and batch over time, and the share of requests by
         latency.
         """
-        return front_end().view("draw", self)
+        return front_end().views.draw(self)
 
     def __repr__(self) -> str:
-        return str(front_end().view("show", self.summary))
+        return front_end().views.show(self.summary)

@@ -1,15 +1,15 @@
-"""One run: simulate what was built, and sum it up."""
+"""`run(config)`: build one run, simulate it, and sum it up."""
 
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from testbed.build import Setup
+from testbed.build import Setup, build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.description import RUN
@@ -17,6 +17,7 @@ from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import simulate
 from testbed.metrics import overload, summarize
+from testbed.result import Result
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
@@ -25,19 +26,28 @@ OVERLOAD = "overload"
 Watch = Callable[[Recorder, int], AbstractContextManager[None]]
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a simulation gave. wall_s is the time of the event loop alone."""
-
-    recorder: Recorder
-    summary: dict[str, Any]
-    wall_s: float
+def unwatched(recorder: Recorder, num_requests: int) -> AbstractContextManager[None]:
+    """Nobody watches the event loop."""
+    return nullcontext()
 
 
-def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext()) -> Run:
-    """Simulate; `watch` is entered with the recorder and the number of requests while the event
-    loop runs.
+def run(config: RunConfig, watch: Watch = unwatched) -> Result:
+    """Build and simulate one run: the one way in for command line, Python and studies.
+
+    `watch` is entered with the recorder and the number of requests while the event loop runs.
+    Raises InputError for a config that makes no sense, and for one of the GPU engine, whose runs
+    need a folder (`run_into`).
     """
+    if config.engine is not None:
+        raise InputError(
+            "engine: a GPU's run needs a run folder; say testbed run engine=gpu, or leave the "
+            "engine out"
+        )
+    return run_setup(build(config), watch)
+
+
+def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
+    """Simulate what was built already."""
     config = setup.config
     limit = config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
@@ -56,7 +66,7 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
                 pool=pool,
                 fast_forward=config.fast_forward,
                 beams=setup.beams,
-                marks_ps=[start_ps],
+                snapshots_ps=[start_ps],
                 stop_ps=stop_ps,
             )
         except Overloaded as stopped:
@@ -69,7 +79,7 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
     first_s = np.where(columns["first_token_ps"] < 0, np.nan, columns["first_token_ps"] / PS)
     behind = overload(columns["arrival_ps"] / PS, first_s)
     extra = {STOPPED: overloaded, OVERLOAD: behind, PROFILE: profile, COUNTERS: counters}
-    return Run(recorder, {RUN: dict(setup.description), **summary, **extra}, wall_s)
+    return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
 
 
 @cache

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.schema import dotted
+from testbed.core.spelling import dotted
 
 FLAG = "--trust-plug-ins"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from testbed.config import RunConfig, Share, WorkloadConfig, parse_mix
+from testbed.config import MixShare, RunConfig, WorkloadConfig, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
+from testbed.core.units import LAST_S
 from testbed.engine.arrivals import Sessions
-from testbed.schema import LAST_S
 from testbed.traces.reader import stream
 
 
@@ -70,7 +70,7 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
     return with_mix(rows, parse_mix(options.mix), stream(seed, "mix"))
 
 
-def with_mix(rows: Rows, shares: Sequence[Share], rng: np.random.Generator) -> Rows:
+def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -> Rows:
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
     num_seqs, beam = (

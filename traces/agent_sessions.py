@@ -10,6 +10,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Turns
+from testbed.core.units import Count
 from testbed.traces.files import MAX_LEN, json_lines, wrong_count, wrong_time
 from testbed.traces.reader import Trace
 
@@ -106,7 +107,7 @@ class AgentSessions(Trace):
     first request of max_len tokens or more.
     """
 
-    def __init__(self, path: str, num_sessions: int | None = None) -> None:
+    def __init__(self, path: str, num_sessions: Count | None = None) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(
                 f"trace.num_sessions={num_sessions}: must be at least 1, or null for all"

@@ -14,6 +14,7 @@ import numpy as np
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.slots import ceil_div
+from testbed.core.units import NonNegative, NumTokens, Share
 from testbed.traces.files import lengths, read_table
 from testbed.traces.length_model import ConversationModel
 from testbed.traces.reader import Trace, stream
@@ -69,10 +70,10 @@ class Chat(Trace):
     max_output. Turns do not wait for the previous answer, and depend on the seed only.
     """
 
-    new_probability: float = 0.5
-    max_prompt: int = 1024
-    max_output: int = 1016
-    answer_scale: float = 1.0
+    new_probability: Share = 0.5
+    max_prompt: NumTokens = 1024
+    max_output: NumTokens = 1016
+    answer_scale: NonNegative = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.new_probability <= 1 or self.max_prompt < 1 or self.max_output < 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from testbed.core.request import Column, Rows
+from testbed.core.units import NumTokens, Share
 from testbed.traces.chat import ChatFitted, Conversations
 
 TOKENS_PER_ID = 16
@@ -18,8 +19,8 @@ class ChatHistories(ChatFitted):
     of one of them.
     """
 
-    new_probability: float = 0.2
-    max_prompt: int = 32768
+    new_probability: Share = 0.2
+    max_prompt: NumTokens = 32768
 
     def cut(self, talks: Conversations, turns: Column) -> Rows:
         rows = super().cut(talks, turns)

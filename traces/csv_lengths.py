@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
+from testbed.core.units import PositiveTokens
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, columns
 
@@ -41,7 +42,7 @@ class CsvLengths(FileTrace):
     output_column: str = "output_tokens"
     arrival_column: str = "arrival_s"
     prompt_ids_column: str = "prompt_ids"
-    tokens_per_id: int = 16
+    tokens_per_id: PositiveTokens = 16
     num_seqs_column: str = "n"
     beam_column: str = "beam"
     session_column: str = "session"

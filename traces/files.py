@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from testbed.cells import unguarded
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_columns
 from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
@@ -86,7 +85,6 @@ def places_of(
     """Where the header has these columns. One that is like an absent optional one would be ignored:
     it is refused.
     """
-    check_columns(path, header, [*names, *optional])
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
         if name not in places:

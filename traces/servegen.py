@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
+from testbed.core.units import Seconds
 from testbed.traces.files import LATEST, MAX_LEN, open_text, read_json
 from testbed.traces.reader import Trace, stream
 
@@ -47,7 +48,7 @@ class ServeGenFolder(Trace):
     arrival times (arrivals=replay).
     """
 
-    def __init__(self, path: str, start_s: float = 0.0, duration_s: float = 3600.0) -> None:
+    def __init__(self, path: str, start_s: Seconds = 0.0, duration_s: Seconds = 3600.0) -> None:
         if start_s < 0 or not duration_s > 0:
             raise InputError(
                 f"trace.start_s={start_s}, duration_s={duration_s}: must be at least 0, and above 0"

@@ -6,6 +6,7 @@ import numpy as np
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
+from testbed.core.units import NumTokens
 from testbed.traces.length_model import LengthModel
 from testbed.traces.reader import Trace, stream
 
@@ -20,7 +21,7 @@ class Fitted(Trace):
     prompt (section 6.4: 80 and 341).
     """
 
-    def __init__(self, model: str, registered_prefix: int = 0) -> None:
+    def __init__(self, model: str, registered_prefix: NumTokens = 0) -> None:
         check_least(0, registered_prefix=registered_prefix)
         self.model, self.registered_prefix = model, registered_prefix
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
+from testbed.core.units import Count, NumTokens
 from testbed.traces.files import lengths, read_table
 from testbed.traces.reader import FileTrace
 
@@ -21,8 +22,8 @@ class WmtCsv(FileTrace):
     """
 
     path: str
-    registered_prefix: int
-    year: int | None = 2016
+    registered_prefix: NumTokens
+    year: Count | None = 2016
     source_column: str = "src_tokens_llama"
     target_column: str = "tgt_tokens_llama"
 

@@ -12,8 +12,8 @@ import pandas as pd
 import yaml
 
 from testbed.config import ServerConfig
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_columns
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
@@ -24,7 +24,6 @@ from testbed.experiments.runs.summary_table import described
 from testbed.machine import make_cost
 from testbed.metrics import overload
 from testbed.parts import Part, locate
-from testbed.schema import read
 from testbed.traces.files import plain_or_packed
 from testbed.trusted import check_classes
 
@@ -148,7 +147,6 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if path is None:
         return None
     table: pd.DataFrame = _read(path, read_csv_table)
-    check_columns(path, table.columns)
     absent = [name for name in needed if name not in table]
     if absent:
         raise InputError(
@@ -260,7 +258,7 @@ def cost_models(run: FinishedRun) -> tuple[CostModel, CostModel]:
     cost = Part.from_values(config["cost"], "cost")
     machine = (
         read(ModelSpec, config["model"], "model"),
-        ServerConfig.from_values(config["server"], "server"),
+        read(ServerConfig, config["server"], "server"),
     )
     return make_cost(cost, *machine), make_cost(without_software(cost), *machine)
 

@@ -1,4 +1,4 @@
-"""The page of `testbed show-memory`: a run simulated again with a traced policy, and its trace as
+"""The page of `testbed show memory`: a run simulated again with a traced policy, and its trace as
 the page's JSON.
 
 Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding,

@@ -35,7 +35,7 @@ from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.plots import save
 from testbed.experiments.runs.progress import one_line, spoken
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.whole_files import clean_up, write_text
+from testbed.experiments.runs.whole_files import remove_leftovers, write_text
 
 ALTERNATIVES_FILE = "alternatives.csv"
 COLUMNS = [
@@ -240,7 +240,7 @@ def perform(
                     )
                     finished(number, tables[number])
         finally:
-            clean_up(store.folder)  # of workers that were stopped
+            remove_leftovers(store.folder)  # of workers that were stopped
     return tables
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
@@ -16,15 +15,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, shipped
-from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, files_of
+from testbed.core.spelling import no_key
+from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.config_store import register_models as register_models
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
-from testbed.schema import no_key
 
-CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 
@@ -105,25 +103,6 @@ def _composed(
     register_models()
     with key_errors_explained(overrides):
         return hydra_config(normalize(overrides), name)
-
-
-@cache
-def register_models() -> None:
-    """Register in Hydra's store every shipped shape as a model, its server where no file says
-    which, and a server of every GPU; launchers pass the store to workers.
-    """
-    store = ConfigStore.instance().store
-    for name in model_names():
-        store(name, {**CHOICES, **shipped(name)["shape"]}, group="model", provider="testbed")
-        if f"{HIDDEN}{name}" not in files_of("server"):
-            store(f"{HIDDEN}{name}", {"defaults": [ANY_SERVER]}, group="server", provider="testbed")
-    for name in files_of("gpu"):
-        store(
-            name,
-            {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]},
-            group="server",
-            provider="testbed",
-        )
 
 
 @contextmanager

@@ -4,12 +4,11 @@ objects.
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from importlib import import_module
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from testbed.build import KINDS
@@ -19,10 +18,11 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.runs.run_folder import measure
+from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
 from testbed.parts import Part
+from testbed.result import Views
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -40,7 +40,44 @@ POOL = (  # other keys that set the size of a pool
     "server.memory_utilization",
     "server.workspace_gib",
 )
+POLICY_PARTS = ("eviction", "store", "load")  # groups whose option is a parameter of the policy
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
+
+
+@dataclass
+class Requested:
+    """What the caller asks for: words of the command line, values by key, parts of the run, parts
+    of its policy, and whole specs by key.
+    """
+
+    words: list[str]
+    values: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
+    policy_parts: dict[str, Part] = field(default_factory=dict)
+    specs: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, key: str, value: Any) -> None:
+        """One option: a name of its group, an object of its kind, or a value."""
+        if isinstance(value, str) and key in GROUPS:
+            self.words.append(f"{KEYS.get(key, key)}={value}")
+        elif isinstance(value, SPECS):
+            blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
+            self.specs["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
+        elif key in (*KINDS, *POLICY_PARTS) and not isinstance(value, Mapping):
+            (self.parts if key in KINDS else self.policy_parts)[key] = _part(value)
+            self.words.append(f"{KEYS.get(key, key)}={CUSTOM}")
+        else:
+            self.values[SHORT.get(key, key)] = value
+
+    @property
+    def user_groups(self) -> set[str]:
+        """The groups that a class of the user's fills, whose parameters have any name."""
+        choices = (word.partition("=") for word in self.words)
+        return {
+            group
+            for group, equals, choice in choices
+            if group in KINDS and equals and (choice == CUSTOM or choice not in names_of(group))
+        }
 
 
 class HydraFrontEnd:
@@ -55,80 +92,74 @@ class HydraFrontEnd:
         if trace is not None:
             options["trace"] = trace
         if isinstance(options.get("policy"), MemoryPolicy):
-            keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
-            if pool := next((key for key in keys if key.startswith(POOL)), None):
-                raise InputError(
-                    f"{pool} does not go with a policy that is made already, with its pool; give "
-                    f"the class"
-                )
-        words, values, objects, nodes = (
-            list(overrides),
-            dict[str, Any](),
-            dict[str, Any](),
-            dict[str, Any](),
-        )
+            _check_no_pool(overrides, options)
+        requested = Requested(list(overrides))
         for key, value in options.items():
-            if isinstance(value, str) and key in GROUPS:
-                words.append(f"{KEYS.get(key, key)}={value}")
-            elif isinstance(value, SPECS):
-                blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
-                nodes["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
-            elif key in KINDS and not isinstance(value, Mapping):
-                objects[key] = _part(value)
-                words.append(f"{key}={CUSTOM}")
-            else:
-                values[SHORT.get(key, key)] = value
+            requested.add(key, value)
         if TIMES in getattr(trace, "columns", ()) and not any(name in options for name in TIMING):
-            words.append("arrivals=replay")
-        return _config(words, values, objects, nodes)
+            requested.words.append("arrivals=replay")
+        return _typed(requested, _composed(requested))
 
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
-        return measure(config, folder)
+        return run_into(config, folder).summary
 
-    def view(self, name: str, *arguments: Any) -> Any:
-        """A page of a result, its files, its figure, its text; they are built on this package."""
-        return getattr(import_module("testbed.experiments.notebook.views"), name)(*arguments)
+    @property
+    def views(self) -> Views:
+        """The pages of results, which are built on this package."""
+        from testbed.experiments.notebook import views
+
+        return views
 
 
-def _config(
-    words: Sequence[str],
-    values: Mapping[str, Any],
-    objects: Mapping[str, Part],
-    nodes: Mapping[str, Any],
-) -> RunConfig:
-    config = composed("run", tuple(words)).copy()
-    for group, part in objects.items():
+def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse an option that sets the size of a pool where the policy is an object with its pool."""
+    keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
+    if pool := next((key for key in keys if key.startswith(POOL)), None):
+        raise InputError(
+            f"{pool} does not go with a policy that is made already, with its pool; give the class"
+        )
+
+
+def _composed(requested: Requested) -> DictConfig:
+    """The composed configuration with the caller's values, and its parts by name."""
+    config = composed("run", tuple(requested.words)).copy()
+    for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
-        if isinstance(size := _block_size(part), int):
-            OmegaConf.update(
-                config, f"{group}.block_size", size, force_add=True
-            )  # costs may depend on it
-    for key, node in nodes.items():
-        OmegaConf.update(config, key, node, merge=False)
-    choices = (
-        word.split("=", 1) for word in words if word.partition("=")[0] in KINDS and "=" in word
-    )
-    users = {
-        group for group, choice in choices if choice == CUSTOM or choice not in names_of(group)
+        if isinstance(size := _block_size(part), int):  # costs may depend on it
+            OmegaConf.update(config, f"{group}.block_size", size, force_add=True)
+    for name, part in requested.policy_parts.items():
+        config.policy[name]["_target_"] = part.name
+    for key, spec in requested.specs.items():
+        OmegaConf.update(config, key, spec, merge=False)
+    for key, value in requested.values.items():
+        _set(config, key, value, is_free=key.partition(".")[0] in requested.user_groups)
+    return config
+
+
+def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
+    """Set one value; is_free: the key may be new."""
+    if not is_free:
+        check_key(key, config, tuple(SHORT))
+    try:
+        # Merging an empty table would change nothing.
+        OmegaConf.update(config, key, value, merge=value != {}, force_add=is_free)
+    except OmegaConfBaseException as error:
+        if isinstance(error, ConfigKeyError):  # of a mapping
+            check_key(str(error.full_key), config, tuple(SHORT))
+        raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
+
+
+def _typed(requested: Requested, config: DictConfig) -> RunConfig:
+    """The typed configuration, its parts the classes and objects of the caller."""
+    typed = typed_config(config)
+    policy = typed.policy.updated(**requested.policy_parts)
+    typed = replace(typed, policy=policy)
+    parts = {
+        key: replace(getattr(typed, key).updated(**part.parameters), target=part.target)
+        for key, part in requested.parts.items()
     }
-    for key, value in values.items():
-        free = key.partition(".")[0] in users
-        if not free:
-            check_key(key, config, tuple(SHORT))
-        try:
-            OmegaConf.update(
-                config, key, value, merge=value != {}, force_add=free
-            )  # merged, {} would change nothing
-        except OmegaConfBaseException as error:
-            if isinstance(error, ConfigKeyError):  # of a mapping
-                check_key(str(error.full_key), config, tuple(SHORT))
-            raise InputError(f"{key}={reprlib.repr(value)}: {one_line(error)}") from error
-    found = typed_config(config)
-    parts = {key: getattr(found, key).updated(**part.parameters) for key, part in objects.items()}
-    return replace(
-        found, **{key: replace(parts[key], target=part.target) for key, part in objects.items()}
-    )
+    return replace(typed, **parts)
 
 
 def _part(value: Any) -> Part:

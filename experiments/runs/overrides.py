@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigStore
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names
+from testbed.core.model_files import model_names
 from testbed.core.specs import GIB
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
     CONF,
@@ -28,8 +28,8 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
+from testbed.experiments.runs.config_store import register_class
 from testbed.experiments.runs.option_files import check_option_file, option_files
-from testbed.schema import did_you_mean
 from testbed.trusted import CLASS
 from testbed.trusted import FLAG as TRUST
 
@@ -109,9 +109,6 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         if "server" not in groups:
             yield f"server={ANY_SERVER}"
         yield f"gpu@server.gpu={value}"
-    elif group in GROUPS and CLASS.fullmatch(value):
-        yield f"{key}={CUSTOM}"
-        yield f"{key.partition('@')[2] or key}._target_={value.replace(':', '.')}"
     else:
         if group in GROUPS:
             _check(group, value, folders)
@@ -130,16 +127,22 @@ def _choice(argument: str) -> tuple[str, str]:
 
 
 def _names(value: str) -> Iterator[str]:
-    """The plain names in an override, or in a sweep over several; Hydra parses all other forms."""
-    return (name.strip() for name in value.split(",") if PLAIN.fullmatch(name.strip()))
+    """The plain names and classes in an override, or in a sweep over several; Hydra parses all
+    other forms.
+    """
+    names = (name.strip() for name in value.split(","))
+    return (name for name in names if PLAIN.fullmatch(name) or CLASS.fullmatch(name))
 
 
 def _check(group: str, value: str, folders: Sequence[Path]) -> None:
-    """Raise InputError unless every name is a file, a shipped model or a plug-in; plug-ins are
-    registered in Hydra.
+    """Raise InputError unless every name is a file, a shipped model, a plug-in or MODULE:CLASS;
+    the last two are registered in Hydra.
     """
     known = names_of(group, folders)
     for name in _names(value):
+        if CLASS.fullmatch(name):
+            register_class(group, name, name)
+            continue
         if name in known or name == "null" or name in files_of(group, folders):
             continue
         points = plug_ins_of(group)
@@ -148,11 +151,7 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             every = [*known, *(one.name for one in points)]
             hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
             raise InputError(f"no {group}/{name}{hint}")
-        target = point.value.replace(":", ".")
-        node = {"defaults": [CUSTOM], "_target_": target}
-        ConfigStore.instance().store(
-            name=name, node=node, group=group, provider=f"{point.dist and point.dist.name}"
-        )
+        register_class(group, name, point.value)
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
@@ -257,7 +256,7 @@ def _model(name: str | None, others: Sequence[str]) -> str:
     short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
     short = short if short in known else re.sub(r"^(llama-3)\.\d", r"\1", short)
     if short not in known:
-        way_out = f"testbed import-model writes one; or add model= of {', '.join(known)}"
+        way_out = f"testbed import model writes one; or add model= of {', '.join(known)}"
         raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
     return short
 

@@ -1,23 +1,11 @@
 """Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a
 whole or not at all.
-
-Files that a plug-in opens and no parameter names are found by Python's audit events while a run is
-built. A run's id is known before the run, so it cannot cover them; the run folder keeps their
-hashes, and a run is complete only while they are the same. What goes unseen: a file that C code
-opens by itself, one that is opened in the middle of the simulation, and one that a module opened
-when an earlier run of the same process imported it.
 """
 
-import hashlib
 import inspect
 import json
-import os
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
-from importlib.util import source_from_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +14,7 @@ import yaml
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.spelling import dotted
 from testbed.description import ID, RUN
 from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.experiments.runs.progress import watched
@@ -36,16 +25,15 @@ from testbed.experiments.runs.whole_files import (
     write_json,
     write_text,
 )
-from testbed.identity import INSTALLED, ROOT, content_hash, input_files, run_id
+from testbed.identity import Identity, id_of, identify
+from testbed.parts import Part
 from testbed.result import Result
-from testbed.run import Run, keys_of_every_summary, run
+from testbed.run import keys_of_every_summary, run, unwatched
 from testbed.trusted import check_classes
 
-INPUTS = "inputs.json"
-_under_way: list[set[str]] = []
-COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CONFIG = "config.yaml"
-SEAL = "# sha256 of the lines above, as the run had them: "
+INPUTS = "inputs.json"  # hashes of files, plug-ins and code, of which the id was made
+COLUMNS = Path(__file__).with_name("COLUMNS.md")
 CHARTS = "charts.png"
 FILES = {
     CONFIG,
@@ -59,112 +47,92 @@ FILES = {
     "swaps.csv",
     COLUMNS.name,
     SUMMARY,
-    "memory.png",
-    "latency_cdf.png",
-    "batch.png",  # the last three are of older versions
 }
 
 
-@contextmanager
-def opened_files() -> Iterator[set[str]]:
-    """The paths of all files that are opened for reading while the body runs."""
-    _listen()
-    found = set[str]()
-    _under_way.append(found)
-    try:
-        yield found
-    finally:
-        _under_way.remove(found)
+@dataclass(frozen=True)
+class StoredRun:
+    """A run in its folder; is_new: it was run now, because it was not complete there."""
 
+    summary: dict[str, Any]
+    folder: Path
+    is_new: bool
 
-def hashes(opened: Iterable[str], config: RunConfig) -> dict[str, str]:
-    """SHA-256 of those files by path that the config does not name, and that belong neither to
-    Python nor to us.
-    """
-    if all(part.name.startswith("testbed.") for part in config.parts.values()):
-        return {}
-    named = {path.resolve() for _, path in input_files(config)}
-    sources = (source_from_cache(path) if path.endswith(".pyc") else path for path in opened)
-    paths = (
-        path for path in sorted({Path(path).resolve() for path in sources}) if path not in named
-    )
-    ours = [ROOT, *((ROOT / name).resolve() for name in ("traces", "kernels", "experiments"))]
-    others = [
-        Path(folder).resolve() for folder in (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev")
-    ]
-    theirs = (
-        path
-        for path in paths
-        if not any(path.is_relative_to(folder) for folder in (*ours, *others))
-    )
-    return {
-        str(path): content_hash(path)
-        for path in theirs
-        if path.is_file() and INSTALLED.isdisjoint(path.parts)
-    }
-
-
-@cache
-def _listen() -> None:
-    """Once in a process, for a hook stays for good."""
-    sys.addaudithook(_heard)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _under_way or isinstance(arguments[0], int):
-        return
-    path, mode, flags = arguments
-    if flags & os.O_ACCMODE == os.O_RDONLY if mode is None else not set(mode) & set("wax+"):
-        path = os.path.abspath(os.fsdecode(path))
-        for found in _under_way:
-            found.add(path)
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return str(self.summary[RUN][ID])
 
 
 def run_into(
-    config: RunConfig, folder: Path, *, again: bool = False, show: bool = False
-) -> tuple[dict[str, Any], bool]:
-    """The summary of the run in the folder, and whether it was run now, because it was not complete
-    there or `again`.
+    config: RunConfig,
+    parent: Path,
+    folder: Path | None = None,
+    *,
+    again: bool = False,
+    show: bool = False,
+) -> StoredRun:
+    """The run in `folder`, by default the folder of its id below `parent`; it is run now if it is
+    not complete there, or `again`.
 
-    The folder is written as a whole or not at all, in place of an older run's files. With `show` a
-    long simulation prints its progress.
+    The folder appears as a whole or not at all, in place of an older run's. With `show` a long
+    simulation prints its progress. Raises InputError for a part that a folder cannot record, and
+    for a folder that has another run.
     """
-    name = run_id(config)
-    if not again and (known := load_complete_run(folder, name)):
-        return known, False
-    if not again and is_of_another(folder, name):
+    config = named(config)
+    identity = identify(config)
+    folder = folder or parent / identity.id
+
+    def is_there() -> bool:
+        return not again and _has(folder, identity.id)
+
+    if not is_there():
+        with whole_folder(folder, is_ours, is_there) as new:
+            summary = _measured(config, new, show=show)
+            _complete(new, config, identity, summary)
+        return StoredRun(_summary_of(folder), folder, is_new=True)
+    return StoredRun(_summary_of(folder), folder, is_new=False)
+
+
+def _measured(config: RunConfig, folder: Path, *, show: bool) -> Mapping[str, Any]:
+    """Run now, on the GPU or in the simulator, and write everything but config and summary."""
+    if config.engine:
+        return _serve(build(config), folder)
+    result = run(config, watched if show else unwatched)
+    if config.outputs == "full":
+        write_everything(folder, result.setup, result)
+    write_json(folder / "timing.json", {"wall_s": result.wall_s})
+    return result.summary
+
+
+def _complete(
+    folder: Path, config: RunConfig, identity: Identity, summary: Mapping[str, Any]
+) -> None:
+    """Write config, inputs and summary."""
+    text = yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True)
+    write_text(folder / CONFIG, text)
+    write_json(folder / INPUTS, identity.inputs)
+    write_json(folder / SUMMARY, {**summary, RUN: {**summary[RUN], ID: identity.id}})
+
+
+def _has(folder: Path, name: str) -> bool:
+    """Whether the folder has the complete run of this id; raises InputError where it has
+    another's.
+    """
+    summary = complete(folder)
+    if summary is None:
+        return False
+    if summary[RUN].get(ID, name) != name:
         raise InputError(
             f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another "
             f"folder)"
         )
-    with opened_files() as opened:
-        setup = build(config)
-    with whole_folder(folder, SUMMARY, is_ours) as new:
-        if found := hashes(opened, config):
-            write_json(new / INPUTS, found)
-        if config.engine:
-            return _complete(new, config, name, _serve(setup, new)), True
-        result = run(setup, watched) if show else run(setup)
-        if config.outputs == "full":
-            write_everything(new, setup, result)
-        write_json(new / "timing.json", {"wall_s": result.wall_s})
-        return _complete(new, config, name, result.summary), True
+    return not was_edited(folder)
 
 
-def _complete(
-    folder: Path, config: RunConfig, name: str, summary: dict[str, Any]
-) -> dict[str, Any]:
-    write_text(
-        folder / CONFIG, sealed(yaml.safe_dump(config.values, sort_keys=False, allow_unicode=True))
-    )
-    summary = {**summary, RUN: {**summary[RUN], ID: name}}
-    write_json(folder / SUMMARY, summary)
+def _summary_of(folder: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     return summary
-
-
-def sealed(text: str) -> str:
-    """The text of a config with a last line that goes with these very words."""
-    return f"{text}{SEAL}{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def save(result: Result, folder: Path) -> None:
@@ -172,26 +140,36 @@ def save(result: Result, folder: Path) -> None:
     run's folder.
     """
     config = named(result.setup.config)
-    name = run_id(config)
-    if is_of_another(folder, name):
+    identity = identify(config)
+    summary = complete(folder)
+    if summary is not None and summary[RUN].get(ID) != identity.id:
         raise InputError(f"{folder}: has another run (name a folder of its own)")
-    with whole_folder(folder, SUMMARY, is_ours) as new:
+    with whole_folder(folder, is_ours, lambda: False) as new:
         write_everything(new, result.setup, result)
-        _complete(new, config, name, result.summary)
+        _complete(new, config, identity, result.summary)
 
 
 def named(config: RunConfig) -> RunConfig:
     """The config with classes by their names; raises InputError for an object, which a run folder
     cannot record.
     """
-    parts = {key: part for key, part in config.parts.items() if not part.is_named}
-    for key, part in parts.items():
-        if not inspect.isclass(part.target) or part.target.__module__ == "__main__":
-            raise InputError(
-                f"{key}: is an object, which a run folder cannot record (give a class of a module)"
-            )
-    changed: dict[str, Any] = {key: replace(part, target=part.name) for key, part in parts.items()}
-    return replace(config, **changed)
+    parts: dict[str, Any] = {key: _named(part, key) for key, part in config.parts.items()}
+    return replace(config, **parts)
+
+
+def _named(part: Part, key: str) -> Part:
+    """The part with its class by name, and its parameters likewise."""
+    is_class = inspect.isclass(part.target) and part.target.__module__ != "__main__"
+    if not part.is_named and not is_class:
+        raise InputError(
+            f"{key}: is an object, which a run folder cannot record (give a class of a module)"
+        )
+    inner = {
+        name: _named(value, dotted(key, name))
+        for name, value in part.parameters.items()
+        if isinstance(value, Part)
+    }
+    return replace(part, target=part.name, parameters={**part.parameters, **inner})
 
 
 def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
@@ -213,7 +191,7 @@ def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
     return summary
 
 
-def write_everything(folder: Path, setup: Setup, result: Run | Result) -> None:
+def write_everything(folder: Path, setup: Setup, result: Result) -> None:
     """Write the tables of requests and of iteration spans, the meaning of their columns, and their
     charts.
     """
@@ -244,12 +222,10 @@ def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
             f"{folder}: not a run folder, it has no {CONFIG} (`testbed run` writes one)"
         )
     try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
-    written, seal, _ = text.partition(SEAL)
-    if seal and sealed(written) != text:
+    if was_edited(folder):
         raise InputError(
             f"{path}: was changed after the run, so it is another run's (testbed run simulates "
             f"that one)"
@@ -295,30 +271,19 @@ def complete(folder: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) and keys_of_every_summary() <= value.keys() else None
 
 
-def is_of_another(folder: Path, name: str) -> bool:
-    """Whether a folder has the complete run of another id."""
-    summary = complete(folder)
-    return summary is not None and summary[RUN].get(ID, name) != name
+def was_edited(folder: Path) -> bool:
+    """Whether the config of a complete run is another one than that of its id.
 
-
-def load_complete_run(folder: Path, name: str) -> dict[str, Any] | None:
-    """The summary in a folder with the complete run of this id, whose opened files are what they
-    were; else None.
+    The id is recomputed from the values in config.yaml and the hashes recorded in inputs.json, so
+    that a run of another version of the package is read too; comments and order do not count. A
+    folder without recorded inputs is of another tool and is taken as it is.
     """
     summary, inputs = complete(folder), folder / INPUTS
-    if summary is None or summary[RUN].get(ID) != name:
-        return None
-    kept = json.loads(inputs.read_text(encoding="utf-8")) if inputs.is_file() else {}
-    changed = any(
-        not Path(path).is_file() or content_hash(path) != digest for path, digest in kept.items()
-    )
-    return None if changed else summary
-
-
-def measure(config: RunConfig, parent: Path) -> dict[str, Any]:
-    """The summary of a run, from its folder below `parent` if it is complete there, else simulated
-    into it.
-    """
-    if built := next((name for name, part in config.parts.items() if not part.is_named), None):
-        raise InputError(f"{built}: is an object, which a run folder cannot record (omit `folder`)")
-    return run_into(config, parent / run_id(config))[0]
+    if summary is None or ID not in summary[RUN] or not inputs.is_file():
+        return False
+    try:
+        values = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        hashes = json.loads(inputs.read_text(encoding="utf-8"))
+        return bool(id_of(values, hashes) != summary[RUN][ID])
+    except (OSError, ValueError, TypeError, yaml.YAMLError):
+        return True

@@ -14,8 +14,7 @@ from testbed.cost.sections import read_profile
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.choice_names import FILE_READERS
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.run_folder import measure
-from testbed.identity import run_id
+from testbed.experiments.runs.run_folder import run_into
 from testbed.parts import Part
 
 PAPERS_COST = "testbed.cost.derive.derived_cost"
@@ -59,7 +58,8 @@ class RunStore:
 
     def measured(self, config: RunConfig) -> Measured:
         """The summary of a run by its whole configuration."""
-        return Measured(measure(config, self.folder), run_id(config))
+        stored = run_into(config, self.folder)
+        return Measured(stored.summary, stored.run_id)
 
     def _replayed(self, config: RunConfig) -> RunConfig:
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))

@@ -1,21 +1,27 @@
-"""Atomic files: written under a temporary name, then renamed."""
+"""Files and folders that appear as a whole or not at all: written beside their place, then renamed.
+
+The temporary file or folder is locked while its process lives. The lock ends with the process, so
+whoever can take it has found what a killed process left, and removes it.
+"""
 
 import csv
-import glob
+import errno
+import fcntl
 import json
 import os
-import platform
-import re
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from testbed.cells import guarded, quoting
 
-SUMMARY = "summary.json"  # written last, so that its presence means that the run is complete
+SUMMARY = "summary.json"  # a folder that has it holds a complete run
+MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot
+ATTEMPTS = 100
 
 
 @contextmanager
@@ -23,17 +29,15 @@ def whole(path: Path) -> Iterator[Path]:
     """A temporary path, which is renamed to `path` at the end, or removed after an error. The
     temporary name keeps the suffix, because writers choose a format by it.
     """
-    temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
-    remove_leftovers(path.parent, path.stem, path.suffix)
-    temporary.unlink(missing_ok=True)  # a link of this name would lead elsewhere
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
+    remove_leftovers(path.parent, path.stem)
+    with locked_place(path, is_folder=False) as temporary:
+        try:
+            yield temporary
+            os.replace(temporary, path)
+        except OSError as error:
+            if error.filename in (None, str(temporary)):
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -50,75 +54,115 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def whole_folder(folder: Path, last: str, stale: Callable[[str], bool]) -> Iterator[Path]:
-    """A temporary folder, whose files are moved to `folder` at the end, `last` as the last one, or
-    removed. Files of `folder` for which `stale` is true are removed first. The temporary name
-    contains the parent process, so that the parent can remove the files of a killed worker (see
-    `clean_up`).
+def whole_folder(
+    folder: Path, stale: Callable[[str], bool], is_there: Callable[[], bool]
+) -> Iterator[Path]:
+    """A temporary folder, which is renamed to `folder` at the end, or removed after an error.
+
+    A folder that is there already is replaced at once; files of it for which `stale` is false are
+    kept. Where `is_there()` at the end, another process has been faster: its folder stays.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{PLACE}-{os.getppid()}-{os.getpid()}.tmp")
-    remove_leftovers(folder.parent, folder.name)
-    shutil.rmtree(temporary, ignore_errors=True)
+    place = folder.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(place.parent, place.name)
+    with locked_place(place, is_folder=True) as temporary:
+        try:
+            yield temporary
+            if not is_there():
+                _keep_others(place, temporary, stale)
+                _put(temporary, place)
+        except OSError as error:
+            named = str(error.filename).replace(str(temporary), str(folder))
+            raise OSError(error.errno, error.strerror, named) from error
+
+
+def _put(temporary: Path, folder: Path) -> None:
+    """Rename a folder to a place where another one may be, or may appear; the last one stays."""
+    for _ in range(ATTEMPTS):
+        with suppress(OSError):
+            os.rename(temporary, folder)
+            return
+        with locked_place(folder, is_folder=True) as old, suppress(FileNotFoundError):
+            os.rename(folder, old)  # in place of an empty folder
+    os.rename(temporary, folder)  # its error says why
+
+
+def _keep_others(folder: Path, temporary: Path, stale: Callable[[str], bool]) -> None:
+    """Copy the files that belong to no run from the old folder into the new one."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_dir():
+            reason = f"is no run's folder, for it has a folder {path.name} (name another one)"
+            raise FileExistsError(errno.EEXIST, reason, str(folder))
+        if not stale(path.name) and not (temporary / path.name).exists():
+            shutil.copy2(path, temporary / path.name, follow_symlinks=False)
+
+
+@contextmanager
+def locked_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
+    """A new file or folder beside `path`, locked by this process; removed if it is still there at
+    the end.
+    """
+    temporary, lock = _locked_new(path, is_folder=is_folder)
     try:
-        temporary.mkdir()
         yield temporary
-        folder.mkdir(exist_ok=True)
-        (folder / last).unlink(missing_ok=True)
-        names = [path.name for path in temporary.iterdir()]
-        for path in [
-            path for path in folder.iterdir() if path.is_file() and path.name not in names
-        ]:
-            if stale(path.name):
-                path.unlink()
-        for name in sorted(names, key=lambda name: name == last):
-            os.replace(temporary / name, folder / name)
-    except OSError as error:
-        raise OSError(
-            error.errno, error.strerror, str(error.filename).replace(str(temporary), str(folder))
-        ) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
+        os.close(lock)
 
 
-def clean_up(parent: Path) -> None:
-    """Remove temporary files of this process's stopped workers below `parent`."""
-    for half in parent.glob(f".*.{glob.escape(PLACE)}-{os.getpid()}-*.tmp"):
-        shutil.rmtree(half, ignore_errors=True)
+def _locked_new(path: Path, *, is_folder: bool) -> tuple[Path, int]:
+    """A new file or folder and the descriptor that has its lock."""
+    for _ in range(ATTEMPTS):
+        number = secrets.token_hex(4)
+        if is_folder:
+            temporary = path.with_name(f".{path.name}.{number}{MARK}")
+            temporary.mkdir()
+            descriptor = os.open(temporary, os.O_RDONLY)
+        else:
+            temporary = path.with_name(f".{path.stem}.{number}{MARK}{path.suffix}")
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if take_lock(descriptor) and temporary.exists():  # nobody took it for a leftover before
+            return temporary, descriptor
+        os.close(descriptor)
+    raise OSError(errno.EAGAIN, "cannot make a temporary file", str(path))
 
 
-def remove_leftovers(parent: Path, name: str, suffix: str = "") -> None:
-    """Remove what processes that were killed have left of this name; of a living one, or elsewhere,
-    nothing.
-    """
-    of_process = re.compile(
-        rf"\.{re.escape(name)}\.{re.escape(PLACE)}-(?:\d+-)?(\d+)\.tmp{re.escape(suffix)}"
-    )
-    for entry in parent.iterdir() if parent.is_dir() else ():
-        match = of_process.fullmatch(entry.name)
-        if match and not _is_alive(int(match[1])):
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(
-                missing_ok=True
-            )
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether there is such a process; on Windows, where asking would end it, any may be."""
-    if os.name != "posix":
-        return True
+def take_lock(descriptor: int) -> bool:
+    """Lock an open file or folder; False if another process has the lock."""
     try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks, on which leftovers stay
+        return True
     return True
 
 
-# Where a process id means what it means here: this machine, and in a container this one's.
-try:
-    NAMESPACE = f"-{os.stat('/proc/self/ns/pid').st_ino}"
-except OSError:  # not Linux
-    NAMESPACE = ""
-PLACE = f"{platform.node()}{NAMESPACE}"
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def remove_leftovers(parent: Path, name: str = "") -> None:
+    """Remove what killed processes left in a folder: of the file or folder of this name, or all."""
+    pattern = f".{name}." if name else "."
+    for entry in parent.iterdir() if parent.is_dir() else ():
+        is_temporary = MARK in (entry.suffix, Path(entry.stem).suffix)
+        if is_temporary and entry.name.startswith(pattern):
+            with suppress(OSError):  # its process lives, or it is gone
+                _remove_unlocked(entry)
+
+
+def _remove_unlocked(entry: Path) -> None:
+    descriptor = os.open(entry, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(entry)
+    finally:
+        os.close(descriptor)
 
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from testbed.build import build
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention import DecodeTable, PrefillTable
@@ -32,10 +32,10 @@ from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows, rows
-from testbed.experiments.commands.imports import reader_of
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.importers.readers import reader_of
 from testbed.experiments.runs.compose import configured
 from testbed.parts import Part
 from testbed.run import run
@@ -148,8 +148,8 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> d
     )  # so that the pool need not fit next to the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
-    setup = build(replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost)))
-    summary = run(setup).summary
+    changed = replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost))
+    summary = run(changed).summary
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from omegaconf import OmegaConf
 
-from testbed.build import build
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
@@ -116,8 +115,8 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
     """
     before, after, slowness = machine or _fitted(config, log)
     arrivals = Part("testbed.engine.arrivals.Replay", {"speedup": slowness})
-    setup = build(replace(config, trace=Part(log), arrivals=arrivals))
-    recorder = run(setup).recorder
+    result = run(replace(config, trace=Part(log), arrivals=arrivals))
+    setup, recorder = result.setup, result.recorder
     if recorder.rejections:
         first, reason = next(iter(recorder.rejections.items()))
         raise InputError(

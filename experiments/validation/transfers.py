@@ -20,9 +20,11 @@ from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
 from testbed.cost.transfers import swapped
 from testbed.experiments.runs.run_folder import read_config
-from testbed.run import run
+from testbed.run import run_setup
 
 EVERY = 5
+BY_METHOD = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
+MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 WAYS = {
     "out": OUT,
     "in": INTO,
@@ -93,7 +95,7 @@ def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[lis
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
     totals, link = TransferTotals(setup.cost), setup.cost.link
-    run(replace(setup, cost=totals))
+    run_setup(replace(setup, cost=totals))
     swaps = pd.read_csv(folder / "swaps.csv")
     block_bytes = link.plane_bytes * setup.config.policy.parameters["block_size"]
     lines = []

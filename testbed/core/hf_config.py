@@ -10,8 +10,9 @@ from typing import Any
 
 import yaml
 
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.layers import Experts, Latent, States, Window, spec_of
+from testbed.core.layers import Experts, Latent, States, Window
 from testbed.core.specs import ModelSpec
 
 DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -196,10 +197,10 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object (give the config.json of a model)")
     if "num_layers" in config and "ffn_matrices" in config:
-        return spec_of(
+        return read(
             ModelSpec,
             {key: value for key, value in config.items() if not key.startswith("_")},
-            path,
+            str(path),
         )
     named = name or _called(config, path)
     kind, text = config.get("model_type"), types()["text"]
@@ -212,7 +213,11 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
             f"the "
             "ModelSpec by hand"
         )
-    return shape_of(named, config, path)
+    try:
+        return shape_of(named, config, path)
+    except InputError as error:
+        message = str(error)
+        raise InputError(message if str(path) in message else f"{path}: {message}") from None
 
 
 def _called(config: Mapping[str, Any], path: Path) -> str:
@@ -249,27 +254,27 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     states = mamba(fields, pattern["M"], dtype) if pattern else None
     if kind == "qwen3_next":
         states = delta_net(fields, layers, dtype)
-    shape = ModelSpec(
-        name,
-        layers,
-        hidden,
-        heads,
-        fields.get("num_key_value_heads", heads),
-        _head_size(fields, kind, hidden, heads),
-        fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
-        3 if is_gated else 2,
-        fields.whole("vocab_size"),
-        fields.whole("max_position_embeddings"),
-        bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
-        dtype,
-        None,
-        bits,
-        pattern["-"] if pattern else None,
-        window,
-        latent_of(fields) if kind.startswith("deepseek") else None,
-        experts_of(fields, kind, expert_bits),
-        states,
-    )
+    values = {
+        "name": name,
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": fields.get("num_key_value_heads", heads),
+        "head_size": _head_size(fields, kind, hidden, heads),
+        "ffn_size": fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
+        "ffn_matrices": 3 if is_gated else 2,
+        "vocab_size": fields.whole("vocab_size"),
+        "max_len": fields.whole("max_position_embeddings"),
+        "tied_embedding": bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
+        "dtype_bytes": dtype,
+        "weight_bits": bits,
+        "num_ffn_layers": pattern["-"] if pattern else None,
+        "window": window,
+        "latent": latent_of(fields) if kind.startswith("deepseek") else None,
+        "experts": experts_of(fields, kind, expert_bits),
+        "states": states,
+    }
+    shape = ModelSpec(**values)
     fields.check_memory()
     return shape
 

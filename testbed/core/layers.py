@@ -2,13 +2,14 @@
 network.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Unit, doc
+
+from testbed.core.config_model import model
 from testbed.core.errors import InputError
-
-T = TypeVar("T")
+from testbed.core.units import Count, NumTokens, Positive, PositiveCount, PositiveTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,88 +25,62 @@ class KvGroup:
     state_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Window:
-    """num_layers of the attention layers read the last `size` tokens only (sliding window)."""
+    """Attention layers that read the last tokens only (sliding window)."""
 
-    size: int
-    num_layers: int
+    size: Annotated[PositiveTokens, doc("tokens that such a layer reads")]
+    num_layers: Annotated[PositiveCount, doc("layers with a window")]
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2): a layer caches one vector of kv_rank + rope_size
-    values a token.
+    """Multi-head latent attention (DeepSeek-V2): a layer caches one vector for each token.
 
-    head_size of the model is the part of a query without position; v_size is the size of a head's
-    value. q_rank is the rank of the query projection, 0 where it is a full matrix.
+    The vector has kv_rank + rope_size values. head_size of the model is the part of a query
+    without position.
     """
 
-    kv_rank: int
-    rope_size: int
-    v_size: int
-    q_rank: int = 0
+    kv_rank: Annotated[PositiveCount, doc("rank of the latent vector of K and V")]
+    rope_size: Annotated[PositiveCount, doc("values of the part of a key with position")]
+    v_size: Annotated[PositiveCount, doc("values of a head's value vector")]
+    q_rank: Annotated[Count, doc("rank of the query projection; 0: a full matrix")] = 0
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Experts:
     """A mixture of experts in every feed-forward layer but the first num_dense_layers.
 
-    A token goes through per_token of `count` experts of `size` columns, and through shared_size
-    columns that all tokens share. bits: of an expert's weight, None for those of the model's other
-    layers.
+    A token goes through per_token of `count` experts, and through the columns that all tokens
+    share.
     """
 
-    count: int
-    per_token: int
-    size: int
-    shared_size: int = 0
-    num_dense_layers: int = 0
-    bits: float | None = None
+    count: Annotated[PositiveCount, doc("experts of a layer")]
+    per_token: Annotated[PositiveCount, doc("experts that a token goes through")]
+    size: Annotated[PositiveCount, doc("columns of an expert")]
+    shared_size: Annotated[Count, doc("columns that all tokens share")] = 0
+    num_dense_layers: Annotated[Count, doc("first layers, which have no experts")] = 0
+    bits: Annotated[
+        Positive | None, doc("bits of an expert's weight; null: as the other layers")
+    ] = None
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class States:
-    """num_layers of the layers keep state_bytes a sequence in place of its tokens' K and V
-    (Mamba-2, gated delta net).
+    """Layers that keep a state for each sequence, not K and V of its tokens.
 
-    params: weights of such a layer, its feed-forward network not included. num_tokens in place of
-    state_bytes: what a layer keeps is K and V of so many tokens, those of an image, which every
-    step reads (cross-attention).
+    Mamba-2 and gated delta net have state_bytes. With num_tokens in their place a layer keeps K
+    and V of that many tokens, those of an image, and reads them in every step (cross-attention).
     """
 
-    num_layers: int
-    state_bytes: int = 0
-    params: int = 0
-    num_tokens: int = 0
+    num_layers: Annotated[PositiveCount, doc("layers with a state")]
+    state_bytes: Annotated[Count, Unit("bytes"), doc("of a layer's state of a sequence")] = 0
+    params: Annotated[Count, doc("weights of a layer without its feed-forward network")] = 0
+    num_tokens: Annotated[NumTokens, doc("tokens whose K and V are the state")] = 0
 
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):
             raise InputError(
                 f"states: state_bytes={self.state_bytes}, num_tokens={self.num_tokens} (give one "
-                f"of them)"
+                "of them)"
             )
-
-
-def spec_of(kind: type[T], values: Any, where: object) -> T:
-    """The spec whose fields `values` gives by name; `where` stands before the InputError of any
-    that is missing.
-    """
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise InputError(f"{where}: not the values of a {kind.__name__}: {error}") from None
-
-
-def layers_of(kind: type[T], value: T | Mapping[str, Any] | None, where: str) -> T | None:
-    """The value, or one of `kind` from a mapping of its fields; every number must be in range."""
-    if value is None:
-        return None
-    made = spec_of(kind, value, where) if isinstance(value, Mapping) else value
-    for one in fields(kind):  # type: ignore[arg-type]
-        number, least = getattr(made, one.name), 0 if one.default == 0 else 1
-        if one.name != "bits" and (type(number) is not int or number < least):
-            raise InputError(
-                f"{where}.{one.name}={number!r}: must be a whole number of at least {least}"
-            )
-    return made

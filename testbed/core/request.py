@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError, OracleError
 from testbed.core.slots import record
+from testbed.core.units import PS as PS
 
-PS = 10**12
 Column = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 

@@ -2,30 +2,14 @@
 kernels.
 """
 
-import json
 from dataclasses import fields
-from pathlib import Path
-from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.model_files import model_names as model_names
+from testbed.core.model_files import shipped as shipped
 from testbed.core.specs import SPECIAL, ModelSpec
 
 CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits")
-MODELS = Path(__file__).parent / "models"
-
-
-def model_names() -> list[str]:
-    return sorted(path.stem for path in MODELS.glob("*.json"))
-
-
-def shipped(name: str) -> dict[str, Any]:
-    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a
-    ModelSpec.
-    """
-    if name not in model_names():
-        raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
-    found: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def read_model(name: str) -> ModelSpec:

@@ -1,84 +1,86 @@
 """The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import astuple, field, replace
+from typing import Annotated
 
+from annotated_types import Unit, doc
+
+from testbed.core.config_model import model
 from testbed.core.errors import InputError
-from testbed.core.layers import Experts, KvGroup, Latent, States, Window, layers_of
+from testbed.core.layers import Experts, KvGroup, Latent, States, Window
+from testbed.core.units import (
+    Flops,
+    Gib,
+    LinkBandwidth,
+    MemoryBandwidth,
+    MemoryBytes,
+    Positive,
+    PositiveCount,
+    PositiveTokens,
+    Seconds,
+    Share,
+    TierBandwidth,
+)
 
 GIB = 1 << 30
-NO_EXPERTS = Experts(0, 0, 0)
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class ModelSpec:
-    """Shape of a decoder-only transformer: all values that determine bytes and FLOPs.
+    """Shape of a decoder-only transformer: all values that determine bytes and FLOPs."""
 
-    ffn_matrices is 2 for OPT (up, down) and 3 for LLaMA (gate, up, down); tied_embedding is true
-    where the output projection is the embedding matrix. max_len is the longest sequence in tokens.
-    kv_dtype_bytes: bytes of a cached value, None for dtype_bytes. weight_bits: bits of a weight of
-    the layers, None for those of dtype_bytes, which the embedding and the output projection always
-    have. num_ffn_layers: layers with a feed-forward network, None for all.
-    """
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    ffn_size: int
-    ffn_matrices: int
-    vocab_size: int
-    max_len: int
-    tied_embedding: bool = False
-    dtype_bytes: int = 2
-    kv_dtype_bytes: int | None = None
-    weight_bits: float | None = None
-    num_ffn_layers: int | None = None
-    window: Window | None = None
-    latent: Latent | None = None
-    experts: Experts | None = None
-    states: States | None = None
+    name: Annotated[str, doc("name of the model")]
+    num_layers: Annotated[PositiveCount, doc("transformer layers")]
+    hidden_size: Annotated[PositiveCount, doc("values of a token's activation")]
+    num_heads: Annotated[PositiveCount, doc("heads of a query")]
+    num_kv_heads: Annotated[PositiveCount, doc("heads of K and V")]
+    head_size: Annotated[PositiveCount, doc("values of a head")]
+    ffn_size: Annotated[PositiveCount, doc("columns of the feed-forward network")]
+    ffn_matrices: Annotated[
+        PositiveCount, doc("2 for OPT (up, down), 3 for LLaMA (gate, up, down)")
+    ]
+    vocab_size: Annotated[PositiveCount, doc("tokens of the vocabulary")]
+    max_len: Annotated[PositiveTokens, doc("longest sequence")]
+    tied_embedding: Annotated[
+        bool, doc("whether the output projection is the embedding matrix")
+    ] = False
+    dtype_bytes: Annotated[PositiveCount, Unit("bytes"), doc("of a weight and a cached value")] = 2
+    kv_dtype_bytes: Annotated[
+        PositiveCount | None, Unit("bytes"), doc("of a cached value; null: dtype_bytes")
+    ] = None
+    weight_bits: Annotated[
+        Positive | None,
+        doc("bits of a weight of the layers; embedding and output projection keep dtype_bytes"),
+    ] = None
+    num_ffn_layers: Annotated[
+        PositiveCount | None, doc("layers with a feed-forward network; null: all")
+    ] = None
+    window: Annotated[Window | None, doc("sliding windows")] = None
+    latent: Annotated[Latent | None, doc("multi-head latent attention")] = None
+    experts: Annotated[Experts | None, doc("a mixture of experts")] = None
+    states: Annotated[States | None, doc("layers with a state")] = None
 
     def __post_init__(self) -> None:
-        for part, kind in LAYERS.items():
-            object.__setattr__(
-                self, part, layers_of(kind, getattr(self, part), f"model {self.name}: {part}")
-            )
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.type is int and (type(value) is not int or value < 1):
-                raise InputError(
-                    f"model {self.name}: {one.name} is {value!r}; it must be a whole number of at "
-                    f"least 1"
-                )
         if self.kv_dtype_bytes == self.dtype_bytes:
             object.__setattr__(self, "kv_dtype_bytes", None)
         if self.num_heads % self.num_kv_heads:
             raise InputError(
                 f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads "
-                f"of K "
-                "and V evenly (num_heads, num_kv_heads)"
+                "of K and V evenly (num_heads, num_kv_heads)"
             )
-        for name in ("kv_dtype_bytes", "weight_bits", "num_ffn_layers"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"model {self.name}: {name}={value!r}: must be above 0, or null")
         in_window = self.window.num_layers if self.window else 0
         if self.num_attention_layers < max(in_window, 1):
             raise InputError(
                 f"model {self.name}: {self.num_layers} layers are too few for {in_window} of "
-                f"window and "
-                f"{self.num_layers - self.num_attention_layers} of states"
+                f"window and {self.num_layers - self.num_attention_layers} of states"
             )
         if self.experts and self.experts.num_dense_layers > self.ffn_layers:
             raise InputError(
                 f"model {self.name}: experts.num_dense_layers={self.experts.num_dense_layers}: "
-                f"there are "
-                f"only {self.ffn_layers} layers"
+                f"there are only {self.ffn_layers} layers"
             )
 
     def is_shaped_like(self, other: "ModelSpec") -> bool:
@@ -164,7 +166,7 @@ class ModelSpec:
     @property
     def expert_params(self) -> int:
         """Weights of one expert of one layer; 0 where there are none."""
-        return self.ffn_matrices * self.hidden_size * (self.experts or NO_EXPERTS).size
+        return self.ffn_matrices * self.hidden_size * self.experts.size if self.experts else 0
 
     @property
     def num_expert_layers(self) -> int:
@@ -175,20 +177,23 @@ class ModelSpec:
     def dense_params(self) -> int:
         """Weights of all layers that multiply every token."""
         states = self.states.num_layers * self.states.params if self.states else 0
-        experts, mixed = self.experts or NO_EXPERTS, self.num_expert_layers
-        columns = (self.ffn_layers - mixed) * self.ffn_size + mixed * experts.shared_size
-        ffn = self.hidden_size * (self.ffn_matrices * columns + mixed * experts.count)
+        mixed = self.num_expert_layers
+        columns, routers = (self.ffn_layers - mixed) * self.ffn_size, 0
+        if self.experts:
+            columns += mixed * self.experts.shared_size
+            routers = mixed * self.experts.count
+        ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
         return self.num_attention_layers * self.attention_params + states + ffn
 
     @property
     def linear_params(self) -> int:
         """Weights of all layers and of the output projection."""
-        return self._params((self.experts or NO_EXPERTS).count)
+        return self._params(self.experts.count if self.experts else 0)
 
     @property
     def active_params(self) -> int:
         """Weights that multiply one token: with experts, only those that it goes through."""
-        return self._params((self.experts or NO_EXPERTS).per_token)
+        return self._params(self.experts.per_token if self.experts else 0)
 
     def _params(self, experts_per_layer: int) -> int:
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
@@ -206,14 +211,14 @@ class ModelSpec:
         embedding = (
             0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
         )
-        return round(self.read_bytes((self.experts or NO_EXPERTS).count)) + embedding
+        return round(self.read_bytes(self.experts.count if self.experts else 0)) + embedding
 
     def read_bytes(self, experts_per_layer: float) -> float:
         """Bytes of the weights of an iteration whose tokens go through so many different experts of
         each layer.
         """
         bits = self.weight_bits or 8 * self.dtype_bytes
-        expert_bits = (self.experts or NO_EXPERTS).bits or bits
+        expert_bits = (self.experts.bits if self.experts else None) or bits
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
@@ -225,57 +230,61 @@ class ModelSpec:
         return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class GpuSpec:
-    """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores.
+    """A GPU's data sheet."""
 
-    device is the name that the driver prints, which a profile records as the measured GPU; empty
-    where unknown. transfers: the file of `testbed measure transfers` on such a GPU, or the name of
-    one that ships; None: transfers to the host take their bytes over host_bandwidth.
-    """
+    name: Annotated[str, doc("our name of the GPU")]
+    memory_bytes: Annotated[MemoryBytes, doc("its memory, as the driver reports it")]
+    memory_bandwidth: Annotated[MemoryBandwidth, doc("of its memory")]
+    fp16_flops: Annotated[Flops, doc("of the tensor cores with dense matrices")]
+    host_bandwidth: Annotated[LinkBandwidth, doc("to the host, each way")]
+    link_bandwidth: Annotated[LinkBandwidth, doc("to other GPUs, each way")]
+    device: Annotated[
+        str, doc("name that the driver prints, and profiles record; empty: unknown")
+    ] = ""
+    transfers: Annotated[
+        str | None,
+        doc(
+            "file of `testbed gpu measure transfers`, or the name of one that ships; "
+            "null: bytes over host_bandwidth"
+        ),
+    ] = None
 
-    name: str
-    memory_bytes: int
-    memory_bandwidth: float
-    fp16_flops: float
-    host_bandwidth: float
-    link_bandwidth: float
-    device: str = ""
-    transfers: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
+@model
 class TierSpec:
-    """Memory below the GPUs, size_gib GiB of it for KV cache.
+    """Memory below the GPUs. Bandwidths are of all GPUs together, read towards them."""
 
-    Bandwidths in bytes/s of all GPUs together, read towards them; None: the GPUs' links to the host
-    by their data sheet. latency_s: seconds before the first byte; extent_s: seconds more for every
-    run of adjacent slots.
-    """
-
-    size_gib: float
-    read_bandwidth: float | None = None
-    write_bandwidth: float | None = None
-    latency_s: float = 0.0
-    extent_s: float = 0.0
+    size_gib: Annotated[Gib, doc("memory for KV cache")]
+    read_bandwidth: Annotated[
+        TierBandwidth | None, doc("null: the GPUs' links to the host by their data sheet")
+    ] = None
+    write_bandwidth: Annotated[TierBandwidth | None, doc("null: the same")] = None
+    latency_s: Annotated[Seconds, doc("before the first byte")] = 0.0
+    extent_s: Annotated[Seconds, doc("more for every run of adjacent slots")] = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class ServerSpec:
-    """num_gpus GPUs that serve one model by tensor parallelism.
+    """GPUs that serve one model by tensor parallelism.
 
-    kv_memory_gib maps model names to KV pool sizes in GiB over all GPUs (the paper's Table 1); the
-    pool of any other model is what `memory_utilization` leaves after weights and `workspace_gib`
-    per GPU. tiers: the memories below, from the fastest to the slowest.
+    The pool of a model that kv_memory_gib does not name is the memory that memory_utilization
+    leaves after weights and workspace_gib on each GPU.
     """
 
-    name: str
-    gpu: GpuSpec
-    num_gpus: int
-    kv_memory_gib: Mapping[str, float] = field(default_factory=dict)
-    memory_utilization: float = 0.95
-    workspace_gib: float = 1.0
-    tiers: Mapping[str, TierSpec] | None = None
+    name: Annotated[str, doc("name of the server")]
+    gpu: Annotated[GpuSpec, doc("data sheet of the GPUs")]
+    num_gpus: Annotated[PositiveCount, doc("GPUs")]
+    kv_memory_gib: Annotated[
+        Mapping[str, Gib], doc("KV pool over all GPUs by model name (Table 1)")
+    ] = field(default_factory=dict)
+    memory_utilization: Annotated[Share, doc("share of each GPU's memory that is used")] = 0.95
+    workspace_gib: Annotated[Gib, doc("on each GPU that neither weights nor KV cache get")] = 1.0
+    tiers: Annotated[
+        Mapping[str, TierSpec] | None,
+        doc("memories below by name, from the fastest to the slowest"),
+    ] = None
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
         """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do

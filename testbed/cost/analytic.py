@@ -8,6 +8,7 @@ from typing import ClassVar
 from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.units import PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
@@ -22,23 +23,23 @@ class Efficiencies:
     None is no time.
     """
 
-    overhead_s: float | None = 0.0
-    overhead_per_request_s: float | None = 0.0
-    overhead_per_token_s: float | None = 0.0
-    overhead_per_sequence_s: float = 0.0
+    overhead_s: Seconds | None = 0.0
+    overhead_per_request_s: Seconds | None = 0.0
+    overhead_per_token_s: Seconds | None = 0.0
+    overhead_per_sequence_s: Seconds = 0.0
     software: str | None = None
-    attention_bandwidth: float = 1.0
-    repeated_read: float = 1.0
-    weight_bandwidth: float = 1.0
-    linear_flops: float = 1.0
-    layer_s: float = 0.0
-    prefill_flops: float = 1.0
-    copy_s: float = 0.0
-    all_reduce_s: float = 0.0
-    byte_kv_bandwidth: float = 1.0
-    byte_window_bandwidth: float = 1.0
-    parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
-    extra_s: Mapping[str, float] = field(default_factory=dict)
+    attention_bandwidth: PositiveShare = 1.0
+    repeated_read: Share = 1.0
+    weight_bandwidth: PositiveShare = 1.0
+    linear_flops: PositiveShare = 1.0
+    layer_s: Seconds = 0.0
+    prefill_flops: PositiveShare = 1.0
+    copy_s: Seconds = 0.0
+    all_reduce_s: Seconds = 0.0
+    byte_kv_bandwidth: PositiveShare = 1.0
+    byte_window_bandwidth: PositiveShare = 1.0
+    parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
+    extra_s: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 class AnalyticCost(CostModel):

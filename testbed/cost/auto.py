@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.units import PositiveShare
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.profile import ProfileCost
@@ -47,7 +48,7 @@ def auto_cost(
     choices: Choices,
     roofline: Efficiencies,
     path: str | Path | None = None,
-    attainable: Mapping[str, float] = MappingProxyType({}),
+    attainable: Mapping[str, PositiveShare] = MappingProxyType({}),
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
@@ -70,7 +71,7 @@ def auto_cost(
             raise InputError(
                 f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
                 f"and a "
-                "roofline is balanced (import-profile makes one; cost.path=FILE)"
+                "roofline is balanced (import profile makes one; cost.path=FILE)"
             )
         software = {name: getattr(choices, name) for name in SOFTWARE}
         return AnalyticCost(model, server, replace(roofline, **software))

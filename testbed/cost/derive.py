@@ -13,6 +13,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.units import PositiveShare
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 
 US = 1e6
@@ -101,7 +102,7 @@ def derived_cost(
     source: GpuSpec,
     choices: Choices,
     path: str | None = None,
-    attainable: float | None = None,
+    attainable: PositiveShare | None = None,
 ) -> ProfileCost:
     """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of
     model and num_gpus.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
-from testbed.core.layers import spec_of
-from testbed.core.renamed import advice, new_name
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.core.units import NonNegative, Positive, PositiveCount, PositiveTokens, Seconds, Share
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)
@@ -71,9 +71,9 @@ def check_profile(profile: Mapping[str, Any], where: object) -> None:
     """Raise InputError for the first thing in which a profile is not as PROFILE_FORMAT.md says;
     `where` names it.
     """
-    spec_of(ModelSpec, profile.get("model"), f"{where}, model")
+    read(ModelSpec, profile.get("model"), f"{where}, model")
     if profile.get("gpu") is not None:
-        spec_of(GpuSpec, profile["gpu"], f"{where}, gpu")
+        read(GpuSpec, profile["gpu"], f"{where}, gpu")
     num_gpus, sections = profile.get("num_gpus"), profile.get("sections")
     if type(num_gpus) is not int or num_gpus < 1:
         raise InputError(
@@ -104,16 +104,11 @@ def check_section(
     name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES
 ) -> None:
     """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
-    if new := new_name("section", name):
-        raise InputError(f"{where}: it {advice(new)}")
     if name not in known:
         raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
     axes = tuple(section["axes"])
-    for old in axes:
-        if new := new_name("axis", old):
-            raise InputError(f"{where}: axis {old} {advice(new)}")
     if axes not in known[name]:
         raise InputError(
             f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}"
@@ -242,25 +237,25 @@ class Choices:
     paper's). extra_s: of what a policy counts by name.
     """
 
-    block_size: int = 16
+    block_size: PositiveTokens = 16
     kernel: str = "paged"
     spread: str = "ragged"
     swap: str = "fused"
     swap_waits: str = "by layer"
-    overhead_s: float | None = None
-    overhead_per_worker_s: float = 0.0
-    overhead_per_request_s: float | None = None
-    overhead_per_token_s: float | None = None
-    overhead_per_input_s: float = 0.0
-    overhead_per_sequence_s: float = 0.0
-    sequences_per_fork: float = 0.0
+    overhead_s: Seconds | None = None
+    overhead_per_worker_s: Seconds = 0.0
+    overhead_per_request_s: Seconds | None = None
+    overhead_per_token_s: Seconds | None = None
+    overhead_per_input_s: Seconds = 0.0
+    overhead_per_sequence_s: Seconds = 0.0
+    sequences_per_fork: NonNegative = 0.0
     software: str | None = None
-    parallel_layer_s: Mapping[int, float] = field(default_factory=dict)
-    attention_scale: float = 1.0
-    repeated_read: float = 0.5
+    parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
+    attention_scale: Positive = 1.0
+    repeated_read: Share = 0.5
     experts: str = BALANCED
-    extra_s: Mapping[str, float] = field(default_factory=dict)
-    cuda_graph_sizes: Sequence[int] | None = None
+    extra_s: Mapping[str, Seconds] = field(default_factory=dict)
+    cuda_graph_sizes: Sequence[PositiveCount] | None = None
 
     def __post_init__(self) -> None:
         for name, known in KNOWN.items():

@@ -10,6 +10,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Turns, Workload
+from testbed.core.units import Positive, PositiveCount, PositiveSeconds, RequestsPerSecond, Seconds
 
 SLOTS_AT_ONCE = 1 << 20
 MAX_SLOTS = 10**9
@@ -41,7 +42,7 @@ class Poisson(ArrivalProcess):
 
     burstiness = 1.0
 
-    def __init__(self, rate: float, duration_s: float) -> None:
+    def __init__(self, rate: RequestsPerSecond, duration_s: PositiveSeconds) -> None:
         positive(rate=rate, duration_s=duration_s)
         self.rate = rate
         self.duration_s = duration_s
@@ -57,7 +58,9 @@ class Gamma(Poisson):
     Poisson).
     """
 
-    def __init__(self, rate: float, duration_s: float, burstiness: float) -> None:
+    def __init__(
+        self, rate: RequestsPerSecond, duration_s: PositiveSeconds, burstiness: Positive
+    ) -> None:
         super().__init__(rate, duration_s)
         positive(burstiness=burstiness)
         self.burstiness = burstiness
@@ -68,7 +71,9 @@ class Slotted(ArrivalProcess):
     slot's start.
     """
 
-    def __init__(self, rate: float, duration_s: float, slot_s: float = 0.01) -> None:
+    def __init__(
+        self, rate: RequestsPerSecond, duration_s: PositiveSeconds, slot_s: PositiveSeconds = 0.01
+    ) -> None:
         positive(rate=rate, duration_s=duration_s, slot_s=slot_s)
         excess_s = abs(round(duration_s / slot_s) * slot_s - duration_s)
         if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS or excess_s > duration_s / MAX_SLOTS:
@@ -99,7 +104,7 @@ class Replay(ArrivalProcess):
 
     replays: ClassVar[bool] = True
 
-    def __init__(self, speedup: float = 1.0) -> None:
+    def __init__(self, speedup: Positive = 1.0) -> None:
         positive(speedup=speedup)
         self.speedup = speedup
 
@@ -138,7 +143,10 @@ class Sessions(ArrivalProcess):
     replays: ClassVar[bool] = True
 
     def __init__(
-        self, at_once: int = 16, start_gap_s: float = 10.0, max_think_s: float | None = None
+        self,
+        at_once: PositiveCount = 16,
+        start_gap_s: Seconds = 10.0,
+        max_think_s: Seconds | None = None,
     ) -> None:
         if at_once < 1:
             raise InputError(f"arrivals.at_once is {at_once}; it must be at least 1 session")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from testbed.contract import clauses
 from testbed.core.errors import PlugInError
+from testbed.core.sequence import Batch
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.engine.totals import Measures, Totals
@@ -19,6 +20,18 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
+
+
+class ExponentialSampling:
+    """True on calls 1, 2, 4, 8, ..., so that checks stay cheap."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def is_due(self) -> bool:
+        """Count one call; whether it is to be checked."""
+        self.count += 1
+        return not self.count & (self.count - 1)
 
 
 def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:
@@ -111,6 +124,16 @@ def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
         )
 
 
+def check_repeated(policy: MemoryPolicy, batch: Batch, work: Work) -> None:
+    """The tokens that the batch reads more than once are those that its tables share."""
+    by_tables = MemoryPolicy.repeated_reads(policy, batch)
+    if work.decode_repeated != by_tables:
+        raise PlugInError(
+            f"{type(policy).__name__} says that decodes read {work.decode_repeated} tokens more "
+            f"than once; by their tables it is {by_tables}"
+        )
+
+
 def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
     """The slots that a policy reports as taken in a span are those that its tables have more."""
     taken = policy.usage().held - before.held
@@ -123,9 +146,11 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
+    """Every request that has arrived has ended, or is in exactly one queue."""
     r = scheduler.state
-    waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
-    if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):
+    waiting, running = len(r.waiting), len(r.running)
+    gone = totals.finished + totals.rejected + totals.cancelled
+    if totals.arrived - gone != waiting + running + len(r.swapped):
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} "
             f"arrived, {totals.finished} "

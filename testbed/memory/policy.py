@@ -1,7 +1,7 @@
 """The plug-in API for memory policies, and the pools that a policy manages."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -25,6 +25,7 @@ from testbed.core.slots import (
     Usage,
     copies_between,
 )
+from testbed.memory.shared_reads import read_again
 
 UNBOUNDED_LEN = 1 << 62
 
@@ -145,9 +146,23 @@ class MemoryPolicy(Foresight, ABC):
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
         return [GroupTable(0, self.table(seq), dropped, 1)]
 
+    def full_tables(self, seq: Sequence) -> list[GroupTable]:
+        """Those of `group_tables` whose layers read every token: no window, no state."""
+        return self.group_tables(seq)
+
     @abstractmethod
     def usage(self) -> Usage:
         """The device pool in slots."""
+
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        """Tokens that the members of the batch and `others`, which are in none, read more than once
+        in their next step in each layer of full attention; changes nothing.
+
+        All of them have the slot of that step. A token that n of them share counts n - 1 times. It
+        is asked only while `usage` reports saved slots, and walks all tables here.
+        """
+        seqs = [*batch, *others]
+        return read_again([(seq.num_slots, self.full_tables(seq)) for seq in seqs])
 
     def find(self, seq: Sequence, num_tokens: int) -> int:
         """Leading tokens of `seq` that an admission for num_tokens tokens would find; changes

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request
+from testbed.core.units import Count, NonNegative
 
 Replacement: TypeAlias = tuple[int, int]
 Floats: TypeAlias = NDArray[np.float64]
@@ -49,7 +50,7 @@ class SyntheticBeams(BeamModel):
     every memory policy sees the same beams.
     """
 
-    def __init__(self, concentration: float = 0.6, seed: int = 0) -> None:
+    def __init__(self, concentration: NonNegative = 0.6, seed: Count = 0) -> None:
         if concentration <= 0:
             raise InputError(f"beams.concentration is {concentration}; it must be above 0")
         self.concentration = concentration

@@ -8,6 +8,7 @@ from enum import Enum
 from testbed.core.errors import InputError
 from testbed.core.request import Foresight
 from testbed.core.sequence import Batch, SequenceGroup
+from testbed.core.units import PositiveTokens
 from testbed.cost.model import CostModel
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.state import SchedulerState
@@ -61,7 +62,7 @@ class RecomputeTail(PreemptionRule):
     and one of a policy that does not shrink, loses everything.
     """
 
-    def __init__(self, cost: CostModel | None = None, *, tail_tokens: int = 1) -> None:
+    def __init__(self, cost: CostModel | None = None, *, tail_tokens: PositiveTokens = 1) -> None:
         super().__init__(cost)
         if tail_tokens < 1:
             raise InputError(f"tail_tokens={tail_tokens}: must be at least 1 token")
@@ -86,10 +87,8 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
-    """Take slots back from the rule's victim, or from the last that was admitted if it has
-    ended.
-    """
-    if state.take_kept(rule.tail_tokens) or (state.ended and state.end_early(plan)):
+    """Take slots back from the rule's victim."""
+    if state.take_kept(rule.tail_tokens):
         return
     group = rule.victim(state.preemptible(), state.batch)
     if (

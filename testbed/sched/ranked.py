@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup
+from testbed.core.units import PositiveCount, PositiveTokens, Seconds
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.plan import Plan
@@ -70,9 +71,9 @@ class PriorityClasses(Ranked):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        patience_s: float = 10.0,
+        max_num_batched_tokens: PositiveTokens,
+        max_num_seqs: PositiveCount,
+        patience_s: Seconds = 10.0,
     ) -> None:
         super().__init__(
             policy,
@@ -99,8 +100,8 @@ class SessionOrder(Ranked):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
+        max_num_batched_tokens: PositiveTokens,
+        max_num_seqs: PositiveCount,
     ) -> None:
         super().__init__(
             policy,

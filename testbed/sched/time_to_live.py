@@ -7,6 +7,7 @@ from typing import ClassVar
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Answers, Refusal
+from testbed.core.units import PositiveCount, PositiveSeconds, PositiveTokens
 from testbed.cost.model import UNBOUNDED
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Plan
@@ -96,9 +97,9 @@ class TimeToLive(SessionOrder):
         policy: MemoryPolicy,
         preemption: PreemptionRule,
         *,
-        max_num_batched_tokens: int,
-        max_num_seqs: int,
-        time_to_live_s: float = 10.0,
+        max_num_batched_tokens: PositiveTokens,
+        max_num_seqs: PositiveCount,
+        time_to_live_s: PositiveSeconds = 10.0,
     ) -> None:
         super().__init__(
             policy,

@@ -200,8 +200,8 @@ def test_traced_window_equals_that_part_of_the_run():
 
 def test_every_mutating_policy_method_is_traced():
     reads = (
-        "check close_session find fits counters group_tables max_seq_len num_stored table "
-        "tier_slots usage"
+        "check close_session find fits counters full_tables group_tables max_seq_len num_stored "
+        "repeated_reads table tier_slots usage"
     )
     calls = {
         name

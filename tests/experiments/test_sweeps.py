@@ -2,13 +2,13 @@
 shadows a package.
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed.core.shapes import shipped
+from testbed.core.model_files import shipped
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
-from testbed.experiments.runs.whole_files import PLACE, write_json
+from testbed.experiments.runs.whole_files import MARK, write_json
 
 HERE = Path(__file__).parent
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
@@ -151,26 +151,26 @@ def test_interrupted_run_removes_only_its_unfinished_folder(command, tmp_path, w
     assert files(tmp_path) == {"half.csv"}
 
 
-def left_by(pid, name):
-    return f".{name}.{PLACE}-{pid}.tmp"
+def leave(folder, name, *, is_folder):
+    """A temporary file or folder, and the descriptor of one that a living process has locked."""
+    path = folder / name
+    path.mkdir() if is_folder else path.touch()
+    descriptor = os.open(path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return path, descriptor
 
 
 def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, tmp_path):
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
-    dead = int(dead.stdout)
-    names = {
-        pid: [left_by(f"1-{pid}", "out"), left_by(pid, "other")] for pid in (dead, os.getppid())
-    }
-    for name in (name for both in names.values() for name in both):
-        (tmp_path / name).mkdir()
-    (tmp_path / f".x.{PLACE}-{dead}.tmp.json").write_text("")
+    left, ended = leave(tmp_path, f".out.left{MARK}", is_folder=True)
+    living, _ = leave(tmp_path, f".out.living{MARK}", is_folder=True)
+    other, ended_too = leave(tmp_path, f".other.left{MARK}", is_folder=True)
+    file, ended_as_well = leave(tmp_path, f".x.left{MARK}.json", is_folder=False)
+    for descriptor in (ended, ended_too, ended_as_well):
+        os.close(descriptor)  # as the end of its process does
     run("arrivals.duration_s=5")
-    assert not (tmp_path / names[dead][0]).exists()
-    assert all((tmp_path / name).exists() for name in (names[dead][1], *names[os.getppid()]))
+    assert (left.exists(), living.exists(), other.exists()) == (False, True, True)
     write_json(tmp_path / "x.json", 1)
-    assert not list(tmp_path.glob(".x.*"))
+    assert not file.exists()
 
 
 def test_failed_write_leaves_the_old_run_intact(run, command, tmp_path):

@@ -91,11 +91,11 @@ def making(path):
 # Run folders
 
 
-@pytest.mark.parametrize("command", ["show-memory", "timeline"])
+@pytest.mark.parametrize("command", ["memory", "timeline"])
 def test_a_nested_class_of_a_run_folder_is_not_called(testbed, finished, harm, tmp_path, command):
     payload = {"_target_": "subprocess.Popen", "args": ["mkdir", str(harm)]}
     foreign_run(finished, tmp_path / "run", cost__efficiencies=payload)
-    error = testbed.refused(command, "run")
+    error = testbed.refused("show", command, "run")
     assert "subprocess.Popen" in error
     assert "run/config.yaml" in error
     assert FLAG in error
@@ -151,9 +151,9 @@ def test_a_plug_in_of_a_run_folder_is_loaded_only_with_trust(testbed, finished, 
     )
     policy = {"_target_": "beside.Slabs", "slab_size": 4}
     foreign_run(finished, tmp_path / "run", policy=policy)
-    assert "beside.Slabs" in testbed.refused("show-memory", "run")
+    assert "beside.Slabs" in testbed.refused("show", "memory", "run")
     assert not harm.exists()
-    testbed.done("show-memory", "run", FLAG)
+    testbed.done("show", "memory", "run", FLAG)
     harm.rmdir()  # it was made, as the user wanted
 
 
@@ -162,7 +162,7 @@ def test_a_tag_of_yaml_calls_nothing(testbed, finished, harm, tmp_path):
         shutil.copytree(finished, tmp_path / name)
     text = f"seed: !!python/object/apply:os.mkdir ['{harm}']\n"
     (tmp_path / "run" / "config.yaml").write_text(text)
-    for command in (["show-memory"], ["timeline"], ["report"], ["compare", "mine"]):
+    for command in (["show", "memory"], ["show", "timeline"], ["report"], ["compare", "mine"]):
         assert "cannot be read" in testbed.refused(*command, "run")
 
 
@@ -170,8 +170,8 @@ def test_links_in_a_run_folder_lead_nowhere(testbed, finished, harm, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     for name in ("memory_map.html", "timeline.json", "report.html"):
         (tmp_path / "run" / name).symlink_to(tmp_path / "outside" / "canary.html")
-    testbed.done("show-memory", "run")
-    testbed.done("timeline", "run")
+    testbed.done("show", "memory", "run")
+    testbed.done("show", "timeline", "run")
     testbed.done("report", "run")
 
 
@@ -347,7 +347,7 @@ def pickles(harm):
 @pytest.mark.parametrize("kind", pickles(Path("harm")))
 def test_a_pickle_of_lengths_is_read_without_calling_anything(testbed, harm, tmp_path, kind):
     (tmp_path / "evil.pkl").write_bytes(pickles(harm)[kind])
-    error = testbed.refused("import-lengths", "evil.pkl", "out.csv")
+    error = testbed.refused("import", "lengths", "evil.pkl", "out.csv")
     assert "evil.pkl" in error
     assert not (tmp_path / "out.csv").exists()
 
@@ -368,7 +368,7 @@ def test_an_archive_is_never_unpacked(testbed, finished, harm, tmp_path):
     testbed.refused("compare", "run", "mine")
     testbed.refused("report", "run")
     testbed.refused("run", "trace=csv", "trace.path=evil.zip")
-    testbed.refused("import-lengths", "evil.zip", "out.csv")
+    testbed.refused("import", "lengths", "evil.zip", "out.csv")
 
 
 # Names
@@ -381,7 +381,7 @@ def test_a_model_is_written_only_below_the_folder_of_models(testbed, harm, tmp_p
     config = {key: value for key, value in MODEL.items() if key != "_target_"}
     for name in ("../../outside/evil", str(tmp_path / "outside" / "evil"), ".."):
         (folder / "config.json").write_text(json.dumps({**config, "name": name}))
-        assert "no name of a file" in testbed.refused("import-model", "config.json")
+        assert "no name of a file" in testbed.refused("import", "model", "config.json")
     assert os.listdir(folder) == ["config.json"]
 
 
@@ -397,7 +397,7 @@ def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
     said = {**summary["run"], **said}
     summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
     (folder / "summary.json").write_text(json.dumps(summary))
-    testbed.done("show-memory", str(folder), "--out", "map")
+    testbed.done("show", "memory", str(folder), "--out", "map")
     testbed.done("report", str(folder), "--out", "report.html")
     testbed.done(
         "compare", f"{SCRIPT.replace('=', ' ')}={folder}", str(plain), "--html", "compare.html"

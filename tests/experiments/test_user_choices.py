@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from testbed.core.shapes import read_model
-from testbed.experiments.commands.cli import prepare_working_folder
+from testbed.experiments.cli.working_folder import prepare_working_folder
 from testbed.experiments.runs.compose import configured
 from testbed.identity import run_id
 

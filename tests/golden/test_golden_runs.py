@@ -9,6 +9,8 @@ import pytest
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.engine.arrivals import Slotted
+from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -17,8 +19,6 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup
 from testbed.sched.separate import SeparatePrefill
-from testbed.engine.arrivals import Slotted
-from testbed.engine.simulation import simulate
 from testbed.traces.synthetic import Fitted
 
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
@@ -53,6 +53,7 @@ def totals(policy, prefill, trace, rate, num_seqs, beam):
 def flat(sums):
     """Every count and every measure by name, those over time with `_time` behind it."""
     counts = asdict(sums)
+    assert counts.pop("cancelled") == 0
     per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
     del (
         counts["shared"],

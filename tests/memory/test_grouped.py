@@ -11,7 +11,6 @@ from manual_driver import admit_and_prefill, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
-from testbed.build import build
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.layers import KvGroup
 from testbed.core.sequence import disband, passing_batch
@@ -199,9 +198,8 @@ def test_hits_of_a_prompt_sent_twice_are_those_of_vllm(model, prompt_len, tmp_pa
         "arrivals=replay",
     )
     for num_dropped in (0, 1):
-        counters = run(
-            build(configured((*words, f"policy.num_dropped_blocks={num_dropped}")))
-        ).summary["counters"]
+        config = configured((*words, f"policy.num_dropped_blocks={num_dropped}"))
+        counters = run(config).summary["counters"]
         assert counters["hit_tokens"] == max(0, (prompt_len - 1) // UNIT - num_dropped) * UNIT
         assert counters["prompts"] == 2
 

@@ -3,15 +3,18 @@ again.
 """
 
 import re
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import MISSING, fields, replace
 from functools import reduce
 from itertools import chain, zip_longest
 from operator import getitem
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import pytest
 import yaml
+from annotated_types import Ge, Gt, Interval, Lt
 from refusals import refuses
 
 from testbed import identity
@@ -19,9 +22,10 @@ from testbed.build import build
 from testbed.config import RunConfig
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.site.option_reference import PAGE, page
 from testbed.identity import run_id
 from testbed.memory.paged.paged import Paged
-from testbed.parts import Part
+from testbed.parts import Part, locate, parameters_of
 
 SHORT = ("arrivals.duration_s=5",)
 
@@ -42,10 +46,14 @@ def test_config_values_round_trip():
         ("fast_forward=no", "fast_forward='no': must be true or false"),
         ("seed=true", "seed=True: must be a whole number"),
         ("window_s=[5]", "window_s=.*must have 2 values"),
-        (
-            "server.kv_memory_gib.opt-13b=-1",
-            "server.kv_memory_gib.opt-13b=-1: must be a finite number",
-        ),
+        ("server.kv_memory_gib.opt-13b=-1", "kv_memory_gib.opt-13b=-1: must be at least 0 GiB"),
+        ("server.kv_memory_gib.opt-13b=inf", "kv_memory_gib.opt-13b=inf: must be a finite number"),
+        ("server.gpu.memory_bandwidth=4800", "must be at least 1,000,000,000 bytes/s"),
+        ("slo.ttft_s=9e9", "exceeds the maximum of 9,000,000 s"),
+        ("slo.ttf_s=1", "no key 'slo.ttf_s': nothing reads it; did you mean slo.ttft_s?"),
+        ("policy.watermark=1.5", "policy.watermark=1.5: exceeds the maximum of 1"),
+        ("+cost.choices.extra_s.x=-1", "cost.choices.extra_s.x=-1: must be at least 0 s"),
+        ("outputs=ful", "outputs='ful': must be 'full' or 'summary'"),
         (
             "+system=vllm-v1 scheduler.ignore_eos=no",
             "scheduler.ignore_eos='no': must be true or false",
@@ -217,3 +225,60 @@ def test_the_id_follows_all_code_that_makes_a_result(tmp_path, monkeypatch, plac
         hashes.append(identity.code_hash.__wrapped__())
     identity.folder_hash.cache_clear()
     assert hashes[0] != hashes[1]
+
+
+class Window(Paged):
+    """A plug-in of which 0 is a size, and -1 an offset."""
+
+    def __init__(
+        self, pool, block_size: int = 16, num_gpus: Annotated[int, Ge(-1), Lt(4)] = 0, top_p=0.0
+    ):
+        super().__init__(pool, block_size or 16)
+
+
+def test_a_plug_in_obeys_its_own_annotations_and_no_others():
+    config = configured(SHORT)
+
+    def with_parameters(**parameters):
+        return build(replace(config, policy=Part(Window, parameters)))
+
+    assert with_parameters(block_size=0, num_gpus=-1, top_p=2).scheduler.policy.block_size == 16
+    refuses("policy.num_gpus=4: must be less than 4", with_parameters, num_gpus=4)
+    refuses("policy.num_gpus=-2: must be at least -1", with_parameters, num_gpus=-2)
+    refuses("policy.block_size='8': must be a whole number", with_parameters, block_size="8")
+    refuses("takes no blocksize; did you mean block_size", with_parameters, blocksize=8)
+
+
+def numbers_of(hint):
+    """The plain numbers in an annotation, each with its marks."""
+    members, origin = get_args(hint), get_origin(hint)
+    if hint in (int, float):
+        yield hint, ()
+    elif origin is Annotated and members[0] in (int, float):
+        yield members[0], members[1:]
+    elif origin is Mapping:  # its keys are names
+        yield from numbers_of(members[1])
+    else:
+        for member in members:
+            yield from numbers_of(member)
+
+
+def built_in_classes():
+    paths = [path for group in PARTS for path in sorted((CONF / group).glob("*.yaml"))]
+    targets = (yaml.safe_load(path.read_text()).get("_target_", "???") for path in paths)
+    return sorted({target for target in targets if target != "???"})
+
+
+@pytest.mark.parametrize("target", built_in_classes())
+def test_every_number_of_a_built_in_class_has_a_least_value(target):
+    """Without one, a negative number would pass, and give a wrong result."""
+    declared = parameters_of(locate(target, "part"))
+    bounded = (Ge, Gt, Interval)
+    for name, hint in declared.items():
+        for _, marks in numbers_of(hint):
+            assert any(isinstance(mark, bounded) for mark in marks), name
+
+
+def test_option_reference_of_the_documentation_is_current():
+    """`python -m testbed.experiments.site.option_reference` writes it."""
+    assert PAGE.read_text(encoding="utf-8") == page()

@@ -9,7 +9,7 @@ from refusals import refuses
 from trace_files import put
 
 from testbed import simulate
-from testbed.config import Share, parse_mix
+from testbed.config import MixShare, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import Rows, Workload
 from testbed.traces.csv_lengths import CsvLengths
@@ -21,7 +21,7 @@ SHORT = {"rate": 4, "duration_s": 20}
 
 
 def test_shares_are_drawn_as_often_as_they_weigh():
-    assert parse_mix("1:1, beam6:.5") == [Share(1, False, 1), Share(6, True, 0.5)]
+    assert parse_mix("1:1, beam6:.5") == [MixShare(1, False, 1), MixShare(6, True, 0.5)]
     ones = np.ones(20_000, np.int64)
     rows = with_mix(Rows(ones, ones), parse_mix(MIX), np.random.default_rng(0))
     kinds = pd.Series(

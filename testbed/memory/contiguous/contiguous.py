@@ -24,6 +24,7 @@ from testbed.core.slots import (
     ceil_div,
     record,
 )
+from testbed.core.units import PositiveTokens
 from testbed.memory.contiguous.buddy import BuddyAllocator
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
@@ -62,7 +63,7 @@ class Contiguous(MemoryPolicy):
     enough; NEVER: none is.
     """
 
-    def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
+    def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 16) -> None:
         check_least(1, block_size=block_size)
         self.block_size = block_size
         self.max_len = pool.max_len

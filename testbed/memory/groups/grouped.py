@@ -27,6 +27,7 @@ from testbed.core.slots import (
     ceil_div,
     growth_of,
 )
+from testbed.core.units import NonNegative, PositiveTokens, Share
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
@@ -57,10 +58,10 @@ class Grouped(MemoryPolicy):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
+        block_size: PositiveTokens = 16,
         page_rule: str = "one_page_size",
-        watermark: float = 0.01,
-        window_share: float = WINDOW_SHARE,
+        watermark: Share = 0.01,
+        window_share: NonNegative = WINDOW_SHARE,
     ) -> None:
         check_least(1, block_size=block_size)
         if page_rule not in RULES:
@@ -173,6 +174,10 @@ class Grouped(MemoryPolicy):
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         return self._tables[seq.seq_id].group_tables()
+
+    def full_tables(self, seq: Sequence) -> list[GroupTable]:
+        tables = zip(self.pages.columns, self.group_tables(seq), strict=True)
+        return [table for one, table in tables if one.reads_all]
 
     def usage(self) -> Usage:
         columns, holders = self.pages.columns, self._holders.items()

@@ -2,15 +2,18 @@
 reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import ClassVar
 
 from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Grant
+from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
+from testbed.memory.groups.shared_pages import SharedPages
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
 from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
@@ -36,11 +39,11 @@ class GroupedCaching(Grouped):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
+        block_size: PositiveTokens = 16,
         page_rule: str = "one_page_size",
-        watermark: float = 0.01,
-        window_share: float = WINDOW_SHARE,
-        num_dropped_blocks: int = 0,
+        watermark: Share = 0.01,
+        window_share: NonNegative = WINDOW_SHARE,
+        num_dropped_blocks: Count = 0,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         groups = tuple(
@@ -79,6 +82,15 @@ class GroupedCaching(Grouped):
         super().release(seq)
         self._unready.pop(seq.seq_id, None)
 
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        repeated = num_layers = 0
+        for i, column in enumerate(self.pages.columns):
+            if column.reads_all:
+                reads = batch.index((self, i), partial(self._shared_pages, i))
+                repeated += reads.again_with(others) * self.tokens_per_page * column.width
+                num_layers += column.width
+        return repeated // max(num_layers, 1)
+
     def find(self, seq: Sequence, num_tokens: int) -> int:
         return self._hits(seq, num_tokens)[0].num_tokens
 
@@ -87,6 +99,9 @@ class GroupedCaching(Grouped):
 
     def check(self) -> None:
         self._index.check()
+
+    def _shared_pages(self, column: int, batch: Batch) -> SharedPages:
+        return SharedPages(self._tables, column, self.tokens_per_page)
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids

@@ -38,6 +38,11 @@ class Column(NamedTuple):
         """
         return self.width > 0 or self.window is not None
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether its layers read all tokens: full attention."""
+        return self.width > 0 and self.window is None
+
 
 class PagePool:
     """A pool of `total` units in parts, each of equal pages; `columns` say what a sequence needs a

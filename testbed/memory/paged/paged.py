@@ -31,9 +31,11 @@ from testbed.core.slots import (
     ceil_div,
     record,
 )
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables, moving
+from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
@@ -55,8 +57,8 @@ class Paged(MemoryPolicy):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
-        watermark: float = 0.01,
+        block_size: PositiveTokens = 16,
+        watermark: Share = 0.01,
         blocks: BlockPool | None = None,
     ) -> None:
         if not 1 <= block_size <= self.max_block_size:
@@ -166,6 +168,11 @@ class Paged(MemoryPolicy):
             (total, live, held, held, cached * size, free * size, most, saved, in_transit * size),
         )
 
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        tables = self._tables
+        reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
+        return (reads.again_with(others) if others else reads.again) * self.block_size
+
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences:
@@ -181,10 +188,15 @@ class Paged(MemoryPolicy):
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
-        if parent.num_slots % self.block_size:
-            for seq in (parent, child):
-                if seq.batch is not None:
-                    (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
+        has_tail = parent.num_slots % self.block_size > 0
+        for seq in (parent, child):
+            if seq.batch is None:
+                continue
+            if has_tail:
+                (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
+            reads: SharedBlocks | None = seq.batch.indexes.get(self._tables)
+            if reads is not None:
+                reads.forked(seq)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
@@ -230,6 +242,9 @@ class Paged(MemoryPolicy):
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
+
+    def _shared_reads(self, batch: Batch) -> SharedBlocks:
+        return SharedBlocks(self._tables)
 
     def _capacity(self) -> int:
         return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))

@@ -5,6 +5,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from testbed.core.sequence import Batch, Sequence
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables
@@ -62,7 +63,9 @@ class Paged2023(Paged):
     round down.
     """
 
-    def __init__(self, pool: PoolSpec, block_size: int = 16, watermark: float = 0.01) -> None:
+    def __init__(
+        self, pool: PoolSpec, block_size: PositiveTokens = 16, watermark: Share = 0.01
+    ) -> None:
         super().__init__(pool, block_size, watermark)
         self._watermark = int(watermark * self._pool.num_blocks)
 

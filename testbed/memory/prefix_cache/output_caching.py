@@ -5,6 +5,7 @@ from itertools import chain, count, islice
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Ops
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -33,8 +34,8 @@ class OutputCaching(PrefixCaching):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
-        watermark: float = 0.0,
+        block_size: PositiveTokens = 16,
+        watermark: Share = 0.0,
         eviction: EvictionOrder | None = None,
         uncached_first: bool = False,
     ) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
+from testbed.core.units import PositiveTokens, Share
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
@@ -72,8 +73,8 @@ class PrefixCaching(Paged):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
-        watermark: float = 0.01,
+        block_size: PositiveTokens = 16,
+        watermark: Share = 0.01,
         eviction: EvictionOrder | None = None,
     ) -> None:
         order = Lru() if eviction is None else eviction

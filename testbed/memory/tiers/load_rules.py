@@ -1,6 +1,7 @@
 """Whether a waiting prompt loads what a tier below the device has of it, or computes it again."""
 
 from testbed.core.errors import InputError
+from testbed.core.units import NonNegative
 from testbed.memory.policy import PoolSpec, Tier
 
 
@@ -30,7 +31,7 @@ class LoadIfFaster(LoadRule):
     A policy has no cost model, so the rate is the user's: prompt tokens/s of the server.
     """
 
-    def __init__(self, prefill_tokens_per_s: float) -> None:
+    def __init__(self, prefill_tokens_per_s: NonNegative) -> None:
         if not prefill_tokens_per_s > 0:
             raise InputError(f"prefill_tokens_per_s={prefill_tokens_per_s}: must be above 0")
         self.prefill_tokens_per_s = prefill_tokens_per_s

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from testbed.core.errors import InputError, check_least
+from testbed.core.units import Count
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.tiers.pools import PinnedPool
@@ -45,7 +46,7 @@ class WriteThrough(StoreRule):
 class OnReuse(StoreRule):
     """A block that num_hits prompts have found (SGLang's write_through_selective)."""
 
-    def __init__(self, num_hits: int = 1) -> None:
+    def __init__(self, num_hits: Count = 1) -> None:
         check_least(1, num_hits=num_hits)
         self.num_hits = num_hits
 
@@ -67,7 +68,7 @@ class BeforeEviction(StoreRule):
     its turn is lost.
     """
 
-    def __init__(self, margin: int = 256) -> None:
+    def __init__(self, margin: Count = 256) -> None:
         check_least(1, margin=margin)
         self.margin = margin
 

@@ -20,6 +20,7 @@ from testbed.core.slots import (
     Transfer,
     ceil_div,
 )
+from testbed.core.units import Count, PositiveTokens, Share
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -46,13 +47,13 @@ class TieredCaching(PrefixCaching):
     def __init__(
         self,
         pool: PoolSpec,
-        block_size: int = 16,
-        watermark: float = 0.01,
+        block_size: PositiveTokens = 16,
+        watermark: Share = 0.01,
         eviction: EvictionOrder | None = None,
         store: StoreRule | None = None,
         load: LoadRule | None = None,
         exclusive: bool = False,
-        prefetch: int = 0,
+        prefetch: Count = 0,
     ) -> None:
         check_least(0, prefetch=prefetch)
         self._spec = pool

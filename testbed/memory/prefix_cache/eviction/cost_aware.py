@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from testbed.core.units import NonNegative
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
 from testbed.memory.prefix_cache.prefix_index import Node
 
@@ -16,7 +17,7 @@ class CostAware(Ranked):
     is the last victim's worth (GreedyDual-Size-Frequency, equal sizes).
     """
 
-    def __init__(self, attention_share: float = 0.01) -> None:
+    def __init__(self, attention_share: NonNegative = 0.01) -> None:
         super().__init__()
         self.attention_share = attention_share
         self._floor = 0.0

@@ -1,0 +1,172 @@
+"""The option reference of the documentation site, from the models and the built-in classes.
+
+`python -m testbed.experiments.site.option_reference` writes the page again.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+from annotated_types import Ge, Gt, Le, Unit
+
+from testbed.core.config_model import field_hints, marks_of, plain_hint
+from testbed.experiments.runs.choice_names import CUSTOM, KEYS, files_of
+from testbed.experiments.runs.meanings import SECTIONS, meaning_of
+from testbed.parts import Part, locate, parameters_of
+
+PAGE = Path(__file__).with_name("pages") / "options.md"
+BUILT = (
+    "trace",
+    "arrivals",
+    "policy",
+    "eviction",
+    "store",
+    "load",
+    "scheduler",
+    "preemption",
+    "beams",
+    "cost",
+)
+TYPES = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
+HEAD = """# Options
+
+Every value of a run, with its type, limits, unit and default. `KEY=VALUE` on the command line
+sets one; in Python it is `simulate(**{"KEY": value})`. This page is generated from the models in
+`testbed/config.py` and `testbed/core/specs.py`, and from the constructors of the built-in classes:
+`python -m testbed.experiments.site.option_reference` writes it.
+"""
+
+
+def page() -> str:
+    """The page in Markdown."""
+    parts = [HEAD]
+    for key, cls in SECTIONS.items():
+        parts += [f"## {f'`{key}`' if key else 'Values of a run'}", _first(cls), table(key, cls)]
+    parts.append(
+        "## Groups\n\nA group is chosen with `GROUP=OPTION`; a class of yours is an option "
+        "too, as `MODULE:CLASS`."
+    )
+    for group in BUILT:
+        parts += [f"### `{KEYS.get(group, group)}`", *_choices(group)]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def table(key: str, cls: type) -> str:
+    """The fields of a model as a table."""
+    lines = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    hints = field_hints(cls)
+    for field in fields(cls):
+        name, hint = field.name, hints[field.name]
+        full = f"{key}.{name}" if key else name
+        default = _shown(field.default) if field.default is not MISSING else ""
+        if field.default_factory is not MISSING:
+            default = "{}"
+        lines.append(f"| `{full}` | {values_of(hint)} | {default} | {_text(meaning_of(hint))} |")
+    return "\n".join(lines)
+
+
+def _choices(group: str) -> Iterator[str]:
+    """A heading and the parameters of each option of a group."""
+    for name, path in files_of(group).items():
+        text = path.read_text(encoding="utf-8")
+        values = yaml.safe_load(text) or {}
+        if name == CUSTOM or "_target_" not in values:
+            continue
+        about = " ".join(line.removeprefix("# ") for line in _head(text))
+        yield f"`{group}={name}`: {_text(about)}"
+        comments = {
+            match["key"]: match["text"] for match in map(COMMENT.match, text.splitlines()) if match
+        }
+        declared = parameters_of(locate(values["_target_"], group)) or {}
+        lines = [
+            f"| `{_key(group)}.{parameter}` | {values_of(declared.get(parameter, Any))} | "
+            f"{_shown(value)} | {_text(comments.get(parameter, ''))} |"
+            for parameter, value in values.items()
+            if parameter not in ("_target_", "defaults") and not isinstance(value, dict)
+        ]
+        if lines:
+            yield "\n".join(
+                ["| key | value | default | meaning |", "| --- | --- | --- | --- |", *lines]
+            )
+
+
+def _head(text: str) -> Iterator[str]:
+    """The first comment of a file."""
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            return
+        yield line
+
+
+def _key(group: str) -> str:
+    return KEYS.get(group, group).partition("@")[2] or group
+
+
+def values_of(hint: Any) -> str:
+    """The values that an annotation allows: type, limits and unit."""
+    plain = plain_hint(hint)
+    marks = marks_of(hint)
+    inner = marks_of(get_args(plain)[-1]) if get_origin(plain) and get_args(plain) else []
+    limits = [_limit(mark) for mark in [*marks, *inner] if isinstance(mark, (Ge, Gt, Le))]
+    units = [f"in {mark.unit}" for mark in [*marks, *inner] if isinstance(mark, Unit)]
+    null = " or null" if _is_optional(hint) else ""
+    return ", ".join([_type_of(plain), *limits, *units]) + null
+
+
+def _limit(mark: Ge | Gt | Le) -> str:
+    if isinstance(mark, Gt):
+        return f"above {mark.gt:,.12g}"
+    if isinstance(mark, Ge):
+        return f"at least {mark.ge:,.12g}"
+    return f"at most {mark.le:,.12g}"
+
+
+def _type_of(plain: Any) -> str:
+    origin = get_origin(plain)
+    if plain in TYPES:
+        return TYPES[plain]
+    if origin is Literal:
+        return " or ".join(map(str, get_args(plain)))
+    if origin is tuple:
+        return "list of values"
+    if isinstance(plain, type) and is_dataclass(plain):
+        return "a choice of its group" if plain is Part else "a group of values"
+    if isinstance(origin, type):
+        return "table by name" if hasattr(origin, "items") else "list"
+    return "any"
+
+
+def _is_optional(hint: Any) -> bool:
+    members = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return type(None) in members
+    return bool(members) and hasattr(hint, "__metadata__") and _is_optional(members[0])
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if value == "???":
+        return "(must be given)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if is_dataclass(value):
+        return ""
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def _first(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+
+
+def _text(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

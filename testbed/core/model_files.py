@@ -1,0 +1,26 @@
+"""The files of models that ship, one JSON file each; reading their names needs no pydantic."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from testbed.core.errors import InputError
+
+MODELS = Path(__file__).parent / "models"
+
+
+@cache
+def model_names() -> list[str]:
+    """The names of the models, sorted."""
+    return sorted(path.stem for path in MODELS.glob("*.json"))
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a
+    ModelSpec.
+    """
+    if name not in model_names():
+        raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
+    found: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
