@@ -25,7 +25,13 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.site.option_reference import PAGE, page
 from testbed.identity import run_id
 from testbed.memory.paged.paged import Paged
-from testbed.parts import Part, locate, parameters_of
+from testbed.parts import (
+    Part,
+    compiled_parameters,
+    locate,
+    parameters_of,
+    plain_parameters,
+)
 
 SHORT = ("arrivals.duration_s=5",)
 
@@ -277,6 +283,19 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in declared.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
+
+
+@pytest.mark.parametrize("target", built_in_classes())
+def test_annotations_of_a_compiled_class_are_those_of_its_source(target):
+    """A compiled module has no annotations, so its source file is read."""
+    cls = locate(target, "part")
+    for owner in cls.__mro__[:-1] if isinstance(cls, type) else (cls,):
+        is_ours = owner.__module__.startswith("testbed.")
+        if is_ours and (owner is cls or "__init__" in vars(owner)):
+            read = compiled_parameters(owner)
+            plain = plain_parameters(owner)
+            if plain.hints.keys() == read.hints.keys():
+                assert read == plain
 
 
 def test_option_reference_of_the_documentation_is_current():
