@@ -273,6 +273,8 @@ def compiled_parameters(owner: Any) -> Parameters | None:
         listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         texts = {one.arg: one.annotation for one in listed if one.arg != "self"}
         return Parameters(_evaluated(texts, vars(module)), has_others=arguments.kwarg is not None)
+    if not is_dataclass(owner):
+        return Parameters({}, has_others=True)  # those of its base class
     annotated = [one for one in fields if isinstance(one, ast.AnnAssign)]
     texts = {ast.unparse(one.target): one.annotation for one in annotated}
     return Parameters(_evaluated(texts, vars(module)), has_others=False)
