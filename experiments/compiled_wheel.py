@@ -50,9 +50,12 @@ CLOSED = {
     "Tracked",
     "Outputs",
     "PackedRows",
-    "Samples",
+    "ExponentialSampling",
     "Engine",
-    "Calendar",
+    "Flight",
+    "SimulatedExecutor",
+    "SimAlarm",
+    "SimClock",
     "Span",
 }
 EXTENDED = {"Workload"}  # the only value class with a subclass

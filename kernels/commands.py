@@ -12,8 +12,6 @@ from types import ModuleType
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import check_plain, read_model
-from testbed.cost.sections import dump, read_profile
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
 # The module of each measurement, which has a MEASUREMENT.
@@ -97,6 +95,8 @@ def checked_models(
 
 def _degree_of(entry: str, default: int) -> tuple[str, int]:
     """NAME or NAME:TP as name and tensor-parallel degree, which must divide the model's heads."""
+    from testbed.core.shapes import check_plain, read_model
+
     name, _, text = entry.partition(":")
     model = read_model(name)
     degree = int(text) if text.isdecimal() else default if not text else 0
@@ -118,6 +118,9 @@ def calibrate(
     all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
     rounds: of random checks of the kernels.
     """
+    from testbed.core.shapes import read_model
+    from testbed.cost.sections import dump, read_profile
+
     models = checked_models(names, tp=tp, out=out, engine=engine)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
     sections = on_gpu("measure.profile_sections", "gpu calibrate")

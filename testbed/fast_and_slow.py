@@ -221,14 +221,17 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     if fast.foresees:
         return None
     others = other_future(requests, fast.recorder.rejections)
-    changed = case.serve(others, prefix)
-    ends, other_ends = fast.ends(), changed.ends()
+    # A span of a scheduler that plans ahead ends with a plan made before the output has ended that
+    # ends the span: such runs are compared step by step.
+    in_spans = not case.scheduler.plans_ahead
+    seen, changed = fast if in_spans else slow, case.serve(others, prefix, fast_forward=in_spans)
+    ends, other_ends = seen.ends(), changed.ends()
     differing = [
         one.request_id for one, other in zip(requests, others, strict=True) if one != other
     ]
     until_ps = min((min(ends[i], other_ends[i]) for i in differing), default=0)
     for one, other in zip_longest(
-        *([d for d in run.decisions if d.time_ps < until_ps] for run in (fast, changed))
+        *([d for d in run.decisions if d.time_ps < until_ps] for run in (seen, changed))
     ):
         if one != other:
             return ClauseBroken(10, f"it decides by outputs that are not over: {one}, or {other}")

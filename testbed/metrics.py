@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from testbed.config import Slo as Slo
 from testbed.core.request import PS
+from testbed.engine.memory_accounting import pool_parts
 from testbed.engine.recorder import PackedRows, Recorder
 from testbed.engine.totals import Measures, Totals
 
@@ -94,11 +95,7 @@ def summarize(
     averaged, elapsed_ps = _window(recorder, window_ps)
     seconds, shares = end_ps / PS, pool_shares(averaged, num_slots, elapsed_ps)
     return {
-        "requests": {
-            "arrived": totals.arrived,
-            "finished": totals.finished,
-            "rejected": totals.rejected,
-        },
+        "requests": _request_counts(totals),
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
         "slo": goodput(recorder.requests, slo or Slo(), seconds),
         "throughput": {
@@ -120,11 +117,21 @@ def summarize(
     }
 
 
+def _request_counts(totals: Totals) -> dict[str, int]:
+    """How many requests came and ended; `cancelled` only where some were."""
+    counts = {
+        "arrived": totals.arrived,
+        "finished": totals.finished,
+        "rejected": totals.rejected,
+    }
+    return {**counts, "cancelled": totals.cancelled} if totals.cancelled else counts
+
+
 def _window(recorder: Recorder, window_ps: tuple[int, int] | None) -> tuple[Totals, int]:
     """The totals of the window and its length in ps; the window ends early where the run does."""
     if window_ps is None:
         return recorder.totals, recorder.end_ps
-    start, end = (recorder.marks.get(time) for time in window_ps)
+    start, end = (recorder.snapshots.get(time) for time in window_ps)
     if start is None:
         return Totals(), 0
     totals, end_ps = (end.totals, end.time_ps) if end else (recorder.totals, recorder.end_ps)
@@ -138,16 +145,8 @@ def _times(log: PackedRows) -> NDArray[np.int64]:
     )
 
 
-def _parts(sums: Measures, whole: int) -> dict[str, float | None]:
-    external = whole - sums.live - sums.reserved - sums.internal
-    free = external - sums.rounding
-    kinds = sums.live, sums.reserved, sums.internal, external
-    parts = zip(
-        (*KINDS, *FREE),
-        (*kinds, sums.cached, free - sums.external_fragmentation, free),
-        strict=True,
-    )
-    return {name: _ratio(part, whole) for name, part in parts}
+def _parts(sums: Measures, total: int) -> dict[str, float | None]:
+    return {name: _ratio(part, total) for name, part in pool_parts(sums, total)._asdict().items()}
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -66,7 +66,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
                 pool=pool,
                 fast_forward=config.fast_forward,
                 beams=setup.beams,
-                marks_ps=[start_ps],
+                snapshots_ps=[start_ps],
                 stop_ps=stop_ps,
             )
         except Overloaded as stopped:

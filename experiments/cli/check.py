@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AtLeastOne, WholeNumber
 
 
 def check(
@@ -13,12 +14,10 @@ def check(
     *parameters: Annotated[
         str, Parameter(name="NAME=VALUE", help="parameters of the class, without its pool")
     ],
-    slots: Annotated[int | None, Parameter(metavar="N", help="slots of a single pool")] = None,
-    max_len: Annotated[
-        int | None, Parameter(metavar="N", help="the longest sequence in tokens")
-    ] = None,
-    host_slots: Annotated[int | None, Parameter(metavar="N", help="slots of the host pool")] = None,
-    examples: Annotated[int, Parameter(metavar="N", help="random histories in each pool")] = 200,
+    slots: Annotated[AtLeastOne | None, Parameter(help="slots of a single pool")] = None,
+    max_len: Annotated[AtLeastOne | None, Parameter(help="the longest sequence in tokens")] = None,
+    host_slots: Annotated[WholeNumber | None, Parameter(help="slots of the host pool")] = None,
+    examples: Annotated[AtLeastOne, Parameter(help="random histories in each pool")] = 200,
 ) -> int:
     """Check a plug-in against the contract of its kind.
 

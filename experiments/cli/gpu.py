@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne
+from testbed.experiments.cli.parameters import AtLeastOne, WholeNumber
 from testbed.kernels import commands
 
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
@@ -130,7 +130,7 @@ def all_reduce(
 def cache_forms(
     *,
     rounds: Annotated[
-        int, Parameter(metavar="N", help="rounds of random checks, 110 batches each; 0: none")
+        WholeNumber, Parameter(help="rounds of random checks, 110 batches each; 0: none")
     ] = 1,
 ) -> None:
     """Measure attention with caches of e4m3 and with windows, next to fp16 and torch.

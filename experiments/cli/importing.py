@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import model_of, supported
 from testbed.experiments.cli.parameters import AboveZero, AtLeastOne
 from testbed.experiments.runs.whole_files import write_text
 
@@ -17,9 +16,7 @@ app = App(name="import", help="Convert models, profiles and lengths of others.")
 
 @app.command
 def model(
-    config: Annotated[
-        Path, Parameter(name="CONFIG", help=f"config.json of {', '.join(supported())}")
-    ],
+    config: Annotated[Path, Parameter(name="CONFIG", help="config.json of a Hugging Face model")],
     /,
     *,
     name: Annotated[
@@ -30,7 +27,12 @@ def model(
         Path | None, Parameter(metavar="FILE", help="file to write (default: model/NAME.yaml)")
     ] = None,
 ) -> None:
-    """Convert a Hugging Face config.json to a model of a config."""
+    """Convert a Hugging Face config.json to a model of a config.
+
+    A model_type that is not known is refused with those that are.
+    """
+    from testbed.core.hf_config import model_of
+
     shape = model_of(config, name)
     if name is None and out is None:
         _check_file_name(shape.name, config)

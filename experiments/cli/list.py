@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, shipped
+from testbed.core.model_files import model_names, shipped
 from testbed.experiments.cli.completed_words import groups as group_names
 from testbed.experiments.cli.json_answers import Choice, Choices
 from testbed.experiments.cli.parameters import AsJson, ConfigFolder

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AtLeastOne, Override
+from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
 
 
 def lockstep(
@@ -16,7 +16,7 @@ def lockstep(
     random: Annotated[
         AtLeastOne | None, Parameter(help="N random configurations instead of yours")
     ] = None,
-    seed: Annotated[int, Parameter(help="of the random configurations")] = 0,
+    seed: Annotated[WholeNumber, Parameter(help="of the random configurations")] = 0,
     requests: Annotated[AtLeastOne, Parameter(help="in each of them")] = 150,
     histories: Annotated[
         AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")

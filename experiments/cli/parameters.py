@@ -1,14 +1,24 @@
 """Types of parameters that several commands share: each with its check and its help."""
 
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from testbed.experiments.cli.completed_words import override_words
 
 PICTURES = (".pdf", ".png", ".svg")
+
+
+def _whole_number(_: Any, tokens: Sequence[Token]) -> int:
+    """The one token as an int; the library's own conversion would round 1.5 to 2."""
+    (token,) = tokens
+    try:
+        return int(token.value)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
 
 
 def _at_least_one(_: Any, value: int | None) -> None:
@@ -33,7 +43,10 @@ def _picture(_: Any, path: Path | None) -> None:
         raise ValueError(f"must end in {', '.join(PICTURES)}")
 
 
-AtLeastOne = Annotated[int, Parameter(validator=_at_least_one, metavar="N")]
+WholeNumber = Annotated[int, Parameter(converter=_whole_number, metavar="N")]
+AtLeastOne = Annotated[
+    int, Parameter(converter=_whole_number, validator=_at_least_one, metavar="N")
+]
 AboveZero = Annotated[float, Parameter(validator=_above_zero)]
 Seconds = Annotated[float, Parameter(validator=_seconds, metavar="S")]
 Picture = Annotated[Path, Parameter(validator=_picture, metavar="FILE")]

@@ -63,8 +63,9 @@ def _not_converted(error: CoercionError) -> str:
     if choices and all(isinstance(choice, str) for choice in choices) and error.token:
         near = did_you_mean(error.token.value, choices)
         return f"{given}: must be one of {', '.join(choices)}{near}"
-    kind = TYPES.get(error.target_type) if error.target_type else None
-    return f"{given}: must be {kind or 'a ' + str(error.target_type)}"
+    types = [kind for kind in choices or (error.target_type,) if kind is not type(None)]
+    wanted = " or ".join(TYPES.get(kind, f"a {kind}") for kind in types)
+    return f"{given}: must be {wanted}"
 
 
 def _refused_value(error: ValidationError) -> str:

@@ -8,7 +8,8 @@ import yaml
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.compose import composed, plain

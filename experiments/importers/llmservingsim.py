@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names
+from testbed.core.model_files import model_names
 from testbed.core.specs import ModelSpec
 from testbed.experiments.importers.imported import Imported, Requested, source
 from testbed.experiments.importers.known_shapes import data_sheet, known_name, model_named

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
 from testbed.core.request import PS, Request
-from testbed.core.shapes import model_names
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import CostModel, Work

@@ -8,22 +8,80 @@ from itertools import count
 from typing import Any
 
 from testbed.build import Setup, build
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.core.sequence import SequenceGroup
+from testbed.cost.model import CostModel, Work
 from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.clients import OpenLoop
+from testbed.engine.engine import Engine
+from testbed.engine.executor import Flight
 from testbed.engine.outputs import Outputs
+from testbed.engine.recorder import Recorder
+from testbed.engine.sim_clock import SimClock
+from testbed.engine.simulated import SimulatedExecutor
 from testbed.experiments.lockstep import vllm_installation as vllm
 from testbed.experiments.lockstep.comparison import Iteration, Sides
 from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.result import front_end
 from testbed.sched.plan import Plan
+from testbed.sched.scheduler import Scheduler
 
 STOP = 1  # the token that ends an output
 
 
+class Constant(CostModel):
+    """Every iteration takes the same time, and is simulated by itself."""
+
+    def __init__(self, iteration_ps: int) -> None:
+        self._iteration_ps = iteration_ps
+
+    def iteration(self, work: Work) -> int:
+        return self._iteration_ps
+
+
+class WatchedExecutor(SimulatedExecutor):
+    """Keeps the iterations that have begun, until they are taken."""
+
+    def __init__(
+        self, clock: SimClock, scheduler: Scheduler, cost: CostModel, outputs: Outputs
+    ) -> None:
+        super().__init__(clock, scheduler, cost, outputs)
+        self._state = scheduler.state
+        self._preempted: list[int] = []
+        self._tokens: dict[Flight, dict[int, int]] = {}
+        self._begun: list[Iteration] = []
+
+    def start(self, plan: Plan) -> Flight:
+        flight = super().start(plan)
+        self._tokens[flight] = self._tokens_of(plan)
+        return flight
+
+    def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
+        super().begin(flight, max_steps, end_by_ps, plan_by_ps)
+        self.move(flight.plan)
+        preempted, self._preempted = tuple(self._preempted), []
+        self._begun.append(Iteration(flight.start_ps, self._tokens.pop(flight), preempted))
+
+    def move(self, plan: Plan) -> None:
+        """Preemptions of a plan without work count with the next iteration."""
+        self._preempted += [group.request.request_id for group in plan.preempted]
+
+    def take(self) -> list[Iteration]:
+        begun, self._begun = self._begun, []
+        return begun
+
+    def _tokens_of(self, plan: Plan) -> dict[int, int]:
+        """Tokens by request, as planned: a request that has ended meanwhile may be among them."""
+        tokens = Counter(
+            {seq.request_id: 1 for seq in self._state.batch} if plan.decode_seqs else {}
+        )
+        for chunk in plan.chunks:
+            tokens[chunk.group.request.request_id] += chunk.new
+        return tokens
+
+
 class Ours:
-    """What `testbed run` builds, planned and committed one iteration at a time."""
+    """What `testbed run` builds, served by the engine one iteration at a time."""
 
     name = "testbed"
 
@@ -31,35 +89,18 @@ class Ours:
         self.scheduler = setup.scheduler
         self.block_size = int(setup.config.policy.parameters["block_size"])
         self.outputs = Outputs(self.scheduler.state, setup.beams)
+        self._max_len = setup.model.max_len
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
         """Every iteration that computes something, until all requests have ended."""
-        arriving, now_ps, preempted = deque(requests), 0, list[int]()
-        while True:
-            while arriving and arriving[0].arrival_ps <= now_ps:
-                self.outputs.arrived(arriving[0])
-                self.scheduler.add(arriving.popleft().incoming)
-            stale = [group for group in self.scheduler.state.ended if group.batch is not None]
-            plan = self.scheduler.plan()
-            preempted += [
-                group.request.request_id for group in (*plan.preempted, *plan.ended_early)
-            ]
-            if plan:
-                yield Iteration(now_ps, self._tokens(plan, stale), tuple(preempted))
-                preempted = []
-                self.outputs.follow(
-                    plan, self.scheduler.commit(plan, 1, self.outputs.results(plan, 1))
-                )
-                now_ps += iteration_ps
-            elif self.scheduler.state.waiting or plan.rejected:
-                raise PlugInError(
-                    f"{self.scheduler.state.waiting or plan.rejected}: is refused though nothing "
-                    f"runs"
-                )
-            elif arriving:
-                now_ps = arriving[0].arrival_ps
-            else:
-                return
+        clock, cost = SimClock(), Constant(iteration_ps)
+        executor = WatchedExecutor(clock, self.scheduler, cost, self.outputs)
+        engine = Engine(self.scheduler, executor, self.outputs, Recorder(), self._max_len)
+        OpenLoop(clock, engine, requests).start()
+        ended = clock.start(engine.serve())
+        while not ended.processed:
+            clock.env.step()
+            yield from executor.take()
 
     def state(self) -> list[str]:
         """Its requests and its pool now."""
@@ -76,21 +117,6 @@ class Ours:
             f"{group.request.request_id} ({group.prefill_len} tokens)" for group in state.waiting
         )
         return [*lines, "waiting " + (", ".join(waiting) or "none")]
-
-    def _tokens(self, plan: Plan, stale: list[SequenceGroup]) -> dict[int, int]:
-        """Tokens by request; those of `stale` may have taken one step more and have left the batch
-        since.
-        """
-        tokens = Counter(
-            {seq.request_id: 1 for seq in self.scheduler.state.batch} if plan.decode_seqs else {}
-        )
-        if plan.decode_seqs > len(tokens):
-            tokens |= {
-                group.request.request_id: 1 for group in stale if group not in plan.ended_early
-            }
-        for chunk in plan.chunks:
-            tokens[chunk.group.request.request_id] += chunk.new
-        return tokens
 
 
 def served(setup: Setup) -> tuple[list[Request], int]:

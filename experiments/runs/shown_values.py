@@ -3,11 +3,10 @@ YAML file.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
 from testbed.experiments.runs.compose import hydra_config, key_errors_explained, register_models
@@ -15,47 +14,74 @@ from testbed.experiments.runs.meanings import meanings
 from testbed.experiments.runs.overrides import normalize, user_folders
 
 COMMENT = re.compile(r"\s*(?P<key>[\w.]+):[^#]*# (?P<text>.*)")
+SHARED = ("efficiencies/h200", "limits", "memory")  # files of keys in several groups
+SPEC = "_target_: testbed.core.specs."  # no choice, other than of a cost model
+Comments = dict[str, str]
 
 
 def value_lines(words: Sequence[str]) -> Iterator[str]:
     """The composed configuration as YAML; of several values of a sweep, the first."""
-    folders = user_folders(words)
     register_models()
     with key_errors_explained(words):
         config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
-    choices = {
-        str(group).partition("@")[0]: str(name)
-        for group, name in config.hydra.runtime.choices.items()
-    }
-    comments = {
-        group: dict(_comments(group, name, folders))
-        for group, name in choices.items()
-        if group in GROUPS
-    }
-    files = ("efficiencies/h200", "limits", "memory")
-    shared = {key: text for name in files for key, text in _lines(CONF / f"{name}.yaml")}
+    of_groups = _comments_of_groups(config, user_folders(words))
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    known, path = meanings(), list[str]()
-    for line in OmegaConf.to_yaml(own).splitlines():
-        key = line.partition(":")[0]
-        path = [*path[: (len(key) - len(key.lstrip())) // 2], key.strip()]
-        gpu = comments["gpu"] if path[:2] == ["server", "gpu"] else {}
-        within = {**gpu, **comments.get(path[0], {})}
-        text = within.get(path[-1]) or known.get(".".join(path)) or shared.get(path[-1])
-        is_no_choice = "_target_: testbed.core.specs." in line and path[0] != "cost"
-        if not is_no_choice:
+    for path, line in _keys_and_lines(OmegaConf.to_yaml(own)):
+        if SPEC not in line or path[0] == "cost":
+            text = _meaning_of(path, of_groups)
             yield f"{line}  # {text}" if text else line
 
 
-def _comments(group: str, name: str, folders: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    path = files_of(group, folders).get(name)
-    if path is not None:
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.startswith("  - ") and line[4:].strip() in files_of(group, folders):
-                yield from _comments(group, line[4:].strip(), folders)
-        yield from _lines(path)
+def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
+    """Each line of a YAML text indented by two, with the keys that lead to it."""
+    path = list[str]()
+    for line in text.splitlines():
+        key = line.partition(":")[0]
+        depth = (len(key) - len(key.lstrip())) // 2
+        path = [*path[:depth], key.strip()]
+        yield path, line
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
-    found = map(COMMENT.match, path.read_text(encoding="utf-8").splitlines())
-    yield from ((match["key"], match["text"]) for match in found if match)
+def _meaning_of(path: Sequence[str], of_groups: Mapping[str, Comments]) -> str | None:
+    """What a key means: its option's comment, the model's description, or a shared comment."""
+    key = path[-1]
+    comments = of_groups.get(path[0], {})
+    if path[:2] == ["server", "gpu"]:
+        comments = {**of_groups["gpu"], **comments}
+    return comments.get(key) or meanings().get(".".join(path)) or _shared_comments().get(key)
+
+
+def _shared_comments() -> Comments:
+    comments: Comments = {}
+    for name in SHARED:
+        comments |= _comments_in(CONF / f"{name}.yaml")
+    return comments
+
+
+def _comments_of_groups(config: DictConfig, folders: Sequence[Path]) -> dict[str, Comments]:
+    """The comments in the file of each group's selected option, by key."""
+    comments: dict[str, Comments] = {}
+    for choice, name in config.hydra.runtime.choices.items():
+        group = str(choice).partition("@")[0]
+        if group in GROUPS:
+            comments[group] = _comments_in_option(group, str(name), folders)
+    return comments
+
+
+def _comments_in_option(group: str, name: str, folders: Sequence[Path]) -> Comments:
+    """The comments in an option's file, and in the files that its defaults name."""
+    files = files_of(group, folders)
+    comments: Comments = {}
+    if name not in files:
+        return comments
+    for line in files[name].read_text(encoding="utf-8").splitlines():
+        base = line[4:].strip()
+        if line.startswith("  - ") and base in files:
+            comments |= _comments_in_option(group, base, folders)
+    return comments | _comments_in(files[name])
+
+
+def _comments_in(path: Path) -> Comments:
+    """The comment behind each key of a YAML file."""
+    matches = map(COMMENT.match, path.read_text(encoding="utf-8").splitlines())
+    return {match["key"]: match["text"] for match in matches if match}

@@ -22,7 +22,7 @@ from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.recorder import Columns, Recorder
 from testbed.engine.simulation import simulate
-from testbed.engine.totals import Seen
+from testbed.engine.totals import SpanMemory
 from testbed.experiments.runs.whole_files import whole
 from testbed.sched.plan import Plan
 
@@ -80,6 +80,11 @@ class PhaseRecorder(Recorder):
         super().rejected(request, reason)
         self._life(request).end_ps = request.arrival_ps
 
+    def cancelled(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
+        """The request was cancelled."""
+        super().cancelled(request, group, now_ps)
+        self._life(request).end_ps = now_ps
+
     def span(
         self,
         start_ps: int,
@@ -88,12 +93,12 @@ class PhaseRecorder(Recorder):
         plan: Plan,
         waiting: int,
         swapped: int,
-        seen: Seen,
+        memory: SpanMemory,
     ) -> None:
         """Requests that this plan preempts, swaps in or prefills change their phase at its
         start.
         """
-        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, seen)
+        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
             self._life(group.request).begin(SWAPPED if to_host else PREEMPTED, start_ps)

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost

@@ -21,7 +21,8 @@ import numpy as np
 
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention import DecodeTable, PrefillTable

@@ -26,7 +26,7 @@ from testbed.core.shapes import read_model
 from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.gpu_engine import Engine
+from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
@@ -56,7 +56,7 @@ class Bench:
     weights: Weights
     options: Options
 
-    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> Engine:
+    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> GpuEngine:
         """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice
         their length.
         """
@@ -91,7 +91,7 @@ def undisturbed() -> Iterator[None]:
         gc.unfreeze()
 
 
-def served_decodes(engine: Engine, requests: list[Request]) -> list[Iteration]:
+def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration]:
     """The iterations in which all sequences of the requests decode, after a warm-up."""
     with undisturbed():
         works = engine.serve(requests).iterations

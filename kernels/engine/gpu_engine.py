@@ -1,23 +1,119 @@
-"""The engine's loop in real time: submit arrived requests, plan, run, commit."""
+"""Carries an engine's plans out on a device, in real time; its records."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from typing import Any
 
-from testbed.core.errors import PlugInError
 from testbed.core.request import PS, Request
-from testbed.cost.model import UNBOUNDED, Affine, Work
-from testbed.engine.meter import PlainMeter
+from testbed.core.sequence import SequenceGroup
+from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.clients import OpenLoop
+from testbed.engine.engine import Engine
+from testbed.engine.executor import Executor, Flight, Waiting
 from testbed.engine.outputs import Outputs
-from testbed.engine.span_meter import SpanMeter
-from testbed.kernels.engine.records import Clock, Iteration, Records
-from testbed.kernels.engine.runner import Runner
-from testbed.memory.policy import MemoryPolicy
+from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.records import Iteration, Records
+from testbed.kernels.engine.runner import Launched, Runner
 from testbed.sched.beams import SyntheticBeams
-from testbed.sched.plan import Outcome, Plan, Results, work_of
+from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.scheduler import Scheduler
 
+UNKNOWN = Affine(1, 0, 1)  # durations are known when an iteration has run
 
-class Engine:
-    """Serves requests by the plans of a scheduler, which is independent of the engine.
+
+class GpuExecutor(Executor):
+    """Launches a plan's work when the results of the plan before are in, and samples its tokens.
+
+    It carries out one iteration of a plan. Which outputs end comes from the requests, which beams
+    survive from the model.
+    """
+
+    clock: WallClock
+
+    def __init__(self, clock: WallClock, runner: Runner, outputs: Outputs) -> None:
+        super().__init__(clock)
+        self.runner = runner
+        self.outputs = outputs
+        self.records = Records(beams=runner.sampler.history)
+        self._launched: dict[Flight, Launched] = {}
+        self._num_in_flight = 0
+        clock.poll = self._poll
+        clock.is_polled = lambda: bool(runner.moves.pending)
+
+    def take_landed(self) -> list[int]:
+        if not self._num_in_flight:
+            self.runner.timer.start()
+        return self.runner.take_landed()
+
+    @property
+    def has_landed(self) -> bool:
+        return bool(self.runner.moves.ended())
+
+    @property
+    def has_transfers(self) -> bool:
+        return bool(self.runner.moves.pending)
+
+    def start(self, plan: Plan) -> Flight:
+        flight = Flight(plan)
+        if not self._num_in_flight:
+            self._launched[flight] = self.runner.launch(plan)
+        self._num_in_flight += 1
+        return flight
+
+    def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
+        flight.durations = UNKNOWN
+        if flight not in self._launched:
+            self.runner.timer.start()
+            self._launched[flight] = self.runner.launch(flight.plan)
+
+    def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
+        """The only iteration is the last."""
+        yield from ()
+
+    def wait(self, flight: Flight) -> Waiting:
+        parents = self.runner.sample(self._launched.pop(flight))
+        self._num_in_flight -= 1
+        yield from ()
+        is_ahead = flight.outcome is not None
+        return Results(flight.ended if is_ahead else self.outputs.ended(flight.plan, 1), parents)
+
+    def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
+        self.runner.follow(outcome, results)
+        self.clock.iteration_ended()
+        end_ps = self.clock.now_ps
+        for group in outcome.finished:
+            self._keep_outputs(group)
+        duration_ps = end_ps - flight.start_ps
+        if flight.outcome is None:
+            flight.durations = Affine(duration_ps, 0, 1)
+        times = flight.start_ps / PS, duration_ps / PS, *self.runner.timer.stop()
+        self.records.iterations.append(Iteration(*times, flight.work))
+        return end_ps
+
+    def _keep_outputs(self, group: SequenceGroup) -> None:
+        tokens, prompt_len = self.runner.token_buffers.tokens, group.request.prompt_len
+        outputs = [tokens[seq.seq_id][prompt_len:] for seq in group.sequences]
+        self.records.outputs[group.request.request_id] = outputs
+        self.runner.sampler.end(group)
+
+    def cut(self, flight: Flight, at_ps: int) -> None:
+        """See Executor; there is one iteration."""
+
+    def move(self, plan: Plan) -> None:
+        self.runner.prepare(plan)
+
+    def added(self, group: SequenceGroup) -> None:
+        self.runner.token_buffers.start(group)
+
+    def removed(self, group: SequenceGroup) -> None:
+        self.runner.forget(group)
+
+    def _poll(self) -> None:
+        if self.has_landed and self.on_landed is not None:
+            self.on_landed()
+
+
+class GpuEngine:
+    """The engine over a device: serves requests by the plans of a scheduler.
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the
     second.
@@ -27,142 +123,34 @@ class Engine:
         self,
         scheduler: Scheduler,
         runner: Runner,
-        clock: Clock,
+        clock: WallClock,
         max_len: int,
         window_s: tuple[float, float] | None = None,
     ) -> None:
+        outputs = Outputs(scheduler.state, SyntheticBeams())  # not for parents: the model has them
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock
         self.max_len = max_len
-        self.stop_s = window_s[1] if window_s else float("inf")
-        self.records = Records(beams=runner.sampler.history)
-        self.outputs = Outputs(
-            state=scheduler.state, beams=SyntheticBeams()
-        )  # not for parents: those are the model's
-        # The simulator's meter: by footprints where the policy has them, else by the tables of all
-        # sequences.
-        says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
-        self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)
-        self._marks_s = sorted(window_s or (), reverse=True)
-        for reader in (scheduler, scheduler.policy, scheduler.preemption):
-            if reader.reads_output_len:
-                reader.foresee(self.outputs.lengths)
+        self.executor = GpuExecutor(clock, runner, outputs)
+        self.records = self.executor.records
+        window_ps = [round(at_s * PS) for at_s in window_s or ()]
+        self.engine = Engine(
+            scheduler,
+            self.executor,
+            outputs,
+            self.records.recorder,
+            max_len,
+            snapshots_ps=window_ps,
+            stop_ps=window_ps[1] if window_ps else UNBOUNDED,
+        )
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
-        requests = [r for r in requests if r.arrival_ps < self.stop_s * PS]
-        self.runner.token_buffers.prepare(r.incoming for r in requests)
-        arrivals = iter(requests)
+        requests = [one for one in requests if one.arrival_ps < self.engine.stop_ps]
+        self.runner.token_buffers.prepare(one.incoming for one in requests)
         self.clock.restart()
-        upcoming = self._submit_arrived(arrivals, next(arrivals, None))
-        while (start_s := self.clock.now()) < self.stop_s:
-            self._pass_marks(start_s)
-            self.runner.timer.start()
-            self.runner.land()
-            self.scheduler.now_ps = round(start_s * PS)
-            plan = self.scheduler.plan()
-            for group in plan.rejected:
-                request = self.outputs.removed(group.request.request_id)
-                self.records.recorder.rejected(request, "the memory policy can never hold it")
-            if plan:
-                self._carry_out(plan, start_s)
-            elif not self._idle(plan, upcoming):
-                break
-            upcoming = self._submit_arrived(arrivals, upcoming)
-        self.records.recorder.end_ps = round(start_s * PS)
-        self.records.recorder.settle()
+        OpenLoop(self.clock, self.engine, requests).start()
+        self.clock.run(self.engine.serve())
         self.records.swaps = self.runner.moves.swap_times()
-        self._pass_marks(start_s)
         return self.records
-
-    def _carry_out(self, plan: Plan, start_s: float) -> None:
-        state = self.scheduler.state
-        noted: list[tuple[tuple[int, int], Work]] = []
-
-        def look() -> None:
-            used = self.scheduler.policy.usage()
-            self.meter.open(plan, used)
-            queues = len(state.waiting), len(state.swapped)
-            repeated = self.meter.repeated_reads(plan, used)
-            noted.append((queues, work_of(plan, repeated, len(state.running))))
-
-        results = self.runner.run(plan, self.outputs.lengths, look)
-        outcome = self.scheduler.commit(plan, 1, results)
-        self.runner.follow(outcome, results)
-        self.clock.iteration_ended()
-        now_s, start_ps = self.clock.now(), round(start_s * PS)
-        (queues, work), duration_ps = noted[0], round(now_s * PS) - start_ps
-        seen = self.meter.close(plan, Affine(duration_ps, 0, 1), 1, duration_ps, outcome)
-        self._answer(outcome, now_s)
-        self.records.iterations.append(
-            Iteration(start_s, now_s - start_s, *self.runner.timer.stop(), work)
-        )
-        self.records.recorder.span(start_ps, duration_ps, 1, plan, *queues, seen)
-
-    def _answer(self, outcome: Outcome, now_s: float) -> None:
-        now_ps, token_buffers = round(now_s * PS), self.runner.token_buffers
-        self.records.recorder.first_tokens(outcome.first_tokens, now_ps)
-        for group in outcome.finished:
-            request = self.outputs.removed(group.request.request_id)
-            outputs = [
-                token_buffers.tokens[seq.seq_id][request.prompt_len :] for seq in group.sequences
-            ]
-            self.records.recorder.served(request, group, now_ps)
-            self.records.outputs[request.request_id] = outputs
-            self.runner.sampler.end(group)
-
-    def _submit_arrived(
-        self, arrivals: Iterator[Request], upcoming: Request | None
-    ) -> Request | None:
-        """Queue every request that has arrived; returns the first that has not."""
-        now_ps = self.clock.now() * PS
-        while upcoming is not None and upcoming.arrival_ps <= now_ps:
-            self._submit(upcoming)
-            upcoming = next(arrivals, None)
-        return upcoming
-
-    def _submit(self, request: Request) -> None:
-        self.records.recorder.totals.arrived += 1
-        longest = min(
-            self.max_len, self.scheduler.policy.max_seq_len(request.prompt_len, request.num_seqs)
-        )
-        if request.final_len > longest:
-            reason = (
-                f"{request.num_seqs} x {request.final_len} tokens; at most {longest} are possible"
-            )
-            self.records.recorder.rejected(request, reason)
-            return
-        self.outputs.arrived(request)
-        self.runner.token_buffers.start(self.scheduler.add(request.incoming))
-
-    def _idle(self, plan: Plan, upcoming: Request | None) -> bool:
-        """The plan computes nothing: wait until another plan may; False if none will."""
-        state, moves = self.scheduler.state, self.runner.moves
-        if plan.ops or plan.preempted:
-            self._without_tokens(plan)
-        if plan.rejected or (plan.preempted and state.running):
-            return True
-        stuck, pending = bool(state.waiting or state.swapped), bool(moves.pending)
-        if stuck and not pending and plan.wake_ps == UNBOUNDED:
-            group = (state.swapped or state.waiting)[0]
-            name = type(self.scheduler.policy).__name__
-            raise PlugInError(
-                f"{name}: refuses request {group.request.request_id} although nothing runs"
-            )
-        if upcoming is None and not stuck:
-            return False
-        next_ps = min(plan.wake_ps, UNBOUNDED if upcoming is None else upcoming.arrival_ps)
-        self.clock.sleep_until(min(next_ps / PS, self.stop_s), moves.ended if pending else None)
-        return True
-
-    def _without_tokens(self, plan: Plan) -> None:
-        """The plan has begun transfers, or preempted groups that wait for one."""
-        self.runner.prepare(plan)
-        self.meter.open(plan, self.scheduler.policy.usage())
-        self.records.recorder.moved(plan)
-        self._answer(self.scheduler.commit(plan, 0, Results()), self.clock.now())
-
-    def _pass_marks(self, now_s: float) -> None:
-        while self._marks_s and self._marks_s[-1] <= now_s:
-            self.records.recorder.mark(round(self._marks_s.pop() * PS), round(now_s * PS))

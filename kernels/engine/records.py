@@ -1,4 +1,4 @@
-"""The clocks and the records of a run: the simulator's recorder, each iteration's measured times
+"""The timer and the records of a run: the simulator's recorder, each iteration's measured times
 and work, its folder.
 
 This module needs neither Hydra nor pandas, so that it runs on the GPU's machine.
@@ -7,7 +7,7 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 import csv
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,55 +27,6 @@ MEASURED = (
     "host_s",
     "wait_s",
 )  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
-
-
-class Clock:
-    """Wall-clock seconds since construction or the last restart."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Set the time to zero."""
-        self._start = time.perf_counter()
-
-    def now(self) -> float:
-        """Seconds since the run began."""
-        return time.perf_counter() - self._start
-
-    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
-        """Sleep until a time in s, or until `sooner`, if given, is true; spin for the last half
-        millisecond.
-        """
-        while (left := when - self.now()) > 0 and not (sooner and sooner()):
-            if left > 1e-3:
-                time.sleep(1e-4 if sooner else left - 5e-4)
-
-    def iteration_ended(self) -> None:
-        """Called after each iteration; StepClock advances here."""
-
-
-class StepClock(Clock):
-    """Every iteration takes iteration_s seconds: the same plans on every machine."""
-
-    def __init__(self, iteration_s: float = 1.0) -> None:
-        super().__init__()
-        self._iteration_s = iteration_s
-
-    def restart(self) -> None:
-        self._now = 0.0
-
-    def now(self) -> float:
-        return self._now
-
-    def sleep_until(self, when: float, sooner: Callable[[], object] | None = None) -> None:
-        if sooner is None:
-            self._now = max(self._now, when)
-        while sooner and not sooner():
-            time.sleep(1e-5)
-
-    def iteration_ended(self) -> None:
-        self._now += self._iteration_s
 
 
 class Timer:

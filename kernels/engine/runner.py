@@ -1,6 +1,7 @@
 """Executes one plan: its moves, one forward pass over prompts and decodes, and sampling."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,8 +30,21 @@ from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 
 
+class Launched(NamedTuple):
+    """A forward pass on the device: its batch, what happens to its rows, the logits of these and
+    their most likely tokens, None where no row is wanted. recomputed: groups that are prefilled
+    again.
+    """
+
+    batch: Ragged
+    wanted: Wanted
+    recomputed: dict[int, SequenceGroup]
+    logits: Tensor | None
+    best: Tensor | None
+
+
 class Runner:
-    """Everything between a plan and its results.
+    """Everything between a plan and its results: `launch`, then `sample`, then `follow`.
 
     `slot_checker` checks the owners of slots, or nothing. `forward` computes the logits of an
     iteration's wanted rows. longest is the longest prompt of the warm-up, in tokens.
@@ -60,39 +74,35 @@ class Runner:
         self._late: dict[int, SequenceGroup] = {}
         self._ahead: Ahead | None = None
 
-    def run(self, plan: Plan, lengths: Mapping[int, int], meanwhile: Callable[[], None]) -> Results:
-        """Perform the plan; `lengths` has the number of output tokens of each request.
-
-        `meanwhile` is called once, while the device works.
-        """
+    def launch(self, plan: Plan) -> Launched:
+        """Launch a plan's moves and its forward pass; the device works on when this returns."""
         self.prepare(plan)
-        groups = self.stepping(plan)
-        batch, owners = self.batch(plan, groups)
+        batch, owners = self.batch(plan, self.stepping(plan))
+        logits = best = None
         if batch.parts:
             self.slot_checker.before(batch)
             logits = self.forward(batch)
             best = logits.argmax(dim=1)
-        meanwhile()
         self._ahead = Ahead(batch, owners)
-        wanted = Wanted(owners, self.sampler.parallel)
-        done = [chunk.group for chunk in plan.chunks if chunk.last]
-        ended = [
-            g.request.request_id
-            for g in (*groups, *done)
-            if g.num_generated + 1 == lengths[g.request.request_id]
-        ]
+        recomputed = {
+            chunk.group.request.request_id: chunk.group
+            for chunk in plan.chunks
+            if chunk.last and chunk.group.num_generated
+        }
+        return Launched(batch, Wanted(owners, self.sampler.parallel), recomputed, logits, best)
+
+    def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
+        """Wait for the device and append the sampled tokens; returns the parents of each beam
+        request that took a step.
+        """
         with self.timer.waiting():
             self.moves.settle()
         parents: dict[int, tuple[Replacement, ...]] = {}
-        if batch.parts:
-            self.slot_checker.after(batch, logits)
-            parents = self.sampler.sample(logits, wanted, best)
-        self._late = {
-            g.request.request_id: g
-            for g in done
-            if g.num_generated and g.request.request_id in parents
-        }
-        return Results(tuple(ended), parents)
+        if launched.logits is not None and launched.best is not None:
+            self.slot_checker.after(launched.batch, launched.logits)
+            parents = self.sampler.sample(launched.logits, launched.wanted, launched.best)
+        self._late = {one: g for one, g in launched.recomputed.items() if one in parents}
+        return parents
 
     def batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Owner]]:
         """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are
@@ -135,13 +145,20 @@ class Runner:
             self.tables.clear()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
 
-    def land(self) -> None:
-        """Tell the policy of the transfers that have ended; what they brought may be found."""
-        for move_id in self.moves.ended():
+    def take_landed(self) -> list[int]:
+        """The transfers that have ended since the last call."""
+        landed = self.moves.ended()
+        for move_id in landed:
             del self.moves.pending[move_id]
             self.slot_checker.landed(move_id)
-            self.state.policy.landed(move_id)
-            self.state.memory_released()
+        return landed
+
+    def forget(self, group: SequenceGroup) -> None:
+        """The group has left without its whole output."""
+        for seq in group.sequences:
+            self.tables.pop(seq.seq_id, None)
+        self.sampler.end(group)
+        self.slot_checker.released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
         """The groups that take a decode step: the batch, and swapped-in groups with slots for a

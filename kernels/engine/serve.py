@@ -14,16 +14,17 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.cuda_attention import CudaAttention
-from testbed.kernels.engine.gpu_engine import Engine
+from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.graphs import DecodeGraphs
 from testbed.kernels.engine.layout import Blocks, Extents, Pages, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
 from testbed.kernels.engine.ragged import TokenBuffers
-from testbed.kernels.engine.records import Clock, Timer, write_run
+from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
@@ -50,7 +51,7 @@ class Options:
     debug: bool = False
     seed: int = 0
     parallel: TopP | None = None
-    clock: Clock | None = None
+    clock: WallClock | None = None
     window_s: tuple[float, float] | None = None
     graphs: int = 0
     warm: tuple[int, ...] = ()
@@ -59,7 +60,7 @@ class Options:
 
 def assemble(
     scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options
-) -> Engine:
+) -> GpuEngine:
     """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
     on a GPU.
     """
@@ -101,7 +102,7 @@ def assemble(
         runner.forward = graphs.forward
     for num_tokens in options.warm:
         runner.warm(num_tokens)
-    return Engine(scheduler, runner, options.clock or Clock(), max_len, options.window_s)
+    return GpuEngine(scheduler, runner, options.clock or WallClock(), max_len, options.window_s)
 
 
 def layout_of(
@@ -128,7 +129,7 @@ def layout_of(
     )
 
 
-def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict[str, Any]:
+def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> dict[str, Any]:
     """Serve the workload and write the folder's tables; returns the summary without writing it.
 
     engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
@@ -148,7 +149,7 @@ def serve_into(folder: Path, setup: Setup, engine: Engine | None = None) -> dict
     return {RUN: dict(setup.description), **summary, **extra}
 
 
-def make_engine(setup: Setup, weights: Weights | None = None) -> Engine:
+def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
     """The engine of a setup; `weights` are the model's, where they are in memory already."""
     config = setup.config
     options = engine_options(config.engine)

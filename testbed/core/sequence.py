@@ -195,6 +195,7 @@ class SequenceStatus(Enum):
     RUNNING = "running"
     SWAPPED = "swapped"
     FINISHED = "finished"
+    CANCELLED = "cancelled"
 
 
 class Item(NamedTuple):

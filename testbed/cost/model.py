@@ -63,17 +63,18 @@ class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
     decode_seqs sequences write one token each and read decode_context tokens in all (the new ones
-    included), the longest of them decode_max_context. Both count a token once for each sequence,
-    in each layer of full attention. decode_repeated of these reads are of a token that another
-    decode of the same iteration reads too, in the same slots: a token that n decodes share counts
-    n - 1 times. Whoever else shares it does not count: prompts in prefill, sequences that keep
-    their slots without a step, registered prefixes. Nor do layers with a window, whose reads
-    `windows` has, shared or not. prefill lists (new tokens, tokens
-    already stored) of every sequence in prefill; decodes and prompts run together. num_requests
-    requests are running: the software time of each counts too. copies lists (length in slots, how
-    many) on the device, moves those between tiers, extra whatever else a policy counts by name.
-    forks sequences were made from others since the iteration before. windows: what decodes read in
-    layers with a window, for each size that the cost model names in `windows`.
+    included), the longest of them decode_max_context. These are reads of each layer of full
+    attention. decode_repeated of them read a token again that another decode of this iteration
+    reads in the same slots: a token that n decodes share counts n - 1 times. Who shares it without
+    decoding does not count: a prompt in prefill, a sequence that only keeps its slots, the pin of
+    a registered prefix. windows: what decodes read in layers with a window, shared or not, for
+    each size that the cost model names in `windows`.
+
+    prefill lists (new tokens, tokens already stored) of every sequence in prefill; decodes and
+    prompts run together. num_requests requests are running: the software time of each counts too.
+    copies lists (length in slots, how many) on the device, moves those between tiers, extra
+    whatever else a policy counts by name. forks sequences were made from others since the
+    iteration before.
     """
 
     decode_seqs: int = 0

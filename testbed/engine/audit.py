@@ -22,6 +22,18 @@ from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
 
 
+class ExponentialSampling:
+    """True on calls 1, 2, 4, 8, ..., so that checks stay cheap."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def is_due(self) -> bool:
+        """Count one call; whether it is to be checked."""
+        self.count += 1
+        return not self.count & (self.count - 1)
+
+
 def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:
     """Only a policy that declares it may drop tokens, and none has more slots than it was given."""
     name, kept, total = type(policy).__name__, policy.num_stored(max_len), policy.usage().total
@@ -134,9 +146,11 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
+    """Every request that has arrived has ended, or is in exactly one queue."""
     r = scheduler.state
-    waiting, running = len(r.waiting) + len(r.arriving), len(r.running) - len(r.ended)
-    if totals.arrived - totals.finished - totals.rejected != waiting + running + len(r.swapped):
+    waiting, running = len(r.waiting), len(r.running)
+    gone = totals.finished + totals.rejected + totals.cancelled
+    if totals.arrived - gone != waiting + running + len(r.swapped):
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} "
             f"arrived, {totals.finished} "

@@ -3,37 +3,43 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-import simpy
-
 from testbed.core.request import PS, Request
 from testbed.engine.arrivals import SessionWorkload
-from testbed.engine.calendar import Urgent
-from testbed.engine.engine import Engine, ProcessGenerator
+from testbed.engine.clock import Clock
+from testbed.engine.engine import Engine
+from testbed.engine.listeners import Listener
 
 
-def open_loop(
-    env: simpy.Environment, engine: Engine, requests: Iterable[Request]
-) -> ProcessGenerator:
-    """Submit requests at their own times, whatever the engine does."""
-    for request in requests:
-        now_ps, arrival_ps = int(env.now), request.arrival_ps
-        engine.expect(max(arrival_ps, now_ps))
-        if arrival_ps > now_ps:
-            yield Urgent(env, arrival_ps - now_ps)
-        engine.submit(request)
-    engine.close()
+class OpenLoop:
+    """Submits requests, in order of arrival, at their own times, whatever the engine does."""
+
+    def __init__(self, clock: Clock, engine: Engine, requests: Iterable[Request]) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._requests = iter(requests)
+        self._next = next(self._requests, None)
+
+    def start(self) -> None:
+        """Submit what has arrived, and return when the next one does; at the end, close."""
+        while self._next is not None:
+            if self._next.arrival_ps > self._clock.now_ps:
+                self._clock.call_at(self._next.arrival_ps, self.start)
+                return
+            self._engine.submit(self._next)
+            self._next = next(self._requests, None)
+        self._engine.close()
 
 
-class ClosedLoop:
+class ClosedLoop(Listener):
     """Sends the requests of a session workload to an engine, which reports when each has ended.
 
-    A request that is rejected has ended too: its session goes on. What follows an answer at once
-    misses the plan that is made at that very moment, as a client's would.
+    A request that is rejected or cancelled has ended too: its session goes on. What follows an
+    answer at once misses the plan that is made at that very moment, as a client's would.
     """
 
-    def __init__(self, env: simpy.Environment, engine: Engine, workload: SessionWorkload) -> None:
+    def __init__(self, clock: Clock, engine: Engine, workload: SessionWorkload) -> None:
         turns = workload.turns
-        self._env = env
+        self._clock = clock
         self._engine = engine
         self._workload = workload
         self._requests = list(workload)
@@ -51,7 +57,7 @@ class ClosedLoop:
         self._next_session = 0
 
     def start(self) -> None:
-        self._engine.ended = self._ended
+        self._engine.listen(self)
         if not self._unsent:
             self._engine.close()
         for slot in range(self._workload.at_once):
@@ -63,21 +69,29 @@ class ClosedLoop:
             self._answered(~session, delay_ps)
 
     def _answered(self, row: int, delay_ps: int = 0) -> None:
-        """What waits for no other row than this one is sent when it has waited."""
+        """Send the requests whose last dependency was this one, after their think time."""
         for follower in self._followers[row]:
             self._num_awaited[follower] -= 1
             if not self._num_awaited[follower]:
                 self._send(follower, delay_ps + self._wait_ps[follower])
 
     def _send(self, row: int, delay_ps: int) -> None:
-        self._engine.expect(int(self._env.now) + delay_ps)
-        Urgent(self._env, delay_ps).callbacks.append(lambda _: self._submit(row))
+        self._clock.call_at(self._clock.now_ps + delay_ps, lambda: self._submit(row))
 
     def _submit(self, row: int) -> None:
         self._unsent -= 1
         if not self._unsent:
             self._engine.close()
-        self._engine.submit(self._requests[row]._replace(arrival_ps=int(self._env.now)))
+        self._engine.submit(self._requests[row]._replace(arrival_ps=self._clock.now_ps))
+
+    def on_finished(self, request_id: int, time_ps: int) -> None:
+        self._ended(request_id)
+
+    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+        self._ended(request_id)
+
+    def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._ended(request_id)
 
     def _ended(self, row: int) -> None:
         self._answered(row)

@@ -1,260 +1,412 @@
-"""The SimPy process: plan, wait, commit."""
+"""The one engine: plan, execute, commit, record."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Generator, Iterable
 from typing import Any
-
-import simpy
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
-from testbed.core.slots import Ops, Transfer, Usage, record
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Usage
+from testbed.cost.model import UNBOUNDED, Work
 from testbed.engine import audit
-from testbed.engine.calendar import Calendar, Links
-from testbed.engine.meter import Meter
+from testbed.engine.audit import ExponentialSampling
+from testbed.engine.clock import Process
+from testbed.engine.executor import Executor, Flight
+from testbed.engine.listeners import Listener, TokenListener
+from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
+from testbed.engine.policy_facts import is_measured_in_spans, reveal_lengths
 from testbed.engine.recorder import Recorder
-from testbed.memory.policy import PoolSpec
-from testbed.sched.plan import Plan, whole, windows_of, work_of
+from testbed.engine.span_meter import SpanMeter
+from testbed.engine.totals import SpanMemory
+from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
-
-ProcessGenerator = Generator[simpy.Event, Any, None]
-
-
-class Samples:
-    """Picks the first, the second, the fourth, the eighth time: what is always wrong is seen, at
-    almost no cost.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def due(self) -> bool:
-        """Count one time more; whether to look at this one."""
-        self.count += 1
-        return not self.count & (self.count - 1)
 
 
 class Engine:
     """Serves what is submitted until `close` was called and nothing is left, or until stop_ps.
 
-    It may carry out many identical iterations at once, as many as the meter can see, but ends a
-    span where a request ends, at the first iteration boundary at or after the next mark, the next
-    landing of a transfer or the plan's wake_ps and, where an arrival could change the next
-    decision, the next event for which `expect` was called; events of other engines on the same
-    clock do not end it. Step by step it gives the same, bit for bit. A client may set `ended`,
-    which is called with the id of each that was answered or turned away, at that time.
+    Requests may be submitted and cancelled at any time, between two turns of the loop. An arrival
+    that could change the next plan, and a cancellation, end a span of iterations at the first
+    boundary at or after it, as the run step by step would see them. snapshots_ps: when the recorder
+    keeps the totals, at the first boundary at or after each time. Plans in flight are a queue: of
+    one plan, or of two where the scheduler plans ahead.
     """
 
     def __init__(
         self,
-        env: simpy.Environment,
         scheduler: Scheduler,
-        cost: CostModel,
-        meter: Meter,
+        executor: Executor,
+        outputs: Outputs,
         recorder: Recorder,
         max_len: int,
-        marks_ps: Iterable[int] = (),
+        *,
+        windows: tuple[int, ...] = (),
+        fast_forward: bool = True,
+        snapshots_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
-        pool: PoolSpec | None = None,
     ) -> None:
-        self.env = env
         self.scheduler = scheduler
-        self.outputs: Outputs = meter.outputs
-        self.cost = cost
-        self.meter = meter
+        self.executor = executor
+        self.outputs = outputs
         self.recorder = recorder
-        recorder.policy = type(scheduler.policy).__name__
         self.max_len = max_len
-        self._pool = pool
-        self.calendar = Calendar(env, marks_ps, stop_ps)
-        self.links = Links(env, cost, self.calendar.rouse)
-        self._decodes, self._spans, self._tables = Samples(), Samples(), Samples()
-        self._closed = False
-        self.ended: Callable[[int], None] = lambda request_id: None
+        self.stop_ps = stop_ps
+        self.clock = executor.clock
+        spans = fast_forward and is_measured_in_spans(scheduler.policy)
+        self.meter: Meter = (SpanMeter if spans else PlainMeter)(scheduler, outputs)
+        recorder.policy = type(scheduler.policy).__name__
+        reveal_lengths(scheduler, outputs.lengths)
+        executor.on_landed = self._wake_if_idle
+        self._alarm = executor.alarm
+        self._windows = windows
+        self._in_flight: deque[Flight] = deque()
+        self._current: Flight | None = None  # the plan in flight whose iterations have begun
+        self._snapshots_ps = sorted({*snapshots_ps, stop_ps, UNBOUNDED}, reverse=True)
+        self._listeners: list[Listener] = []
+        self._token_listeners: list[TokenListener] = []
+        self._to_cancel: list[int] = []
+        self._to_cancel_later: list[int] = []
+        self._is_idle = False
+        self._is_closed = False
+        self._table_checks = ExponentialSampling()
+        self._read_checks = ExponentialSampling()
+        self._growth_checks = ExponentialSampling()
 
-    def expect(self, at_ps: int) -> None:
-        """Announce an event addressed to this engine, such as a `submit`, before the span begins
-        that it could end.
-        """
-        self.calendar.expect(at_ps)
+    def listen(self, listener: Listener) -> None:
+        """Tell the listener of the end of each request."""
+        self._listeners.append(listener)
 
-    def submit(self, request: Request) -> None:
-        """A request arrives now; one that could never run is turned away at once."""
-        self.calendar.happened(request)
+    def listen_to_tokens(self, listener: TokenListener) -> None:
+        """Tell the listener of each token too."""
+        self.listen(listener)
+        self._token_listeners.append(listener)
+        self.executor.on_step = self._deliver_step
+
+    def submit(self, request: Request) -> bool:
+        """A request arrives now. False if it could never run, and is rejected at once."""
         self.recorder.totals.arrived += 1
-        final_len, scheduler = request.final_len, self.scheduler
-        policy = scheduler.state.policy
-        if final_len > self.max_len:
-            reason = f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        elif final_len > whole(
-            policy, "max_seq_len()", policy.max_seq_len(request.prompt_len, request.num_seqs)
-        ):
-            reason = f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
-        else:
-            self.outputs.arrived(request)
-            scheduler.add(request.incoming)
-            self.calendar.rouse()
-            return
-        self.recorder.rejected(request, reason)
-        self.ended(request.request_id)
+        if reason := self._never_fits(request):
+            self._reject(request, reason)
+            return False
+        self.outputs.arrived(request)
+        self.executor.added(self.scheduler.add(request.incoming))
+        self._wake_if_idle()
+        for flight in self._in_flight:
+            if flight.plan.ends_on_arrival:
+                self._cut(flight)
+        return True
+
+    def cancel(self, request_id: int) -> bool:
+        """Nobody waits for the request any more: it leaves at the next iteration boundary, unless
+        it has ended by then. False if it has ended already, or has not arrived.
+
+        Where a plan is in flight behind the present iteration, it leaves an iteration later.
+        """
+        if request_id not in self.outputs.requests:
+            return False
+        self._to_cancel_later.append(request_id)
+        self._wake_if_idle()
+        for flight in self._in_flight:
+            self._cut(flight)
+        return True
 
     def close(self) -> None:
-        self._closed = True
-        self.calendar.rouse()
+        """No request will be submitted any more."""
+        self._is_closed = True
+        self._wake_if_idle()
 
-    def serve(self) -> ProcessGenerator:
-        scheduler, calendar, links = self.scheduler, self.calendar, self.links
-        state, meter, outputs, recorder = scheduler.state, self.meter, self.outputs, self.recorder
-        waiting, running, swapped = state.waiting, state.running, state.swapped
-        start_ps = self._now_ps()
-        while start_ps < calendar.stop_ps:
-            if calendar.mark_ps <= start_ps or links.landed:
-                self._catch_up(start_ps)
-            scheduler.now_ps = start_ps
-            plan = scheduler.plan()
-            if plan.rejected:
-                self._turn_away(plan)
-            if not plan.decode_seqs and not plan:
-                if not (yield from self._idle(plan)):
-                    break
-                start_ps = self._now_ps()
-                continue
-            used, durations, steps = self._begin(plan, start_ps)
-            duration_ps = durations.total_ps(steps) if steps > 1 else durations.first_ps
-            calendar.is_in_span = steps > 1 and plan.ends_on_arrival
-            num_waiting, num_swapped = len(waiting), len(swapped)
-            late = self._begin_transfers(plan.ops) if plan.ops else ()
-            yield self.env.timeout(duration_ps)
-            calendar.is_in_span = False
-            if late:
-                links.begin(late)
-            outcome = scheduler.commit(plan, steps, outputs.results(plan, steps))
-            if plan.chunks or plan.swapped_in:
-                outputs.follow(plan, outcome)
-            seen = meter.close(plan, durations, steps, duration_ps, outcome)
-            recorder.span(start_ps, duration_ps, steps, plan, num_waiting, num_swapped, seen)
-            start_ps += duration_ps
-            if outcome.first_tokens:
-                recorder.first_tokens(outcome.first_tokens, start_ps)
-            for group in outcome.finished:
-                recorder.served(outputs.removed(group.request.request_id), group, start_ps)
-                self.ended(group.request.request_id)
-            if steps > 1 and not outcome.finished and self._spans.due():
-                audit.check_growth(state.policy, used, outcome.grown)
-            if len(outputs.requests) != len(waiting) + len(running) + len(swapped):
-                audit.check_balance(scheduler, recorder.totals)
-        self._stop(start_ps)
+    def serve(self) -> Process:
+        """The loop, for the clock to run."""
+        yield self._alarm.set(self.clock.now_ps)
+        while (now_ps := self.clock.catch_up()) < self.stop_ps:
+            if self._snapshots_ps[-1] <= now_ps:
+                self._take_snapshots(now_ps)
+            if self._to_cancel or self._to_cancel_later:
+                self._cancel(now_ps)
+            if not self._in_flight:
+                plan = self._next_plan(now_ps)
+                if not plan.decode_seqs and not plan:
+                    if not (yield from self._idle(plan)):
+                        break
+                    continue
+                self._in_flight.append(self.executor.start(plan))
+            flight = self._in_flight[0]
+            self._begin(flight, now_ps)
+            if self.scheduler.plans_ahead and self.scheduler.can_plan_ahead():
+                yield from self._plan_ahead(flight)
+            results = yield from self.executor.wait(flight)
+            self._in_flight.popleft()
+            self._current = None
+            self._commit(flight, results)
+        self._stop(now_ps)
 
-    def _begin(self, plan: Plan, start_ps: int) -> tuple[Usage, Affine, int]:
-        """The pool as the plan's first iteration sees it, the iterations' durations, and how many
-        to take at once.
-        """
-        state, cost = self.scheduler.state, self.cost
-        used = state.policy.usage()
-        if plan.chunks and self._tables.due():
-            audit.check_tables(state, used)
-        self.meter.open(plan, used)
-        work = work_of(plan, self.meter.repeated_reads(plan, used), len(state.running))
-        if cost.windows and plan.decode_seqs:
-            work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
+    def _never_fits(self, request: Request) -> str:
+        """Why the request could never run; empty if it could."""
+        final_len, policy = request.final_len, self.scheduler.state.policy
+        if final_len > self.max_len:
+            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
+        longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
+        if final_len > whole(policy, "max_seq_len()", longest):
+            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
+        return ""
+
+    def _next_plan(self, now_ps: int) -> Plan:
+        """The plan for what has arrived, ended and landed by now."""
+        scheduler = self.scheduler
+        if landed := self.executor.take_landed():
+            for move_id in landed:
+                scheduler.policy.landed(move_id)
+            scheduler.state.memory_released()
+        scheduler.now_ps = now_ps
+        plan = scheduler.plan()
+        if plan.preempted:
+            self.outputs.preempted(plan)
+        for group in plan.rejected:
+            self.executor.removed(group)
+            request = self.outputs.removed(group.request.request_id)
+            self._reject(request, "the memory policy can never hold it")
+        return plan
+
+    def _begin(self, flight: Flight, now_ps: int) -> None:
+        """The plans before this one are committed: its first iteration begins."""
+        plan, state = flight.plan, self.scheduler.state
+        usage = state.policy.usage()
+        if plan.chunks and self._table_checks.is_due():
+            audit.check_tables(state, usage)
+        if plan.preempted or plan.ops:
+            self.recorder.moved(plan)
+        self.meter.open(plan, usage)
+        flight.start_ps, flight.usage = now_ps, usage
+        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
+        flight.work = self._work(plan, usage)
+        max_steps, wake_ps = 1, UNBOUNDED
+        if plan.guaranteed_steps and plan.repeats:
+            max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
+            if max_steps > 1 and self._read_checks.is_due():
+                audit.check_repeated(state.policy, state.batch, flight.work)
+        if self._token_listeners:
+            flight.decoding = self._decoding(plan)
+        self._current = flight
+        self.executor.begin(flight, max_steps, self._snapshots_ps[-1], wake_ps)
+
+    def _work(self, plan: Plan, usage: Usage) -> Work:
+        """What the plan's first iteration computes, reads and moves."""
+        state = self.scheduler.state
+        work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
+        if self._windows and plan.decode_seqs:
+            work = work._replace(windows=windows_of(plan, state.batch, self._windows))
         if work.prefill and state.policy.drops_tokens:
             num_stored = state.policy.num_stored
             work = work._replace(
                 prefill=tuple((new, num_stored(before)) for new, before in work.prefill)
             )
-        is_span = bool(plan.guaranteed_steps) and plan.repeats
-        durations: Any = (
-            cost.decode(work) if is_span else record(Affine, (cost.iteration(work), 0, 1))
-        )
-        if not are_durations(durations):
-            raise audit.wrong_durations(cost, durations)
-        if not is_span:
-            return used, durations, 1
-        if self._decodes.due():
-            audit.check_decode(cost, work, durations)
-            audit.check_repeated(state.policy, state.batch, work)
-        return used, durations, self._num_steps(plan, used, durations, start_ps)
+        return work
 
-    def _num_steps(self, plan: Plan, used: Usage, durations: Affine, start_ps: int) -> int:
-        """How many iterations of a plan that repeats are taken at once."""
-        calendar, promised = self.calendar, plan.guaranteed_steps
+    def _max_steps(self, plan: Plan, usage: Usage) -> int:
+        """How many iterations of a plan that repeats may be carried out at once."""
+        promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        most = min(
-            durations.steps, self.meter.max_steps(used)
-        )  # min of two: the compiler has no call for these
-        steps = min(min(1 + promised, self.outputs.steps_to_end()), most)
-        end_ps = min(min(calendar.mark_ps, plan.wake_ps), self.links.next_ps)
-        if plan.ends_on_arrival and calendar.expected_ps < end_ps:
-            end_ps = calendar.expected_ps
-        if steps == 1 or end_ps == UNBOUNDED:
-            return steps
-        return min(steps, durations.steps_to_reach(end_ps - start_ps))
+        # min of two: the compiler has no call for these
+        return min(min(1 + promised, self.outputs.steps_to_end()), self.meter.max_steps(usage))
 
-    def _idle(self, plan: Plan) -> Generator[simpy.Event, Any, bool]:
-        """The plan computes nothing: wait until another plan may; False if none will."""
+    def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:
+        """When the last iteration begins, make the next plan as if that iteration had run."""
+        yield from self.executor.wait_for_last(flight)
+        now_ps, plan, steps = self.clock.catch_up(), flight.plan, flight.steps
+        flight.is_last = True
+        flight.ended = self.outputs.ended(plan, steps)
+        flight.outcome = self.scheduler.anticipate(plan, steps, flight.ended)
+        if steps > 1:
+            self._check_growth(flight, flight.outcome)
+        self.outputs.follow(plan, flight.outcome, flight.ended)
+        flight.memory = self._measured(flight, flight.outcome)
+        self._to_cancel += self._to_cancel_later
+        self._to_cancel_later.clear()
+        ahead = self._next_plan(now_ps)
+        if ahead.decode_seqs or ahead:
+            self._in_flight.append(self.executor.start(ahead))
+        elif ahead.ops or ahead.preempted:
+            self._move(ahead)
+
+    def _measured(self, flight: Flight, outcome: Outcome) -> SpanMemory:
+        durations, steps = flight.durations, flight.steps
+        return self.meter.close(flight.plan, durations, steps, durations.total_ps(steps), outcome)
+
+    def _commit(self, flight: Flight, results: Results) -> None:
+        """The iterations have run: commit their results, record them, tell who listens."""
+        plan, steps, recorder = flight.plan, flight.steps, self.recorder
+        outcome = self.scheduler.commit(plan, steps, results)
+        if steps > 1 and flight.outcome is None:
+            self._check_growth(flight, outcome)
+        end_ps = self.executor.committed(flight, outcome, results)
+        duration_ps = end_ps - flight.start_ps
+        memory = self._close(flight, outcome, duration_ps)
+        recorder.span(
+            flight.start_ps,
+            duration_ps,
+            steps,
+            plan,
+            flight.num_waiting,
+            flight.num_swapped,
+            memory,
+        )
+        if outcome.first_tokens:
+            recorder.first_tokens(outcome.first_tokens, end_ps)
+        if self._token_listeners:
+            self._deliver_last(flight, outcome, end_ps)
+        for group in outcome.finished:
+            self._finish(group, end_ps)
         state = self.scheduler.state
+        num_queued = len(state.waiting) + len(state.running) + len(state.swapped)
+        if len(self.outputs.requests) != num_queued:
+            audit.check_balance(self.scheduler, recorder.totals)
+
+    def _close(self, flight: Flight, outcome: Outcome, duration_ps: int) -> SpanMemory:
+        """The memory that the iterations saw."""
+        if flight.outcome is None:
+            if flight.plan.chunks or flight.plan.swapped_in:
+                self.outputs.follow(flight.plan, outcome)
+            return self.meter.close(
+                flight.plan, flight.durations, flight.steps, duration_ps, outcome
+            )
+        for group in outcome.finished:
+            self.meter.forget(group)
+        if outcome.finished:
+            self._end_promises()
+        assert flight.memory is not None, "measured when the next plan was made ahead"
+        if flight.durations.total_ps(flight.steps) == duration_ps:
+            return flight.memory
+        return flight.memory.lasting(duration_ps)
+
+    def _check_growth(self, flight: Flight, outcome: Outcome) -> None:
+        if not outcome.finished and self._growth_checks.is_due():
+            audit.check_growth(self.scheduler.state.policy, flight.usage, outcome.grown)
+
+    def _end_promises(self) -> None:
+        """What a plan behind the present one has promised no longer holds: memory was released."""
+        for flight in self._in_flight:
+            flight.plan.guaranteed_steps = 0
+
+    def _finish(self, group: SequenceGroup, now_ps: int) -> None:
+        request = self.outputs.removed(group.request.request_id)
+        self.recorder.served(request, group, now_ps)
+        for listener in self._listeners:
+            listener.on_finished(request.request_id, now_ps)
+
+    def _reject(self, request: Request, reason: str) -> None:
+        self.recorder.rejected(request, reason)
+        for listener in self._listeners:
+            listener.on_rejected(request.request_id, reason, self.clock.now_ps)
+
+    def _cancel(self, now_ps: int) -> None:
+        """Between two iterations: cancelled requests leave."""
+        if not self._in_flight:
+            self._to_cancel += self._to_cancel_later
+            self._to_cancel_later.clear()
+        to_cancel, self._to_cancel = self._to_cancel, []
+        for request_id in to_cancel:
+            group = self.scheduler.state.find(request_id)
+            if group is not None and request_id in self.outputs.requests:
+                self._remove(group, now_ps)
+
+    def _remove(self, group: SequenceGroup, now_ps: int) -> None:
+        request_id = group.request.request_id
+        for flight in self._in_flight:
+            flight.plan.leave_out(group)
+        finished = self.scheduler.cancel(group)
+        self._end_promises()
+        self.executor.removed(group)
+        self.meter.forget(group)
+        self.recorder.cancelled(self.outputs.removed(request_id), group, now_ps)
+        for listener in self._listeners:
+            listener.on_cancelled(request_id, now_ps)
+        for other in finished:
+            self.meter.forget(other)
+            self._finish(other, now_ps)
+
+    def _idle(self, plan: Plan) -> Generator[Any, None, bool]:
+        """The plan computes nothing: wait until another plan may; False if none will."""
+        state, executor = self.scheduler.state, self.executor
         if plan.ops or plan.preempted:
-            self._without_tokens(plan)
-        if (
-            plan.rejected or self.links.landed or (plan.preempted and state.running)
-        ):  # a prompt in prefill goes on
+            self._move(plan)
+        is_prefilling = plan.preempted and state.running
+        if plan.rejected or is_prefilling or executor.has_landed or self._to_cancel_later:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
-        if (state.waiting or state.swapped) and not self.links.num_pending and wake_ps == UNBOUNDED:
-            group = (state.swapped or state.waiting)[0]
+        queue = state.swapped or state.waiting
+        if queue and not executor.has_transfers and wake_ps == UNBOUNDED:
+            group = queue[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
             raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")
-        if self._closed and not (state.waiting or state.swapped):
+        if self._is_closed and not queue:
             return False
-        yield self.calendar.awake(wake_ps)
-        for mark_ps in self.calendar.take_marks(
-            self._now_ps() - 1
-        ):  # as they would be at their own time
-            self.recorder.mark(mark_ps, mark_ps)
+        yield from self._sleep(wake_ps)
         return True
 
-    def _catch_up(self, now_ps: int) -> None:
-        for mark_ps in self.calendar.take_marks(now_ps):
-            self.recorder.mark(mark_ps, now_ps)
-        if self.links.landed:  # what they brought may be found, what they read may be evicted
-            for move_id in self.links.take_landed():
-                self.scheduler.policy.landed(move_id)
-            self.scheduler.state.memory_released()
+    def _sleep(self, wake_ps: int) -> Generator[Any, None, None]:
+        """Nothing runs: wait for an arrival, a landing, wake_ps or stop_ps."""
+        now_ps = self.clock.now_ps
+        if wake_ps <= now_ps:
+            raise PlugInError(
+                f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later"
+            )
+        self._is_idle = True
+        yield self._alarm.set(min(self.stop_ps, wake_ps))
+        self._is_idle = False
+        while self._snapshots_ps[-1] < self.clock.now_ps:  # the same as at their own times
+            snapshot_ps = self._snapshots_ps.pop()
+            self.recorder.snapshot(snapshot_ps, snapshot_ps)
+
+    def _move(self, plan: Plan) -> None:
+        """The plan has begun transfers, or preempted groups; it computes nothing and takes no
+        time.
+        """
+        self.recorder.moved(plan)
+        self.executor.move(plan)
+        self.meter.open(plan, self.scheduler.state.policy.usage())
+
+    def _wake_if_idle(self) -> None:
+        if self._is_idle:
+            self._alarm.bring_forward(self.clock.now_ps)
+
+    def _cut(self, flight: Flight) -> None:
+        """Something has happened that could change the plan after this one."""
+        if flight is self._current:
+            self.executor.cut(flight, self.clock.now_ps)
+        else:
+            flight.plan.guaranteed_steps = 0
+
+    def _take_snapshots(self, now_ps: int) -> None:
+        while self._snapshots_ps[-1] <= now_ps:
+            self.recorder.snapshot(self._snapshots_ps.pop(), now_ps)
 
     def _stop(self, now_ps: int) -> None:
         self.recorder.end_ps = now_ps
         self.recorder.settle()
-        for mark_ps in self.calendar.take_marks(now_ps):
-            self.recorder.mark(mark_ps, now_ps)
+        self._take_snapshots(now_ps)
 
-    def _begin_transfers(self, ordered: list[Ops]) -> tuple[Transfer, ...]:
-        """Begin the transfers in the background; returns those that wait for the moves of this
-        iteration.
-        """
-        if self._pool:
-            audit.check_moves(self.scheduler.policy, ordered, self._pool)
-        transfers = tuple([transfer for ops in ordered for transfer in ops.background])
-        if not transfers or any(ops.moves or ops.copies for ops in ordered):
-            return transfers
-        self.links.begin(transfers)
-        return ()
+    def _decoding(self, plan: Plan) -> list[int]:
+        """The requests that take the plan's decode steps."""
+        steps = {seq.request_id: None for seq in self.scheduler.state.batch}
+        decoding = list(steps) if plan.decode_seqs else []
+        return decoding + [group.request.request_id for group in plan.stepping]
 
-    def _without_tokens(self, plan: Plan) -> None:
-        """The plan has begun transfers, or preempted groups that wait for one; it takes no time."""
-        self._begin_transfers(plan.ops)
-        self.meter.open(plan, self.scheduler.policy.usage())
-        self.scheduler.commit(plan, 0, self.outputs.results(plan, 0))
-        self.recorder.moved(plan)
+    def _deliver_step(self, flight: Flight) -> None:
+        """An iteration of a span has ended, which is not its last."""
+        for request_id in flight.decoding:
+            self._deliver(request_id, self.clock.now_ps)
 
-    def _turn_away(self, plan: Plan) -> None:
-        for group in plan.rejected:
-            request = self.outputs.removed(group.request.request_id)
-            self.recorder.rejected(request, "the memory policy can never hold it")
-            self.ended(request.request_id)
+    def _deliver_last(self, flight: Flight, outcome: Outcome, now_ps: int) -> None:
+        """The last iteration has ended."""
+        for request_id in flight.decoding:
+            if request_id in self.outputs.requests:
+                self._deliver(request_id, now_ps)
+        for group in outcome.first_tokens:
+            self._deliver(group.request.request_id, now_ps)
 
-    def _now_ps(self) -> int:
-        return int(
-            self.env.now
-        )  # whole already, because every delay is; SimPy's type allows for floats
+    def _deliver(self, request_id: int, now_ps: int) -> None:
+        for listener in self._token_listeners:
+            listener.on_tokens(request_id, 1, now_ps)

@@ -9,8 +9,9 @@ import simpy
 from testbed.core.request import Request, Workload
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.engine.policy_facts import is_measured_in_spans
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import says_footprints, simulate
+from testbed.engine.simulation import simulate
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.traced import Held, Traced
 from testbed.sched.beams import BeamModel
@@ -80,9 +81,7 @@ class Tracer:
         self._since_ps = 0
 
     def before_change(self) -> None:
-        """The policy may change now; what it was until now has lasted since the clock last stood
-        still.
-        """
+        """Before a change: record the present state with its duration."""
         now = int(self.env.now)
         if now > self._since_ps:
             self._take(self._since_ps, now)
@@ -160,14 +159,14 @@ def trace_memory(
     tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))
     trace = MemoryTrace(policy.usage().total, block_size, start_ps, tokens_per_block)
     tracer = Tracer(env, policy, trace, stop_ps, max_frames)
-    fast_forward = fast_forward and says_footprints(policy)
+    fast_forward = fast_forward and is_measured_in_spans(policy)
     scheduler.state.policy = tracer.policy
     recorder = simulate(
         requests,
         scheduler,
         cost,
         max_len,
-        marks_ps=[start_ps],
+        snapshots_ps=[start_ps],
         stop_ps=stop_ps,
         fast_forward=fast_forward,
         beams=beams,

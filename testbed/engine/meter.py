@@ -8,14 +8,14 @@ from testbed.core.sequence import Batch, Sequence, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import Affine
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import Seen, Shared
+from testbed.engine.totals import SharedSlots, SpanMemory
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, decoding, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
 
 class Meter(ABC):
-    """Sees every plan before it runs, and every outcome before the next plan."""
+    """Measures the pool in every iteration: `open` before it runs, `close` before the next plan."""
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         self.policy = scheduler.policy
@@ -24,19 +24,23 @@ class Meter(ABC):
 
     @abstractmethod
     def open(self, plan: Plan, used: Usage) -> None:
-        """Look at the pool as the first iteration of this plan sees it; `used` is the policy's own
+        """Measure the pool as the first iteration of this plan sees it; `used` is the policy's own
         account of it.
         """
 
     @abstractmethod
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
-    ) -> Seen:
-        """What the `steps` iterations saw that were carried out, in duration_ps."""
+    ) -> SpanMemory:
+        """The memory of the `steps` iterations that were carried out, in duration_ps."""
+
+    @abstractmethod
+    def forget(self, group: SequenceGroup) -> None:
+        """The group has left: it holds nothing any more."""
 
     def max_steps(self, used: Usage) -> int:
-        """How many iterations it can see at once; asked whatever the true lengths are, for a policy
-        may be called.
+        """How many iterations it can measure at once. The answer must not depend on output lengths,
+        because it may call the policy.
         """
         return 1
 
@@ -95,17 +99,20 @@ class PlainMeter(Meter):
         internal, copies = (
             sum(map(count, running.values())) for count in (self.unused, self.copies)
         )
-        self._first = Seen(len(running), used, internal, copies)
+        self._first = SpanMemory(len(running), used, internal, copies)
 
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
         """The same, by the tables of all that decode."""
         batch, others = decoding(plan, self.state.batch) if plan.decode_seqs else (Batch(), [])
         return MemoryPolicy.repeated_reads(self.policy, batch, others)
 
+    def forget(self, group: SequenceGroup) -> None:
+        """See Meter; nothing is kept of a group."""
+
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
-    ) -> Seen:
+    ) -> SpanMemory:
         used, saved = self._first.used, self._first.used.saved + self._first.copies
         return self._first._replace(
-            shared=(Shared(used.held, saved, saved * duration_ps),) if saved else ()
+            shared=(SharedSlots(used.held, saved, saved * duration_ps),) if saved else ()
         )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.core.slots import record
-from testbed.sched.beams import BeamModel
+from testbed.sched.beams import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 
@@ -39,6 +39,7 @@ class Outputs:
 
     def removed(self, request_id: int) -> Request:
         del self._lengths[request_id]
+        self._end_step.pop(request_id, None)
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
@@ -50,36 +51,48 @@ class Outputs:
             heapq.heappop(ends)
         return ends[0][0] - self._state.batch.steps
 
-    def results(self, plan: Plan, steps: int) -> Results:
-        """What the plan's iterations bring; called before they are committed."""
+    def preempted(self, plan: Plan) -> None:
+        """The groups that a plan has preempted decode no more."""
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
+
+    def ended(self, plan: Plan, steps: int) -> tuple[int, ...]:
+        """The requests that have their whole output when the plan's iterations have run; called
+        before they are committed or anticipated.
+        """
         state = self._state
         ended: list[int] = []
         if plan.decode_seqs and self._ends and self._ends[0][0] <= state.batch.steps + steps:
             ended = self._pop_ended(state.batch.steps + steps)
-        if not (plan.chunks or plan.swapped_in or state.beams):
-            return record(Results, (tuple(ended), {})) if ended else NOTHING
-        prefilled, stepping = [chunk.group for chunk in plan.chunks if chunk.last], plan.stepping
-        for group in prefilled + stepping:
-            if group.num_generated + 1 == self._lengths[group.request.request_id]:
-                ended.append(group.request.request_id)
-        if not (state.beams or stepping):
-            return record(Results, (tuple(ended), {})) if ended else NOTHING
-        searching = [group for group in stepping if group.request.beam]
+        if plan.chunks or plan.swapped_in:
+            for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *plan.stepping):
+                if group.num_generated + 1 == self._lengths[group.request.request_id]:
+                    ended.append(group.request.request_id)
+        return tuple(ended)
+
+    def results(self, plan: Plan, steps: int) -> Results:
+        """What the plan's iterations bring; called before they are committed."""
+        ended = self.ended(plan, steps)
+        if not (self._state.beams or plan.swapped_in):
+            return record(Results, (ended, {})) if ended else NOTHING
+        return Results(ended, self._parents(plan, steps))
+
+    def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
+        """The candidates that survive, of each beam request that takes a step."""
+        searching = [group for group in plan.stepping if group.request.beam]
         if plan.decode_seqs:
-            searching = [*state.beams.values(), *searching]
+            searching = [*self._state.beams.values(), *searching]
         parents, requests = self._beams.parents, self.requests
         ids = [(group.request.request_id, group.num_generated + steps) for group in searching]
-        return Results(
-            tuple(ended), {one: parents(requests[one], num_generated) for one, num_generated in ids}
-        )
+        return {one: parents(requests[one], num_generated) for one, num_generated in ids}
 
-    def follow(self, plan: Plan, outcome: Outcome) -> None:
-        """The plan was committed: note who decodes from now on."""
+    def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
+        """The plan was committed, or anticipated: note who decodes from now on, of those that have
+        not ended.
+        """
         for group in (*outcome.first_tokens, *plan.swapped_in):
-            if group.status is SequenceStatus.RUNNING:
-                request_id = group.request.request_id
+            request_id = group.request.request_id
+            if group.status is SequenceStatus.RUNNING and request_id not in ended:
                 step = self._state.batch.steps + self._lengths[request_id] - group.num_generated
                 self._end_step[request_id] = step
                 heapq.heappush(self._ends, (step, request_id))

@@ -51,6 +51,11 @@ class WatchfulRecorder(Recorder):
         super().rejected(*arguments)
         self._limit_ps = float("inf")
 
+    def cancelled(self, *arguments: Any) -> None:
+        """A cancelled request has no latency either."""
+        super().cancelled(*arguments)
+        self._limit_ps = float("inf")
+
     def _look(self, now_ps: int) -> None:
         arrived = int(np.searchsorted(self._arrival_ps, now_ps, side="right"))
         weight = self._weights[arrived] - self._gone_weight

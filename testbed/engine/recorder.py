@@ -16,7 +16,8 @@ from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
-from testbed.engine.totals import CHANGING, Measures, Seen, Totals
+from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
+from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals
 from testbed.sched.plan import Plan
 
 Counts: TypeAlias = NDArray[np.int64]
@@ -24,7 +25,7 @@ Counts: TypeAlias = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
 NOT_YET = -1
-BATCH = 512  # what waits to be packed fits the caches, and stays young for the garbage collector
+BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
 SHAPE = (
     "start_ps",
     "duration_ps",
@@ -72,7 +73,7 @@ class PackedRows:
             self.extend([*map(packed, zip(*rows, strict=True))])
 
 
-class Mark(NamedTuple):
+class Snapshot(NamedTuple):
     """The totals at the first iteration boundary at or after a requested time."""
 
     time_ps: int
@@ -83,10 +84,11 @@ class Recorder:
     """Everything that a run leaves behind.
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of
-    NOT_YET and a reason in `rejections`. spans: one row a span of identical iterations, its slots
-    as means over them. marks: by requested time. The spans, and the sums in `totals`, are brought
-    up to date by `settle`, the counts in `totals` at once. `policy` names whose memory it is, for
-    complaints.
+    NOT_YET and a reason in `rejections`; a cancelled one has no finish_ps, the output tokens that
+    it has as output_len, and its time in `cancellations`. spans: one row a span of identical
+    iterations, its slots as means over them. snapshots: the totals, by requested time. The spans,
+    and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
+    `policy` names the memory policy in error messages.
     """
 
     def __init__(self) -> None:
@@ -97,13 +99,14 @@ class Recorder:
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
         self.spans = PackedRows(*SHAPE, "running", *SLOTS)
         self.rejections: dict[int, str] = {}
+        self.cancellations: dict[int, int] = {}
         self.totals = Totals()
-        self.marks: dict[int, Mark] = {}
+        self.snapshots: dict[int, Snapshot] = {}
         self.end_ps = 0
         self.policy = "the memory policy"
         self._first_ps: dict[int, int] = {}
         self._shapes: list[tuple[int, ...]] = []
-        self._seen: list[Seen] = []
+        self._memory: list[SpanMemory] = []
 
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
         """These have output tokens from now_ps on; after recompute that is nothing new."""
@@ -125,6 +128,15 @@ class Recorder:
         counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0
         self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
 
+    def cancelled(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
+        """The request was cancelled, and its group has left at now_ps."""
+        r, first_ps = request, self._first_ps.pop(request.request_id, NOT_YET)
+        counts = r.prompt_len, group.num_generated, r.num_seqs
+        preemptions = group.num_swaps, group.num_recomputes
+        self.cancellations[r.request_id] = now_ps
+        self.totals.cancelled += 1
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *counts, *preemptions))
+
     def span(
         self,
         start_ps: int,
@@ -133,11 +145,9 @@ class Recorder:
         plan: Plan,
         waiting: int,
         swapped: int,
-        seen: Seen,
+        memory: SpanMemory,
     ) -> None:
         """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
-        if plan.preempted or plan.ops:
-            self.moved(plan)
         prefill = 0
         if plan.chunks:
             for group, _, new, _, _, _ in plan.chunks:
@@ -156,27 +166,29 @@ class Recorder:
         )
         shapes = self._shapes
         shapes.append(shape)
-        self._seen.append(seen)
+        self._memory.append(memory)
         if len(shapes) == BATCH:
             self.settle()
 
     def moved(self, plan: Plan) -> None:
-        """Count the groups that a plan has preempted, and its copies."""
-        swaps = sum([group.status is SequenceStatus.SWAPPED for group in plan.preempted])
-        self.totals.swaps += swaps
-        self.totals.recomputes += len(plan.preempted) - swaps
+        """A plan begins: count its copies and the groups that it has preempted, but for groups
+        that have left since.
+        """
+        for group in plan.preempted:
+            self.totals.swaps += group.status is SequenceStatus.SWAPPED
+            self.totals.recomputes += group.status is SequenceStatus.WAITING
         self.totals.copies += sum([len(ops.copies) for ops in plan.ops])
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
-        if not self._seen:
+        if not self._memory:
             return
         shape = list(zip(*self._shapes, strict=True))
-        running, accounts, internal, copies, changed, shared = zip(*self._seen, strict=True)
+        running, accounts, internal, copies, changed, shared = zip(*self._memory, strict=True)
         columns = list(zip(*changed, strict=True))
         changes, changes_time = columns[: len(CHANGING)], columns[len(CHANGING) :]
         self._shapes.clear()
-        self._seen.clear()
+        self._memory.clear()
         firsts = self._firsts(accounts, *map(packed, (running, internal, copies)))
         # May be more than 64 bits hold; most runs have kinds of memory of which there never is any.
         over_time = [
@@ -198,7 +210,7 @@ class Recorder:
             totals.shared, totals.shared_ps = (
                 totals.shared.copy(),
                 totals.shared_ps.copy(),
-            )  # a mark keeps the others
+            )  # a snapshot keeps the others
             for held, saved, saved_ps in chain.from_iterable(shared):
                 totals.shared[held] += saved
                 totals.shared_ps[held] += saved_ps
@@ -210,22 +222,21 @@ class Recorder:
         used = [packed(column) for column in zip(*accounts, strict=True)]
         check_accounts(used, accounts, self.policy)
         _, live, held, allocated, cached, free, largest_free, saved, _ = used
-        reserved, external_fragmentation = held - live - internal, free + cached - largest_free
         return [
             running,
             live,
-            reserved,
+            reserved_slots(held, live, internal),
             internal,
             saved + copies,
             cached,
-            allocated - held,
-            external_fragmentation,
+            rounding_slots(allocated, held),
+            fragmented_slots(free, cached, largest_free),
         ]
 
-    def mark(self, requested_ps: int, now_ps: int) -> None:
+    def snapshot(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
         self.settle()
-        self.marks[requested_ps] = Mark(now_ps, replace(self.totals))
+        self.snapshots[requested_ps] = Snapshot(now_ps, replace(self.totals))
 
 
 def packed(column: tuple[int, ...]) -> Counts:
@@ -248,13 +259,17 @@ def compact(values: NDArray[Any]) -> NDArray[Any]:
 
 def request_columns(recorder: Recorder) -> Columns:
     """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a
-    reason, no times.
+    reason and no times. Where requests were cancelled, cancelled_s says when.
     """
     table = in_seconds(recorder.requests.columns())
     reasons = [
         recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()
     ]
     table["rejected"] = np.array(reasons, dtype=object)
+    if recorder.cancellations:
+        cancelled = [recorder.cancellations.get(one, -PS) for one in table["request_id"].tolist()]
+        seconds = np.array(cancelled) / PS
+        table["cancelled_s"] = np.where(seconds < 0, np.nan, seconds)
     order = np.argsort(table["request_id"], kind="stable")
     table = {name: column[order] for name, column in table.items()}
     arrival, first, finish = (table[name] for name in ("arrival_s", "first_token_s", "finish_s"))

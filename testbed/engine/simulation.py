@@ -8,13 +8,14 @@ from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.audit import check_policy
-from testbed.engine.clients import ClosedLoop, open_loop
+from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
-from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
-from testbed.engine.span_meter import SpanMeter
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.engine.sim_clock import SimClock
+from testbed.engine.simulated import SimulatedExecutor
+from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 
@@ -25,7 +26,7 @@ def simulate(
     cost: CostModel,
     max_len: int,
     *,
-    marks_ps: Iterable[int] = (),
+    snapshots_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
     pool: PoolSpec | None = None,
     fast_forward: bool = True,
@@ -41,26 +42,52 @@ def simulate(
     table; the result is the same. The policy is checked with `pool`, its configured pool, where
     that is given. A caller's recorder or environment can be observed during the run.
     """
-    check_policy(scheduler.policy, max_len, pool)
-    env = env or Environment(0)
-    recorder = recorder or Recorder()
-    outputs = Outputs(scheduler.state, beams or SyntheticBeams())
-    for reader in (scheduler, scheduler.policy, scheduler.preemption):
-        if reader.reads_output_len:
-            reader.foresee(outputs.lengths)
-    spans = fast_forward and says_footprints(scheduler.policy)
-    meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
-    engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, pool)
+    clock = SimClock(env)
+    engine = simulated_engine(
+        clock,
+        scheduler,
+        cost,
+        max_len,
+        recorder or Recorder(),
+        beams=beams,
+        pool=pool,
+        fast_forward=fast_forward,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+    )
     if isinstance(requests, SessionWorkload):
-        ClosedLoop(env, engine, requests).start()
+        ClosedLoop(clock, engine, requests).start()
     else:
-        env.process(open_loop(env, engine, requests))
-    env.run(until=env.process(engine.serve()))
-    return recorder
+        OpenLoop(clock, engine, requests).start()
+    clock.env.run(until=clock.start(engine.serve()))
+    return engine.recorder
 
 
-def says_footprints(policy: MemoryPolicy) -> bool:
-    """Whether its memory can be measured over whole spans: footprints of its own, and every stored
-    token stays.
-    """
-    return type(policy).footprint is not MemoryPolicy.footprint and not policy.drops_tokens
+def simulated_engine(
+    clock: Clock,
+    scheduler: Scheduler,
+    cost: CostModel,
+    max_len: int,
+    recorder: Recorder,
+    *,
+    beams: BeamModel | None = None,
+    pool: PoolSpec | None = None,
+    fast_forward: bool = True,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+) -> Engine:
+    """An engine whose iterations take simulated time on this clock, which others may share."""
+    check_policy(scheduler.policy, max_len, pool)
+    outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+    executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool)
+    return Engine(
+        scheduler,
+        executor,
+        outputs,
+        recorder,
+        max_len,
+        windows=cost.windows,
+        fast_forward=fast_forward,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+    )

@@ -19,9 +19,10 @@ from testbed.core.slots import (
     record,
 )
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.memory_accounting import reserved_slots
 from testbed.engine.meter import Meter
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import NO_CHANGE, Changes, Seen, Shared, Span
+from testbed.engine.totals import NO_CHANGE, Changes, SharedSlots, Span, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -71,7 +72,7 @@ class SpanMeter(Meter):
 
     def open(self, plan: Plan, used: Usage) -> None:
         for group in plan.preempted:
-            self._forget(group)
+            self.forget(group)
         for chunk in plan.chunks:
             self._track(chunk.group)
         for group in plan.swapped_in:
@@ -97,7 +98,7 @@ class SpanMeter(Meter):
 
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
-    ) -> Seen:
+    ) -> SpanMemory:
         state, starts, used, started, changes = (
             self.state,
             self._starts,
@@ -118,12 +119,12 @@ class SpanMeter(Meter):
         if plan.decode_seqs and (self._forked or state.beams):
             self._forked = dict(state.beams)
         for group in outcome.finished:
-            self._forget(group)
+            self.forget(group)
         if plan.chunks or plan.swapped_in:
             for group in (*outcome.first_tokens, *plan.swapped_in):
                 if group.status is SequenceStatus.RUNNING:
                     self._joined(group)
-        return record(Seen, (self._running, used, internal, self._copies, changes, shared))
+        return record(SpanMemory, (self._running, used, internal, self._copies, changes, shared))
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which whole blocks alone
@@ -140,7 +141,7 @@ class SpanMeter(Meter):
 
     def _shared(
         self, steps: int, durations: Affine, saved: int, grown: Grant
-    ) -> tuple[Shared, ...]:
+    ) -> tuple[SharedSlots, ...]:
         """Every iteration of a span in which slots are shared; nothing is shared or copied within
         one.
         """
@@ -148,12 +149,12 @@ class SpanMeter(Meter):
             self._used.held,
             durations.first_ps,
             self._taken,
-            list[Shared](),
+            list[SharedSlots](),
         )
         for step in range(steps):
             if step:
                 held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
-            rows.append(Shared(held, saved, saved * step_ps))
+            rows.append(SharedSlots(held, saved, saved * step_ps))
         if (whole := held - self._used.held) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(
@@ -170,7 +171,8 @@ class SpanMeter(Meter):
             (0, 0) if grown.evicted is NO_GROWTH else self._taken_after(span, grown.evicted)
         )
         internal, internal_time = span.at(started) if started.slots else (0, 0)
-        reserved, reserved_time = held - live - internal, held_time - live_time - internal_time
+        reserved = reserved_slots(held, live, internal)
+        reserved_time = reserved_slots(held_time, live_time, internal_time)
         changes = (
             live,
             reserved,
@@ -192,7 +194,7 @@ class SpanMeter(Meter):
     def _track(self, group: SequenceGroup) -> Tracked:
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
-            self._forget(group)
+            self.forget(group)
         footprint = self.policy.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
@@ -239,7 +241,7 @@ class SpanMeter(Meter):
         tracked = self._tracked.get(group.request.request_id)
         return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
 
-    def _forget(self, group: SequenceGroup) -> None:
+    def forget(self, group: SequenceGroup) -> None:
         tracked = self._tracked.pop(group.request.request_id, None)
         if tracked is not None:
             self._forked.pop(group.request.request_id, None)

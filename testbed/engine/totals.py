@@ -12,7 +12,7 @@ from testbed.cost.model import Affine
 
 
 class Measures(NamedTuple):
-    """What an iteration sees; a new measure is one line here and one in the meter.
+    """The memory that an iteration sees; a new measure is one line here and one in the meter.
 
     running: admitted requests. The rest is in slots. live ones store K and V (token states),
     reserved ones are held and will be used by the same request, internal ones are held and never
@@ -58,22 +58,22 @@ class Span:
         )
 
     def at(self, growth: Growth) -> tuple[int, int]:
-        """The same of a count that grows from the iteration of each event on."""
+        """Sum and time integral of a count that steps up in the iteration of each event."""
         w0, w1, w2 = growth
         return w0 * self.steps - w1, w0 * self.duration_ps - w1 * self.first_ps - self.growth_ps * (
             (w2 - w1) // 2
         )
 
     def after(self, growth: Growth) -> tuple[int, int]:
-        """The same of a count that grows from the iteration after each event on."""
+        """Sum and time integral of a count that steps up after the iteration of each event."""
         w0, w1, w2 = growth
         time = w0 * self.duration_ps - (w0 + w1) * self.first_ps - self.growth_ps * ((w2 + w1) // 2)
         return w0 * self.steps - w0 - w1, time
 
 
 class Changes(NamedTuple):
-    """What changes in a span after its first iteration: summed over the iterations, and integrated
-    over picoseconds.
+    """Changes in a span after its first iteration: summed over the iterations, and integrated over
+    picoseconds.
     """
 
     live: int = 0
@@ -90,7 +90,7 @@ NO_CHANGE = Changes()
 CHANGING = [Measures._fields.index(name) for name in Changes._fields[:4]]
 
 
-class Shared(NamedTuple):
+class SharedSlots(NamedTuple):
     """An iteration that held `held` slots and saved `saved`; saved_ps: the same times its
     picoseconds.
     """
@@ -100,12 +100,12 @@ class Shared(NamedTuple):
     saved_ps: int
 
 
-class Seen(NamedTuple):
-    """What the iterations of a span see.
+class SpanMemory(NamedTuple):
+    """The memory that the iterations of a span see.
 
-    The first one's running requests, its Usage, slots of it that will never be used, slots of
-    prompts that are computed once for several sequences; what changes after it; each iteration that
-    saved any slots.
+    running, used, internal, copies: of the first iteration, its running requests, the pool, slots
+    that will never be used, and slots of prompts that are computed once for several sequences.
+    changes: after the first iteration. shared: each iteration in which sharing saves slots.
     """
 
     running: int
@@ -113,7 +113,12 @@ class Seen(NamedTuple):
     internal: int
     copies: int
     changes: Changes = NO_CHANGE
-    shared: tuple[Shared, ...] = ()
+    shared: tuple[SharedSlots, ...] = ()
+
+    def lasting(self, duration_ps: int) -> "SpanMemory":
+        """The same of one iteration, whose duration was not known when it was measured."""
+        shared = [SharedSlots(held, saved, saved * duration_ps) for held, saved, _ in self.shared]
+        return self._replace(shared=tuple(shared))
 
 
 @dataclass(slots=True)
@@ -130,6 +135,7 @@ class Totals:
     arrived: int = 0
     finished: int = 0
     rejected: int = 0
+    cancelled: int = 0
     generated: int = 0
     swaps: int = 0
     recomputes: int = 0

@@ -40,10 +40,9 @@ class Plan:
     decode_max_context, padding included. Sequences of swapped_in groups are among them where they
     have a slot for the next token. guaranteed_steps: how many further identical steps the policy
     has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run.
-    forks: sequences forked from others since the plan before. ended_early: groups that have ended,
-    and were preempted before their results were in. wake_ps: the scheduler wants to plan again at
-    the first iteration boundary at or after this time, and then if nothing runs; UNBOUNDED: for no
-    such reason.
+    forks: sequences forked from others since the plan before. wake_ps: the scheduler wants to plan
+    again at the first iteration boundary at or after this time, and then if nothing runs;
+    UNBOUNDED: for no such reason.
     """
 
     __slots__ = (
@@ -51,7 +50,6 @@ class Plan:
         "decode_context",
         "decode_max_context",
         "decode_seqs",
-        "ended_early",
         "ends_on_arrival",
         "forks",
         "guaranteed_steps",
@@ -68,7 +66,6 @@ class Plan:
         ) = 0
         self.ends_on_arrival = False
         self.wake_ps = UNBOUNDED
-        self.ended_early: list[SequenceGroup] = []
         self.chunks: list[Chunk] = []
         self.ops: list[Ops] = []
         self.swapped_in: list[SequenceGroup] = []
@@ -88,7 +85,14 @@ class Plan:
     @property
     def preempted_any(self) -> bool:
         """Whether a group was preempted: this plan admits no request."""
-        return bool(self.preempted or self.ended_early)
+        return bool(self.preempted)
+
+    def leave_out(self, group: SequenceGroup) -> None:
+        """The group is cancelled before this plan, which is in flight, has begun: it computes no
+        prompt of it. A decode step that was planned for it runs, and its token is discarded.
+        """
+        self.chunks = [chunk for chunk in self.chunks if chunk.group is not group]
+        self.swapped_in = [other for other in self.swapped_in if other is not group]
 
     @property
     def stepping(self) -> list[SequenceGroup]:

@@ -87,10 +87,8 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
-    """Take slots back from the rule's victim, or from the last that was admitted if it has
-    ended.
-    """
-    if state.take_kept(rule.tail_tokens) or (state.ended and state.end_early(plan)):
+    """Take slots back from the rule's victim."""
+    if state.take_kept(rule.tail_tokens):
         return
     group = rule.victim(state.preemptible(), state.batch)
     if (

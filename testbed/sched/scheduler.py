@@ -5,6 +5,7 @@ from collections import deque
 from itertools import count
 from typing import ClassVar
 
+from testbed.core.errors import UnsupportedError
 from testbed.core.request import Foresight, Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
@@ -25,6 +26,7 @@ class Scheduler(Foresight, ABC):
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
+    plans_ahead: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         self.state = self.state_class(policy)
@@ -75,10 +77,34 @@ class Scheduler(Foresight, ABC):
         false plan is idle.
         """
 
+    def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
+        """Nobody waits for the group any more: it leaves between two iterations, and its slots are
+        free. Returns the groups that are finished because it has left.
+        """
+        self.state.remove(group, SequenceStatus.CANCELLED)
+        return []
+
+    def can_plan_ahead(self) -> bool:
+        """Whether the next plan may be made now, while the last iteration of the present one runs.
+        Asked where the scheduler `plans_ahead`.
+        """
+        return False
+
+    def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
+        """The last of the plan's `steps` iterations begins, and the next plan is made before it has
+        run: the state becomes what it will be then. ended: the requests that have their whole
+        output then. `commit` follows.
+        """
+        raise UnsupportedError(f"{type(self).__name__}: makes no plan ahead (define anticipate())")
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these
         results.
         """
+        return self.carry_out(plan, steps, results)
+
+    def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        """What `steps` iterations of the plan change: tokens stored, groups that join or end."""
         state, grown = self.state, GRANTED
         first_tokens: list[SequenceGroup] = []
         finished: list[SequenceGroup] = []

@@ -67,14 +67,23 @@ class StaticBatch(Scheduler):
         """The group has its output, and keeps its slots until all have theirs."""
         self.state.leave_batch(group)
 
+    def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
+        """The others of its batch are answered now if they have waited for this one only."""
+        super().cancel(group)
+        return self._finished()
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().commit(plan, steps, results)
         if plan.decode_seqs:
             self._padded_len += steps
+        return outcome._replace(finished=self._finished())
+
+    def _finished(self) -> list[SequenceGroup]:
+        """The groups of a batch that has ended, which give back their slots."""
         finished = [] if self.state.batch.sequences else list(self.state.running.values())
         for group in finished:
             self.state.release(group, SequenceStatus.FINISHED)
-        return outcome._replace(finished=finished)
+        return finished
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]

@@ -6,7 +6,6 @@ from collections import deque
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
-from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import NumTokens, PositiveCount, PositiveTokens
@@ -143,9 +142,7 @@ class VllmV1(IterationLevel):
             seq, left, num_stored = group.todo[0]
             needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
             while not state.ensure_slots([seq], needed, plan):
-                if state.take_kept(self.preemption.tail_tokens) or (
-                    state.ended and state.end_early(plan)
-                ):
+                if state.take_kept(self.preemption.tail_tokens):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
                 preempt_group(state, self.preemption, victim, plan)
@@ -154,85 +151,83 @@ class VllmV1(IterationLevel):
             budget = prompts.schedule_chunks(group, plan, budget)
 
 
-class StaleState(SchedulerState):
-    """What is known of the groups while an iteration runs: `prefilled` have computed the end of
-    their prompt in it.
+class StateAhead(SchedulerState):
+    """The state while a plan is in flight, as it will be when that plan is carried out.
+
+    prefilled: the groups whose prompt the plan in flight completes; None where no plan is in
+    flight.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
         super().__init__(policy)
-        self.prefilled: list[SequenceGroup] = []
+        self.prefilled: list[SequenceGroup] | None = None
 
     def before_preemption(self, group: SequenceGroup) -> None:
-        """The token that a decode has computed last is unknown, so the block that it fills is not
+        """The token that a decode computes in flight is unknown, so the block that it fills is not
         published.
         """
-        if not group.todo and group not in self.prefilled:
+        if self.prefilled is not None and not group.todo and group not in self.prefilled:
             for seq in group.sequences:
                 seq.stored_offset -= 1  # at rest
 
+    def finish_preempted(self, group: SequenceGroup) -> None:
+        """The group was preempted in the plan ahead, and the results say that it had ended: that
+        preemption does not count.
+        """
+        swapped = group.status is SequenceStatus.SWAPPED
+        group.num_swaps -= swapped
+        group.num_recomputes -= not swapped
+        self.remove(group, SequenceStatus.FINISHED)
+
 
 class AsyncVllmV1(VllmV1):
-    """The same with asynchronous scheduling, the release's default: planned while the iteration
-    before still runs.
+    """The same with asynchronous scheduling, the release's default: the next plan is made while an
+    iteration runs.
 
-    The plan is made when that one is over, from a state that hides what has changed (DESIGN.md): an
-    ended group keeps its place and its slots, and takes one more step if it is still in the batch;
-    an arrival is seen by the plan after that. ignore_eos: outputs end at the requested length, as
-    in benchmarks, which the plan knows; else they take one step more.
-
-    Fast equals slow, though a plan that ends a span does not see what has arrived since the one
-    before: a span that arrivals do not end is one whose next plan admits no request, because slots
-    and places are released by results only.
+    When the last iteration of a plan begins, the engine calls `anticipate` and asks for the next
+    plan, which therefore knows the results of the iteration before, and what had arrived by then.
+    A group that ends in the iteration under way keeps its place and its slots in that plan.
+    ignore_eos: outputs end at the requested length, as in benchmarks, which the plan knows; else
+    they take one step more.
     """
+
+    state_class: ClassVar[type[SchedulerState]] = StateAhead
+    plans_ahead: ClassVar[bool] = True
 
     def __init__(
         self, policy: MemoryPolicy, preemption: PreemptionRule, *, ignore_eos: bool, **release: Any
     ) -> None:
         super().__init__(policy, preemption, **release)
         self.ignore_eos = ignore_eos
+        assert isinstance(self.state, StateAhead), "made by state_class"
+        self._ahead = self.state
+        self._anticipated: Outcome | None = None
 
-    state_class: ClassVar[type[SchedulerState]] = StaleState
+    def can_plan_ahead(self) -> bool:
+        """Whether the next plan may be made now; which beams survive an iteration must be known
+        before the next.
+        """
+        return not any(group.request.beam for group in self.state.running.values())
 
-    def add(self, request: Incoming) -> SequenceGroup:
-        group = super().add(request)
-        self.state.arriving.append(self.state.waiting.pop())
-        return group
-
-    def finish(self, group: SequenceGroup) -> None:
-        if self.ignore_eos:
-            super().finish(group)
-            return
-        if group.batch is None and len(group.sequences) == 1:
-            self.state.join_batch(group)
-        group.status = SequenceStatus.FINISHED
-        self.state.ended.append(group)
-
-    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        outcome = IterationLevel.commit(
-            self, plan, steps, results
-        )  # the next plan does not know the results
-        assert isinstance(self.state, StaleState), "made by state_class"
-        self.state.prefilled = outcome.first_tokens
+    def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
+        """The last of the plan's `steps` iterations begins. Requests in `ended` have their whole
+        output then, which is known now only where outputs end at the requested length.
+        """
+        outcome = self.carry_out(plan, steps, Results(ended if self.ignore_eos else ()))
+        self._ahead.prefilled, self._anticipated = outcome.first_tokens, outcome
         return outcome
 
-    def plan(self) -> Plan:
-        """A plan from the stale state. Where it is empty there was nothing to run ahead of, and it
-        is made again.
-        """
-        stale = super().plan()
-        has_changed = self.state.settle()
-        if not has_changed:
-            return stale
-        if stale or stale.rejected:
-            stale.guaranteed_steps = 0
-            return stale
-        plan = super().plan()
-        plan.ops[:0], plan.forks = (
-            stale.ops,
-            plan.forks + stale.forks,
-        )  # what it moved and copied has happened
-        if stale.preempted_any:
-            plan.guaranteed_steps = 0
-            plan.preempted[:0], plan.ended_early[:0] = stale.preempted, stale.ended_early
-        return plan
+    def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
+        """Groups that have ended release their slots; all else was anticipated."""
+        outcome = self._anticipated
+        if outcome is None:
+            return super().commit(plan, steps, results)
+        self._ahead.prefilled = self._anticipated = None
+        finished = [group for one in results.ended if (group := self.state.find(one)) is not None]
+        ended = [group for group in self.state.running.values() if group in finished]
+        for group in ended:
+            self.state.remove(group, SequenceStatus.FINISHED)
+        for group in finished:
+            if group not in ended:
+                self._ahead.finish_preempted(group)
+        return outcome._replace(finished=finished)

@@ -10,7 +10,8 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of, types
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 
 CONFIGS = {name: config for name, config in vars(hf_configs).items() if name.isupper()}

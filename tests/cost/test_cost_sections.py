@@ -17,6 +17,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.interpolation import UnequalLengths
 from testbed.cost.model import UNBOUNDED, Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.sections import dump
 
 DOC = (Path(testbed.cost.__file__).parent / "PROFILE_FORMAT.md").read_text()
 EXAMPLE = json.loads(re.search(r"```json\n(.*?)```", DOC, re.DOTALL)[1])
@@ -185,3 +186,9 @@ def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, sh
             time_ps = cost.iteration(later)
             assert isinstance(time_ps, int)
             assert span.first_ps + step * span.growth_ps == time_ps
+
+
+def test_a_profile_is_written_with_a_point_a_line():
+    text = dump(EXAMPLE)
+    assert json.loads(text) == EXAMPLE
+    assert "    [64, 262144, 300.0]\n" in text

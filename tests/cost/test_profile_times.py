@@ -437,3 +437,85 @@ def test_software_times_of_a_profile_fitted_on_a_log_are_its_user_s():
     profile["fingerprint"]["software_fitted_on"] = {"log": "hash"}
     assert cost_of(profile).software is None
     assert cost_of(arithmetic_profile(overhead=None)).software is None
+
+
+WHOLE_PROMPTS = section(
+    "num_seqs new_tokens past_tokens", [[1, 16, 0, 8.0], [1, 128, 0, 36.0], [1, 1040, 0, 948.0]]
+)  # 1/4 us a token up to 128 tokens, then 1 us
+
+
+@pytest.mark.parametrize(
+    ("new", "past", "attention"),
+    [
+        (40, 0, 14),
+        (40, 500, 540 - 500),  # as much more as the longer prompt takes
+        (40, 40, 14),  # at least what the new tokens take alone: the difference is 10 us
+    ],
+)
+def test_tokens_behind_others_take_the_difference_of_whole_prompts(new, past, attention):
+    cost = cost_of(arithmetic_profile(prefill_attention=WHOLE_PROMPTS))
+    work = Work(prefill=((new, past),), num_requests=1)
+    rest = layers_us(new, 1) + launched_eager(new) + software_us(new, 1)
+    assert us(cost, work) == rest + LAYERS * attention
+
+
+def batch_attention(count, new):
+    """Of prompts of one length, measured in several numbers."""
+    return 2 + count * (2 + new / 4)
+
+
+def test_prompts_take_their_shares_of_batches_of_prompts_like_them():
+    points = [
+        [count, new, 0, batch_attention(count, new)] for count in (1, 2, 4, 8) for new in (16, 1040)
+    ]
+    batches = section("num_seqs new_tokens past_tokens", points)
+    cost = cost_of(arithmetic_profile(prefill_attention=batches))
+    work = Work(prefill=((40, 0), (16, 0), (16, 48)), num_requests=3)
+    behind = batch_attention(3, 64) / 3 - batch_attention(3, 48) / 3
+    shares = (batch_attention(3, 40) + batch_attention(3, 16)) / 3
+    shares += max(behind, batch_attention(3, 16) / 3)
+    rest = layers_us(72, 3) + launched_eager(72) + software_us(72, 3)
+    assert us(cost, work) == pytest.approx(rest + LAYERS * shares, abs=1e-5)
+
+
+def mixed_us(new, past, num_seqs, mean):
+    return 5 + new / 16 + past / 128 + num_seqs * (1 + mean / 64)
+
+
+@pytest.mark.parametrize("prefill_section", ["measured", None])
+def test_several_prompts_of_a_mixed_batch_cost_what_one_of_their_tokens_and_pairs_does(
+    prefill_section,
+):
+    """Or less, where by themselves they take less than that one prompt."""
+    changes = {} if prefill_section else {"prefill_attention": None}
+    profile = arithmetic_profile(mixed_attention=MIXED, **changes)
+    work = Work(8, 8 * 64, 64, prefill=((32, 256), (32, 0)), num_requests=10)
+    joined = mixed_us(64, 128, 0, 0)  # 32 x 256 pairs with stored tokens are 64 x 128
+    if prefill_section:
+        rate = 3 / 4 * (prefill_attention(32, 256) + prefill_attention(32, 0))
+        alone = max(rate, prefill_attention(32, 256))
+    else:
+        alone = mixed_us(32, 256, 0, 0) + mixed_us(32, 0, 0, 0)
+    attention = mixed_us(64, 128, 8, 64) + min(joined, alone) - joined
+    rest = layers_us(72, 10) + launched_eager(72) + software_us(72, 10)
+    assert us(cost_of(profile), work) == rest + LAYERS * attention
+
+
+def test_unequal_lengths_count_in_mixed_batches_too():
+    points = [[32, 256, 8, 100, 1000, 0.25]]
+    unequal = section("prefill_tokens past_tokens num_seqs mean_percent max_context", points)
+    profile = arithmetic_profile(mixed_attention=MIXED, unequal_lengths=unequal | {"default": 0.25})
+    work = Work(8, 8 * 64, 256, prefill=((32, 256),), num_requests=9)
+    mean, longest = mixed_us(32, 256, 8, 64), mixed_us(32, 256, 8, 256)
+    rest = layers_us(40, 9) + launched_eager(40) + software_us(40, 9)
+    assert us(cost_of(profile), work) == rest + LAYERS * (mean + (longest - mean) / 4)
+
+
+def test_all_reduces_that_were_not_measured_are_a_ring_over_the_links():
+    cost = cost_of(arithmetic_profile(2, all_reduce=None), server(2))
+    sent_us = 5 * 96 * 2 / 100e9 * 1e6  # 2 x 1/2 of the activations of 5 tokens
+    assert us(cost, DECODES) == pytest.approx(DECODES_US + 2 * LAYERS * sent_us, abs=1e-5)
+    assert cost.fingerprint["all_reduce"] == "not measured: a ring over 100 GB/s, without latency"
+    over_pcie = ServerSpec("server", replace(GPU, link_bandwidth=8e9), 2)
+    slow = cost_of(arithmetic_profile(2, all_reduce=None), over_pcie)
+    assert "over PCIe that is too fast" in slow.fingerprint["all_reduce"]

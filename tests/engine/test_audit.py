@@ -88,7 +88,7 @@ def growing(slots):
 
 COUNTS = r"Odd(| miscounts its slots| counts parts of slots): "
 LONG = {"cost": FastMillisecond(), "lengths": (10, 220), "max_len": 256}
-MARKED = {"cost": FastMillisecond(), "marks_ps": [12 * MS]}
+MARKED = {"cost": FastMillisecond(), "snapshots_ps": [12 * MS]}
 ANSWERS = {
     "negative live": (using(live=-1), COUNTS, {}),
     "more live than held": (using(live=250), COUNTS, {}),

@@ -23,7 +23,8 @@ from testbed.engine.arrivals import (
     Slotted,
     likely_order,
 )
-from testbed.engine.calendar import Links
+from testbed.engine.links import Links
+from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -196,7 +197,9 @@ def landings(begins):
     """When each transfer lands, of those that begin at given times, in order."""
     env, seen = simpy.Environment(0), []
     links = Links(
-        env, OnePsASlot(), lambda: seen.extend((env.now, one) for one in links.take_landed())
+        SimClock(env),
+        OnePsASlot(),
+        lambda: seen.extend((env.now, one) for one in links.take_landed()),
     )
 
     def clients():

@@ -4,27 +4,23 @@ millisecond.
 
 import numpy as np
 import pytest
-import simpy
 from manual_driver import paged, scheduler_of
-from refusals import refuses
 from same_runs import assert_same_rows
 from tiny import MS, FastMillisecond, OneMillisecond
 
-from testbed.core.errors import InputError, PlugInError
+from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.cost.model import UNBOUNDED, Affine
-from testbed.engine.clients import open_loop
-from testbed.engine.engine import Engine
-from testbed.engine.outputs import Outputs
+from testbed.engine.clients import OpenLoop
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import simulate
-from testbed.engine.span_meter import SpanMeter
+from testbed.engine.sim_clock import SimClock
+from testbed.engine.simulation import simulate, simulated_engine
 from testbed.memory.contiguous.contiguous import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.sched.beams import BeamModel, SyntheticBeams
+from testbed.sched.beams import BeamModel
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
@@ -77,11 +73,11 @@ def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     recorder = run(
         [Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)],
         cost,
-        marks_ps=[30 * MS],
+        snapshots_ps=[30 * MS],
         stop_ps=50 * MS,
     )
     assert (recorder.end_ps, recorder.totals.arrived, recorder.totals.finished) == (50 * MS, 1, 1)
-    assert [mark.time_ps for mark in recorder.marks.values()] == [30 * MS, 50 * MS]
+    assert [snapshot.time_ps for snapshot in recorder.snapshots.values()] == [30 * MS, 50 * MS]
 
 
 def test_a_run_stops_early_exactly_where_its_mean_latency_will_exceed_the_limit():
@@ -155,14 +151,14 @@ def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_marks_record_totals_at_their_times(cost):
-    recorder = run([Request(0, 0, 4, 10)], cost, marks_ps=[7 * MS, 2 * MS + 5])
+def test_snapshots_have_the_totals_at_their_times(cost):
+    recorder = run([Request(0, 0, 4, 10)], cost, snapshots_ps=[7 * MS, 2 * MS + 5])
     found = {
-        requested: (mark.time_ps, mark.totals.iterations)
-        for requested, mark in recorder.marks.items()
+        requested: (snapshot.time_ps, snapshot.totals.iterations)
+        for requested, snapshot in recorder.snapshots.items()
     }
     assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
-    live = [mark.totals.per_iteration.live for mark in recorder.marks.values()]
+    live = [snapshot.totals.per_iteration.live for snapshot in recorder.snapshots.values()]
     assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
 
 
@@ -276,34 +272,31 @@ def test_forks_are_counted_in_the_following_iteration(beam):
     assert [work.forks for work in cost.works] == ([0, 2, 1, 1] if beam else [0, 2, 0, 0])
 
 
-def engine_on(env):
+def engine_on(clock):
     scheduler = scheduler_of(SeparatePrefill, paged(160, max_len=512), Recompute())
-    meter = SpanMeter(scheduler, Outputs(scheduler.state, SyntheticBeams()))
-    engine = Engine(env, scheduler, FastMillisecond(), meter, Recorder(), 512)
-    env.process(engine.serve())
+    engine = simulated_engine(clock, scheduler, FastMillisecond(), 512, Recorder())
+    clock.start(engine.serve())
     return engine
 
 
 def test_events_of_another_engine_on_the_clock_end_no_span():
     """The second engine has an arrival in each millisecond."""
-    env = simpy.Environment(0)
-    engines = [engine_on(env) for _ in range(2)]
-    env.process(open_loop(env, engines[0], [Request(0, 0, 8, 200), Request(1, 90 * MS, 8, 20)]))
-    env.process(open_loop(env, engines[1], [Request(i, i * MS, 4, 2) for i in range(180)]))
-    env.run()
+    clock = SimClock()
+    engines = [engine_on(clock) for _ in range(2)]
+    OpenLoop(clock, engines[0], [Request(0, 0, 8, 200), Request(1, 90 * MS, 8, 20)]).start()
+    OpenLoop(clock, engines[1], [Request(i, i * MS, 4, 2) for i in range(180)]).start()
+    clock.env.run()
     spans = engines[0].recorder.spans.columns()["iterations"].tolist()
     assert spans == [1, 89, 1, 19, 91]
     assert engines[1].recorder.totals.finished == 180
 
 
-def test_an_unexpected_arrival_within_a_span_is_refused():
-    env = simpy.Environment(0)
-    engine = engine_on(env)
-    env.process(open_loop(env, engine, [Request(0, 0, 8, 200)]))
-    env.run(until=50 * MS)
-    refuses(
-        r"request 1 at .*call expect\(\) in advance",
-        engine.submit,
-        Request(1, 50 * MS, 8, 20),
-        error=PlugInError,
-    )
+@pytest.mark.parametrize(("at_ps", "steps"), [(50 * MS, 49), (50 * MS + 1, 50)])
+def test_an_unannounced_arrival_ends_the_span_at_the_next_boundary(at_ps, steps):
+    clock = SimClock()
+    engine = engine_on(clock)
+    engine.submit(Request(0, 0, 8, 200))
+    clock.call_at(at_ps, lambda: engine.submit(Request(1, at_ps, 8, 20)))
+    clock.call_at(at_ps, engine.close)
+    clock.env.run()
+    assert engine.recorder.spans.columns()["iterations"].tolist()[:2] == [1, steps]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from browser import CHROMIUM, Browser
+from browser import WIDE, chromium, new_tab
 from import_fixtures import profile  # noqa: F401 (a fixture)
 from tiny_run import tiny_overrides
 from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
@@ -101,11 +101,22 @@ def command():
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    browser = Browser()
-    yield browser
-    browser.close()
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def width():
+    """Of the screen, in pixels; a test may have another one as parameter."""
+    return WIDE
+
+
+@pytest.fixture
+def web_page(browser, width):
+    """A tab of its own in the browser."""
+    page = new_tab(browser, width)
+    yield page
+    page.context.close()
 
 
 @pytest.fixture

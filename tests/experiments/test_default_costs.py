@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
 from testbed.description import WHOLE_RUNS, table

@@ -10,7 +10,7 @@ from testbed.experiments.cli.app import application
 from testbed.experiments.cli.commands import COMMANDS
 from testbed.experiments.cli.completion import paths_of_commands
 
-SLOW = {"hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
+SLOW = {"pydantic", "hydra", "omegaconf", "matplotlib", "pandas", "numpy", "simpy", "torch", "cupy"}
 # A generous bound: typically 0.1 s and 0.3 s. Slow packages would add 0.3 to 3 s.
 SECONDS_OF_HELP = 1.0
 ASK = """

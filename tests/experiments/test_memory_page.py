@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from browser import PHONE, WIDE, tab_to
 from tiny import OneMillisecond, analytic, server
 from tiny_run import tiny_run
 
@@ -28,25 +29,36 @@ NO_OWNER, SEVERAL = -1, -2
 SHARED = ("workload.num_seqs=3", "preemption=swap")
 
 
-def shown(browser, folder, trace, at=""):
-    """Write a trace's page and open it at a place; the trace."""
-    (folder / "page.html").write_text(page(trace, "<b>& odd</b>"))
-    browser.open((folder / "page.html").as_uri() + at)
-    return trace
+def show(web_page, folder, trace, at=""):
+    """Write a trace's page and open it at a place."""
+    path = folder / "page.html"
+    path.write_text(page(trace, "<b>& odd</b>"))
+    web_page.goto(path.as_uri() + at)
 
 
 @pytest.fixture(scope="module")
-def opened(browser, tmp_path_factory):
-    """Opens the page of the tiny run with some options, at a place given by the hash; the trace."""
+def tiny_trace(tmp_path_factory):
+    """The folder and trace of the tiny run with some options."""
 
     @cache
     def traced(options, blocks):
         folder = tmp_path_factory.mktemp("page")
-        return folder, retrace(
-            read_config(tiny_run(folder / "run", *options, blocks=blocks)), 0, None
-        )
+        config = read_config(tiny_run(folder / "run", *options, blocks=blocks))
+        return folder, retrace(config, 0, None)
 
-    return lambda *options, blocks=18, at="": shown(browser, *traced(options, blocks), at)
+    return traced
+
+
+@pytest.fixture
+def opened(web_page, tiny_trace):
+    """Opens the page of the tiny run with some options, at a place given by the hash; the trace."""
+
+    def open_page(*options, blocks=18, at=""):
+        folder, trace = tiny_trace(options, blocks)
+        show(web_page, folder, trace, at)
+        return trace
+
+    return open_page
 
 
 def slots_of(trace, frame, pool=0):
@@ -70,10 +82,10 @@ def slots_of(trace, frame, pool=0):
     return {"kind": kind, "owner": owner, "holders": holders}
 
 
-def assert_replayed(browser, trace, pool=0):
+def assert_replayed(web_page, trace, pool=0):
     """The page shows every frame as Python does, forwards and backwards; the page's states."""
-    browser.value(f"app.view({pool})")
-    replayed, backwards = browser.value("""(() => {
+    web_page.evaluate(f"app.view({pool})")
+    replayed, backwards = web_page.evaluate("""(() => {
       const at = i => {
         app.replay.seek(i);
         const slots = paint(app.replay);
@@ -99,28 +111,29 @@ def assert_replayed(browser, trace, pool=0):
     ("options", "blocks"),
     [((), 9), (SHARED, 18), (("policy=contiguous_pow2",), 24), (("policy=contiguous_max",), 40)],
 )
-def test_page_replays_every_state_and_opens_at_the_fullest(opened, browser, options, blocks):
+def test_page_replays_every_state_and_opens_at_the_fullest(opened, web_page, options, blocks):
     trace = opened(*options, blocks=blocks)
     fullest = max(trace.frames, key=lambda frame: sum(map(bool, slots_of(trace, frame)["holders"])))
-    assert browser.value("app.time") == fullest.start_ps / PS
-    replayed = assert_replayed(browser, trace)
+    assert web_page.evaluate("app.time") == fullest.start_ps / PS
+    replayed = assert_replayed(web_page, trace)
     assert any(NO_OWNER not in state["owner"] for state in replayed) or blocks > 9
 
 
 @pytest.fixture
-def traced(browser, tmp_path):
+def traced(web_page, tmp_path):
     """Opens the page of many requests, served by a policy at so much per iteration; the trace."""
 
-    def show(policy, pool, cost=None, prefixes=()):
+    def open_page(policy, pool, cost=None, prefixes=()):
         scheduler = SeparatePrefill(
             policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=256
         )
         trace = trace_memory(
             [*alike(32, prefixes)], scheduler, cost or OneMillisecond(), 64, pool=pool
         )
-        return shown(browser, tmp_path, trace)
+        show(web_page, tmp_path, trace)
+        return trace
 
-    return show
+    return open_page
 
 
 def alike(num_requests, prefixes):
@@ -133,10 +146,10 @@ def alike(num_requests, prefixes):
         yield Request(i, i * PS // 2000, n, 3 + i % 5, **known)
 
 
-def test_page_replays_a_prefix_cache(traced, browser):
+def test_page_replays_a_prefix_cache(traced, web_page):
     policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
     policy.register_prefix(8)
-    replayed = assert_replayed(browser, traced(policy, PoolSpec(96, 64), prefixes=(0,)))
+    replayed = assert_replayed(web_page, traced(policy, PoolSpec(96, 64), prefixes=(0,)))
     assert {kind for state in replayed for kind in state["kind"]} >= {
         FREE,
         CACHED,
@@ -148,7 +161,7 @@ def test_page_replays_a_prefix_cache(traced, browser):
 
 
 @pytest.mark.parametrize("rule", ["one_page_size", "large_pages", "fixed_split"])
-def test_page_replays_kv_groups(traced, browser, rule):
+def test_page_replays_kv_groups(traced, web_page, rule):
     """A window of 8 tokens beside full attention: what it gives back, and what pages leave
     unused.
     """
@@ -157,45 +170,52 @@ def test_page_replays_kv_groups(traced, browser, rule):
     trace = traced(policy, policy.pool)
     window = [("window", 2), ("window", 1)] if rule == "one_page_size" else [("window", 3)]
     assert [(name[:6], each) for name, each in trace.parts] == [("full", 2), *window]
-    replayed = assert_replayed(browser, trace)
+    replayed = assert_replayed(web_page, trace)
     assert any(seq[5] for state in replayed for seq in state["seqs"]), (
         "a window has given blocks back"
     )
     assert (ROUNDING in {kind for state in replayed for kind in state["kind"]}) == (
         rule != "fixed_split"
     )
-    browser.value("app.show(app.data.fullest)")
+    web_page.evaluate("app.show(app.data.fullest)")
     first = "[...app.replay.seqs.values()][0]"
-    assert browser.value(f"app.replay.names.get({first}.id)").endswith(", full")
-    browser.value(f"(app.order = 'group', app.redraw(), app.choose({{request: {first}.request}}))")
-    assert "group window" in browser.text("#legend")
-    assert browser.value("document.querySelectorAll('#request table').length") == len(trace.parts)
+    assert web_page.evaluate(f"app.replay.names.get({first}.id)").endswith(", full")
+    web_page.evaluate(
+        f"(app.order = 'group', app.redraw(), app.choose({{request: {first}.request}}))"
+    )
+    assert "group window" in web_page.inner_text("#legend")
+    assert web_page.evaluate("document.querySelectorAll('#request table').length") == len(
+        trace.parts
+    )
 
 
-def test_page_replays_tiers(traced, browser):
+def test_page_replays_tiers(traced, web_page):
     pool = PoolSpec(120, 64, (Tier("dram", 200),))
     on = replace(server(), tiers={"dram": TierSpec(1.0, 1e7, 1e7)})
     trace = traced(TieredCaching(pool, block_size=4), pool, analytic(on))
     assert trace.tiers == {"dram": 200}
     for place in (0, 1):
-        states = assert_replayed(browser, trace, place)
+        states = assert_replayed(web_page, trace, place)
         assert {CACHED, IN_TRANSIT} <= {kind for state in states for kind in state["kind"]}
-    browser.value("app.show(app.data.end)")
-    assert browser.value("document.querySelector('#pool-choice').selectedOptions[0].text") == "dram"
-    browser.value("app.open(location.hash)")
-    assert browser.value("app.data.pool") == 1, "the address keeps the pool"
+    web_page.evaluate("app.show(app.data.end)")
+    assert (
+        web_page.evaluate("document.querySelector('#pool-choice').selectedOptions[0].text")
+        == "dram"
+    )
+    web_page.evaluate("app.open(location.hash)")
+    assert web_page.evaluate("app.data.pool") == 1, "the address keeps the pool"
 
 
-def test_clicks_choose_blocks_and_requests(opened, browser):
+def test_clicks_choose_blocks_and_requests(opened, web_page):
     trace = opened(at="#t=0.3")
-    assert browser.text("h1") == "<b>& odd</b>"
-    x, y = browser.value("app.grid.place(3)")
-    browser.click("#grid", x=x + 5, y=y + 5)
-    assert "Block 3: reference count 1; " in browser.text("#block")
-    browser.press("Escape")
-    assert [browser.text(name)[:7] for name in ("#block", "#request")] == ["Click a"] * 2
-    browser.click("#device [data-request='0']")
-    rows = browser.value(
+    assert web_page.inner_text("h1") == "<b>& odd</b>"
+    x, y = web_page.evaluate("app.grid.place(3)")
+    web_page.click("#grid", position={"x": x + 5, "y": y + 5})
+    assert "Block 3: reference count 1; " in web_page.inner_text("#block")
+    web_page.keyboard.press("Escape")
+    assert [web_page.inner_text(name)[:7] for name in ("#block", "#request")] == ["Click a"] * 2
+    web_page.click("#device [data-request='0']")
+    rows = web_page.evaluate(
         "[...document.querySelectorAll('#request tbody tr')].map(row => row.innerText.split('\\t'))"
     )
     held = max((f for f in trace.frames if f.start_ps <= 0.3e12), key=lambda f: f.start_ps).held[0]
@@ -203,30 +223,30 @@ def test_clicks_choose_blocks_and_requests(opened, browser):
         [str(i), str(extent.start // 4), str(min(4, held.num_tokens - 4 * i)), "1"]
         for i, extent in enumerate(held.device)
     ]
-    browser.click("#request tbody tr:nth-child(2)")
-    assert f"Block {rows[1][1]}: reference count 1" in browser.text("#block")
+    web_page.click("#request tbody tr:nth-child(2)")
+    assert f"Block {rows[1][1]}: reference count 1" in web_page.inner_text("#block")
 
 
-def test_swapped_requests_are_listed_with_their_host_blocks(opened, browser):
+def test_swapped_requests_are_listed_with_their_host_blocks(opened, web_page):
     trace = opened(*SHARED)
     frame, held = next((f, held) for f in trace.frames for held in f.held.values() if held.host)
-    browser.value(f"app.show({frame.start_ps / 1e12})")
-    assert f"request {held.request_id} host block" in browser.text("#host")
-    browser.click(f"#host [data-request='{held.request_id}']")
-    assert "host 0" in browser.text("#request")
+    web_page.evaluate(f"app.show({frame.start_ps / 1e12})")
+    assert f"request {held.request_id} host block" in web_page.inner_text("#host")
+    web_page.click(f"#host [data-request='{held.request_id}']")
+    assert "host 0" in web_page.inner_text("#request")
 
 
-def test_sorted_blocks_keep_their_numbers(opened, browser):
+def test_sorted_blocks_keep_their_numbers(opened, web_page):
     opened(blocks=200, at="#t=0.2")
-    assert browser.value("app.grid.columns") > 8
+    assert web_page.evaluate("app.grid.columns") > 8
     ordered = []
     for order in ("address", "request", "kind"):
-        browser.value(
+        web_page.evaluate(
             f"(list => [list.value = '{order}', list.dispatchEvent(new "
             f"Event('change'))])($('order'))"
         )
-        ordered.append(browser.value("app.grid.blocks"))
-        owners = browser.value(
+        ordered.append(web_page.evaluate("app.grid.blocks"))
+        owners = web_page.evaluate(
             "app.grid.blocks.map(block => app.slots.owner[block * app.data.block_size])"
         )
         held = [owner for owner in owners if owner >= 0]
@@ -234,14 +254,16 @@ def test_sorted_blocks_keep_their_numbers(opened, browser):
         assert order != "request" or held == sorted(held)
     assert ordered[0] == list(range(200))
     assert all(sorted(blocks) == ordered[0] for blocks in ordered)
-    assert browser.value("app.grid.blockAt(...app.grid.place(199).map(place => place + 5))") == 199
-    browser.value("app.choose({block: 199})")
-    assert "Block 199: reference count 0; free" in browser.text("#block")
+    assert (
+        web_page.evaluate("app.grid.blockAt(...app.grid.place(199).map(place => place + 5))") == 199
+    )
+    web_page.evaluate("app.choose({block: 199})")
+    assert "Block 199: reference count 0; free" in web_page.inner_text("#block")
 
 
-def test_keyboard_selects_blocks_and_requests(opened, browser):
+def test_keyboard_selects_blocks_and_requests(opened, web_page):
     opened(*SHARED, at="#t=0.3")
-    browser.tab_to("#grid")
+    tab_to(web_page, "#grid")
     for key, block in (
         ("ArrowDown", 0),
         ("ArrowDown", 1),
@@ -249,59 +271,60 @@ def test_keyboard_selects_blocks_and_requests(opened, browser):
         ("ArrowUp", 16),
         ("Home", 0),
     ):
-        browser.press(key)
-        assert browser.value("app.chosen.block") == block, key
-    assert "Block 0: reference count 3; 4 of 4 slots filled" in browser.text("#block")
+        web_page.keyboard.press(key)
+        assert web_page.evaluate("app.chosen.block") == block, key
+    assert "Block 0: reference count 3; 4 of 4 slots filled" in web_page.inner_text("#block")
     owners = (f"request 0.{i} logical block 0, 4 filled" for i in range(3))
-    assert " ".join(browser.text("#owners").split()) == " ".join(owners)
-    assert browser.value("[$('grid').ariaValueNow, $('grid').ariaValueText.slice(0, 7)]") == [
+    assert " ".join(web_page.inner_text("#owners").split()) == " ".join(owners)
+    assert web_page.evaluate("[$('grid').ariaValueNow, $('grid').ariaValueText.slice(0, 7)]") == [
         "0",
         "Block 0",
     ]
-    browser.tab_to("#owners button")
-    browser.press("Enter")
-    assert browser.value("app.chosen.request") == 0
-    assert browser.value("document.activeElement.matches('#owners button')"), (
+    tab_to(web_page, "#owners button")
+    web_page.keyboard.press("Enter")
+    assert web_page.evaluate("app.chosen.request") == 0
+    assert web_page.evaluate("document.activeElement.matches('#owners button')"), (
         "the focus stays where it was"
     )
-    browser.tab_to("#request tbody tr:nth-child(2) button")
-    browser.press("Enter")
-    assert browser.text("#block").startswith(
-        f"Block {browser.text('#request tbody tr:nth-child(2) button')}:"
+    tab_to(web_page, "#request tbody tr:nth-child(2) button")
+    web_page.keyboard.press("Enter")
+    assert web_page.inner_text("#block").startswith(
+        f"Block {web_page.inner_text('#request tbody tr:nth-child(2) button')}:"
     )
-    browser.press("Escape")
-    assert browser.value("[app.chosen.block, app.chosen.request]") == [None, None]
+    web_page.keyboard.press("Escape")
+    assert web_page.evaluate("[app.chosen.block, app.chosen.request]") == [None, None]
 
 
-def test_keyboard_moves_time_and_plays(opened, browser):
+def test_keyboard_moves_time_and_plays(opened, web_page):
     trace = opened(at="#t=0")
-    browser.tab_to("#play")
-    browser.press(" ")
-    assert browser.value("[app.playing, $('play').ariaLabel]") == [True, "Pause"]
-    browser.press("Enter")
-    assert not browser.value("app.playing")
-    browser.value("app.show(0)")
+    tab_to(web_page, "#play")
+    web_page.keyboard.press(" ")
+    assert web_page.evaluate("[app.playing, $('play').ariaLabel]") == [True, "Pause"]
+    web_page.keyboard.press("Enter")
+    assert not web_page.evaluate("app.playing")
+    web_page.evaluate("app.show(0)")
     for key, index, place in (
         ("ArrowRight", 1, "#play"),
         ("ArrowRight", 2, "#slider"),
         ("ArrowLeft", 1, "#slider"),
     ):
-        browser.tab_to(place)
-        browser.press(key)
-        assert browser.value("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
-    assert browser.value("$('slider').getAttribute('aria-valuetext')") == browser.text("#time")
+        tab_to(web_page, place)
+        web_page.keyboard.press(key)
+        assert web_page.evaluate("app.time") == pytest.approx(trace.frames[index].start_ps / 1e12)
+    assert web_page.evaluate("$('slider').getAttribute('aria-valuetext')") == web_page.inner_text(
+        "#time"
+    )
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-def test_page_fits_the_screen_width_and_says_what_its_canvases_show(opened, browser, width):
+@pytest.mark.parametrize("width", [WIDE, PHONE])
+def test_page_fits_the_screen_width_and_says_what_its_canvases_show(opened, web_page, width):
     opened(*SHARED, at="#t=0.3&request=0")
-    browser.resize(width)
     canvases = (
         "document.querySelectorAll('canvas:not([role][aria-label], [aria-hidden=true])').length"
     )
-    assert browser.value(canvases) == 0
-    assert browser.value("document.documentElement.scrollWidth") == width
-    shown = browser.value(
+    assert web_page.evaluate(canvases) == 0
+    assert web_page.evaluate("document.documentElement.scrollWidth") == width
+    shown = web_page.evaluate(
         "app.grid.gap + 2 * app.grid.cellWidth + GUTTER + NUMBERS - app.grid.canvas.clientWidth"
     )
     assert shown <= 1e-6, "the first table of a request lies next to the blocks"

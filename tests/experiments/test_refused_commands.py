@@ -34,7 +34,7 @@ ARGUMENTS = [
     pytest.param("capacity slo.ttft_s=1 arrivals.rat=2", ("did you mean arrivals.rate?",)),
     pytest.param("capacity slo.ttft_s=1 --runs lengths.csv", ("lengths.csv",)),
     pytest.param("import model lengths.csv", ("lengths.csv: not a JSON file",)),
-    pytest.param("validate log.csv --within nan", ("'nan'", "not a number above 0")),
+    pytest.param("validate log.csv --within nan", ("nan", "must be a number above 0")),
     pytest.param(
         "validate log.csv trace=alpaca arrivals.rate=5",
         ("trace=alpaca: the log has every request",),

@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from browser import PHONE, WIDE
 
 from testbed.experiments.cli.main import main
 
@@ -27,14 +28,14 @@ def page_path(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(browser, page_path):
-    """A browser that shows it."""
-    browser.open(page_path.as_uri())
-    return browser
+def opened(web_page, page_path):
+    """A tab that shows it."""
+    web_page.goto(page_path.as_uri())
+    return web_page
 
 
 def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):
-    shown = opened.value("""(() => {
+    shown = opened.evaluate("""(() => {
       const chart = document.querySelector("svg.chart"), box = chart.getBoundingClientRect();
       const clientX = box.left + box.width * 429 / 440, clientY = box.top + box.height / 2;
       chart.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
@@ -48,16 +49,15 @@ def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):
     assert found["ContiguousMax"] == pytest.approx(numbers["contiguous_max"], rel=0.02)
 
 
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("width", [WIDE, PHONE])
 def test_only_report_tables_exceed_the_screen_width(opened, width):
-    opened.resize(width)
-    assert opened.value("document.documentElement.scrollWidth") == width
-    charts = opened.value(
+    assert opened.evaluate("document.documentElement.scrollWidth") == width
+    charts = opened.evaluate(
         "[...document.querySelectorAll('svg.chart')].map(one => one.getBoundingClientRect().right)"
     )
     assert charts
     assert all(right <= width for right in charts)
-    tables = opened.value(
+    tables = opened.evaluate(
         "[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth)"
     )
-    assert width == 1400 or any(tables), "the table of all runs scrolls by itself"
+    assert width == WIDE or any(tables), "the table of all runs scrolls by itself"

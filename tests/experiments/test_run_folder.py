@@ -12,7 +12,8 @@ import pytest
 from tiny_run import tiny_run
 
 from testbed.build import build
-from testbed.core.shapes import model_names, read_model
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.experiments.runs.compose import configured
 
 FILES = {

@@ -3,13 +3,14 @@
 import contextlib
 import re
 import time
-from argparse import Namespace
 from itertools import chain
 from random import Random
 from types import SimpleNamespace
 
 import pytest
-from testbed.experiments.commands import speed
+
+from testbed.experiments.cli.main import call
+from testbed.experiments.runs import simulator_speed as speed
 
 
 def test_long_runs_are_measured_once_and_the_others_as_often_as_asked():
@@ -58,7 +59,7 @@ def test_fastest_of_several_runs_counts(monkeypatch):
 
 def test_table_has_a_row_for_each_setting_with_operations_a_second(monkeypatch, capsys):
     monkeypatch.setattr(speed, "fastest", lambda *_: speed.Speed(12345, 4.5, 3.14159, 1.005))
-    speed.bench(Namespace(lengths=None, requests=1000, repeats=4))
+    call("bench", ["--requests", "1000", "--repeats", "4"])
     _, *rows = capsys.readouterr().out.splitlines()
     assert len(rows) == len(speed.settings(1000, 4)) + len(speed.CACHE_SIZES)
     for row in rows:

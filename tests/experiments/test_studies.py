@@ -17,7 +17,7 @@ from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
 SESSIONS = (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),)
-MOONCAKE = Path(__file__).parents[1] / "golden" / "mooncake.jsonl"
+MOONCAKE = Path(__file__).parents[1] / "inputs" / "mooncake.jsonl"
 FILES = (*SESSIONS, ("mooncake", str(MOONCAKE)))
 TWO = ("trace.num_sessions=2", "arrivals.at_once=2")  # sessions
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from testbed.core.shapes import shipped
+from testbed.core.model_files import shipped
 from testbed.experiments.runs import progress  # its patience: nothing else makes a short run speak
 from testbed.experiments.runs.whole_files import MARK, write_json
 

@@ -53,6 +53,7 @@ def totals(policy, prefill, trace, rate, num_seqs, beam):
 def flat(sums):
     """Every count and every measure by name, those over time with `_time` behind it."""
     counts = asdict(sums)
+    assert counts.pop("cancelled") == 0
     per_iteration, over_time = counts.pop("per_iteration"), counts.pop("over_time")
     del (
         counts["shared"],

@@ -6,8 +6,8 @@ from planted import altered, granted
 from testbed.core.request import Request
 from testbed.core.slots import HOST, Copy, Grant, Move, Ops
 from testbed.core.specs import ModelSpec
+from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.records import StepClock
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.slot_checker import SlotError
 from testbed.kernels.engine.weights import random_weights

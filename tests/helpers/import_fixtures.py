@@ -9,7 +9,7 @@ import pytest
 
 from testbed.experiments.cli.main import call
 
-TABLES = Path(__file__).parents[1] / "golden" / "aiconfigurator"
+TABLES = Path(__file__).parents[1] / "inputs" / "aiconfigurator"
 MODEL = {
     "model_type": "llama",
     "hidden_size": 64,

@@ -11,7 +11,7 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, Results
 from testbed.sched.preemption import preempt_victim
 from testbed.sched.separate import SeparatePrefill
 
@@ -87,13 +87,14 @@ def release(policy, seq):
 
 
 class ManualDriver:
-    """A scheduler and the outputs of its requests, plan by plan."""
+    """A scheduler and the outputs of its requests, plan by plan, as an engine drives it."""
 
     def __init__(self, scheduler, beams=None):
         self.scheduler = scheduler
         self.state = scheduler.state
         self.policy = scheduler.policy
         self.outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+        self.ahead = None  # the next plan, where it was made while the one before ran
         for reader in (scheduler, scheduler.policy):
             if reader.reads_output_len:
                 reader.foresee(self.outputs.lengths)
@@ -109,14 +110,39 @@ class ManualDriver:
         self.outputs.follow(plan, outcome)
         return outcome
 
-    def step(self):
-        """The next plan and its outcome."""
+    def plan(self):
+        """The next plan."""
         plan = self.scheduler.plan()
-        return plan, self.carry_out(plan)
+        self.outputs.preempted(plan)
+        return plan
+
+    def step(self):
+        """The next plan and its outcome; a scheduler that plans ahead makes the plan after it
+        first.
+        """
+        plan, self.ahead = self.ahead or self.plan(), None
+        if not (self.scheduler.plans_ahead and self.scheduler.can_plan_ahead()):
+            return plan, self.carry_out(plan)
+        self.anticipate(plan)
+        self.ahead = self.plan()
+        return plan, self.conclude(plan)
+
+    def anticipate(self, plan):
+        """The plan's iteration begins."""
+        self.ended = self.outputs.ended(plan, 1)
+        outcome = self.scheduler.anticipate(plan, 1, self.ended)
+        self.outputs.follow(plan, outcome, self.ended)
+
+    def conclude(self, plan):
+        """The outcome of a plan that was anticipated."""
+        outcome = self.scheduler.commit(plan, 1, Results(self.ended))
+        for group in outcome.finished:
+            self.outputs.removed(group.request.request_id)
+        return outcome
 
     def preempt(self):
         """The rule's victim is preempted, outside a step; the plan that says so."""
         plan = Plan()
         preempt_victim(self.state, self.scheduler.preemption, plan)
-        self.outputs.results(plan, 0)
+        self.outputs.preempted(plan)
         return plan

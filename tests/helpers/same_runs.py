@@ -18,7 +18,7 @@ def assert_same(fast, slow):
     for field in fields(fast.totals):
         assert getattr(fast.totals, field.name) == getattr(slow.totals, field.name), field.name
     assert fast.end_ps == slow.end_ps
-    assert fast.marks == slow.marks
+    assert fast.snapshots == slow.snapshots
     assert fast.rejections == slow.rejections
     assert_same_rows(fast.requests, slow.requests)
     assert_same_spans(fast.spans.columns(), slow.spans.columns())

@@ -9,56 +9,71 @@ import os
 import sys
 from pathlib import Path
 
-from browser import CHROMIUM, Browser
+from browser import PHONE, WIDE, chromium, new_tab
 
+# Colour scheme, and deficiency of vision
 LOOKS = {
     "light": ("light", "none"),
     "dark": ("dark", "none"),
     "deuteranopia": ("light", "deuteranopia"),
 }
-WIDTHS = (1400, 390)
 TALLEST = 9000
-AXE = (
-    "axe.run().then(found => found.violations.map(one => `${one.id}: ${one.help}: "
-    "${one.nodes[0].html}`))"
-)
+VIOLATIONS = """axe.run().then(found => found.violations.map(
+    violation => `${violation.id}: ${violation.help}: ${violation.nodes[0].html}`))"""
 
 
-def main(out, pages):
+def main(out, addresses):
     """Write all pictures; the number of violations."""
-    if CHROMIUM is None:
-        print("no Chromium is installed: no screenshot is made")
-        return 0
     out.mkdir(parents=True, exist_ok=True)
-    script = Path(os.environ["AXE"]).read_text() if "AXE" in os.environ else None
-    browser, found = Browser(), 0
-    for page in pages:
-        for name, (scheme, deficiency) in LOOKS.items():
-            for width in WIDTHS:
-                browser.look(scheme, deficiency)
-                browser.open(page if "://" in page else Path(page).resolve().as_uri())
-                browser.resize(width)
-                height = browser.value("document.documentElement.scrollHeight")
-                wide = browser.value("document.documentElement.scrollWidth")
-                stem = "-".join(Path(page.rstrip("/")).with_suffix("").parts[-2:])
-                (out / f"{stem}-{width}-{name}.png").write_bytes(
-                    browser.screenshot(width, min(height, TALLEST))
-                )
-                print(
-                    f"{stem} {width} {name}: {height} px high"
-                    + (f", {wide} px WIDE" if wide > width else "")
-                )
-                if script and name != "deuteranopia":
-                    browser.value(script)
-                    violations = browser.value(AXE)
-                    found += len(violations)
-                    print(
-                        *(f"  {violation}" for violation in violations),
-                        sep="\n",
-                        end="\n" * bool(violations),
-                    )
-    browser.close()
-    return found
+    axe = Path(os.environ["AXE"]).read_text() if "AXE" in os.environ else None
+    num_violations = 0
+    with chromium() as browser:
+        for address in addresses:
+            for look in LOOKS:
+                for width in (WIDE, PHONE):
+                    page = opened(browser, address, look, width)
+                    report_size(page, address, look, width)
+                    stem = "-".join(Path(address.rstrip("/")).with_suffix("").parts[-2:])
+                    picture(page, out / f"{stem}-{width}-{look}.png")
+                    if axe and look != "deuteranopia":
+                        num_violations += report_violations(page, axe)
+                    page.context.close()
+    return num_violations
+
+
+def opened(browser, address, look, width):
+    """A tab that shows the page to such a reader."""
+    scheme, deficiency = LOOKS[look]
+    page = new_tab(browser, width, color_scheme=scheme)
+    protocol = page.context.new_cdp_session(page)
+    protocol.send("Emulation.setEmulatedVisionDeficiency", {"type": deficiency})
+    page.goto(address if "://" in address else Path(address).resolve().as_uri())
+    return page
+
+
+def report_size(page, address, look, width):
+    """Print how large the page is, and whether it is wider than the screen."""
+    root = "document.documentElement"
+    height, wide = page.evaluate(f"[{root}.scrollHeight, {root}.scrollWidth]")
+    too_wide = f", {wide} px WIDE" if wide > width else ""
+    print(f"{address} {width} {look}: {height} px high{too_wide}")
+
+
+def picture(page, path):
+    """Write the page from its top as a PNG."""
+    width = page.viewport_size["width"]
+    height = min(page.evaluate("document.documentElement.scrollHeight"), TALLEST)
+    page.set_viewport_size({"width": width, "height": height})
+    page.screenshot(path=path)
+
+
+def report_violations(page, axe):
+    """Print axe-core's findings; their number."""
+    page.evaluate(axe)
+    violations = page.evaluate(VIOLATIONS)
+    for violation in violations:
+        print(f"  {violation}")
+    return len(violations)
 
 
 if __name__ == "__main__":

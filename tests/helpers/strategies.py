@@ -237,7 +237,7 @@ def of_one_sequence(requests):
 
 
 @st.composite
-def session_workloads(draw):
+def session_workloads(draw, num_seqs=(1, 2)):
     """A few sessions whose rows wait for up to two earlier ones, and whose prompts repeat what came
     before.
     """
@@ -269,7 +269,7 @@ def session_workloads(draw):
     return SessionWorkload(
         rows,
         arrivals,
-        draw(st.sampled_from([1, 2])),
+        draw(st.sampled_from(num_seqs)),
         False,
         draw(st.sampled_from([1, 2, 9])),
         gap_ps,

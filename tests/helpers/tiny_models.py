@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from testbed.core.layers import Window
 from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
+from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import FAMILIES, Architecture
 from testbed.kernels.engine.maths import rotary_table
-from testbed.kernels.engine.records import StepClock
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import random_weights
 from testbed.memory.groups.grouped import Grouped

@@ -30,7 +30,6 @@ from testbed.core.layers import KvGroup, Window
 from testbed.core.specs import ModelSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -129,15 +128,13 @@ def whole_runs(draw):
     prefixed = policies([Paged, PrefixCaching], prefix=PREFIX)
     make_policy = draw(st.one_of(ANY_POLICY, CACHING, CACHING, groups, prefixed))
     policy = make_policy()
-    requests = draw(
-        st.one_of(
-            with_ranks(with_shared_prompts(workloads(PREFIX))),
-            with_ranks(st.one_of(workloads(), mixed_workloads())),
-            session_workloads(),
-        )
+    open_loop = with_ranks(
+        st.one_of(with_shared_prompts(workloads(PREFIX)), workloads(), mixed_workloads())
     )
-    if policy.single_sequence and not isinstance(requests, SessionWorkload):
-        requests = of_one_sequence(requests)
+    if policy.single_sequence:
+        requests = draw(st.one_of(open_loop.map(of_one_sequence), session_workloads((1,))))
+    else:
+        requests = draw(st.one_of(open_loop, session_workloads()))
     make_scheduler = draw(ANY_SCHEDULER)
     cost = TIERED if policy.moves_in_background else draw(st.sampled_from(COSTS))
     return lambda: make_scheduler(make_policy()), requests, cost
@@ -174,7 +171,11 @@ def test_fast_equals_slow_with_marks_and_an_early_stop(
     make_policy, make_scheduler, requests, marks, stop
 ):
     check_run(
-        requests, lambda: make_scheduler(make_policy()), whole=False, marks_ps=marks, stop_ps=stop
+        requests,
+        lambda: make_scheduler(make_policy()),
+        whole=False,
+        snapshots_ps=marks,
+        stop_ps=stop,
     )
 
 

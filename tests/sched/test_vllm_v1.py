@@ -153,11 +153,10 @@ def test_async_finish_frees_memory_one_step_later(ignore_eos, steps):
     plan, outcome = run.step()
     taken = [plan.decode_seqs]
     assert outcome.finished == [first]
-    assert run.policy.usage().held == 16  # two blocks each
+    assert run.policy.usage().held == 8  # two blocks of the second, by now
     plan, _ = run.step()
     taken.append(plan.decode_seqs)
     assert not plan.chunks  # the place was not free when this was planned
-    assert run.policy.usage().held == 8
     plan, _ = run.step()
     taken.append(plan.decode_seqs)
     assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
@@ -165,27 +164,31 @@ def test_async_finish_frees_memory_one_step_later(ignore_eos, steps):
     run.policy.check()
 
 
-def test_async_preemption_ignores_memory_about_to_be_freed():
-    run = ManualDriver(async_vllm(4))
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_async_preemption_ignores_memory_about_to_be_freed(ignore_eos):
+    run = ManualDriver(async_vllm(4, ignore_eos=ignore_eos))
     *_, last = add(run, (3, 2), (3, 9), (5, 9))
     run.step()
     _, outcome = run.step()
     assert [group.request.request_id for group in outcome.finished] == [0]
-    plan, _ = run.step()  # the second request needs a block; that of the first is still held
-    assert (plan.preempted, plan.decode_seqs) == ([last], 1)
+    plan, _ = run.step()  # the second request needed a block; that of the first was still held
+    assert (plan.preempted, plan.decode_seqs) == ([last], 1 + (not ignore_eos))
     run.policy.check()
 
 
-def test_async_finished_last_group_frees_memory_and_admits_nothing():
-    run = ManualDriver(async_vllm(3))
+@pytest.mark.parametrize("ignore_eos", [True, False])
+def test_async_finished_last_group_frees_memory_and_admits_nothing(ignore_eos):
+    """It is preempted before it is known that it has ended, which then counts as its end."""
+    run = ManualDriver(async_vllm(3, ignore_eos=ignore_eos))
     _, ended = add(run, (3, 9), (5, 2))
     run.step()
     add(run, (2, 1))
     _, outcome = run.step()
     assert [group.request.request_id for group in outcome.finished] == [1]
+    assert (ended.status, ended.num_recomputes) == (SequenceStatus.FINISHED, 0)
     plan, _ = run.step()
-    assert (plan.preempted, plan.ended_early, plan.decode_seqs, plan.chunks) == ([], [ended], 1, [])
-    assert run.policy.usage().free == 4
+    assert (plan.preempted, plan.decode_seqs, plan.chunks) == ([ended], 1, [])
+    assert run.policy.usage().free == 0  # the third request was admitted with the next plan
     plan, _ = run.step()
     assert [chunk.group.request.request_id for chunk in plan.chunks] == [2]
     run.policy.check()
@@ -199,12 +202,13 @@ def test_async_last_group_preempts_itself_while_a_finished_one_holds_slots(
     run = ManualDriver(async_vllm(3, kind))
     _, last = add(run, (5, 2), (3, 9))
     run.step()
+    assert not run.ahead.chunks
     run.step()
-    plan, _ = (
-        run.step()
-    )  # vLLM 0.19 plans an iteration without work here, and the next one when the results are in
-    assert (plan.preempted, plan.decode_seqs) == ([last], 0)
+    assert not run.ahead  # as in vLLM 0.19, which plans an iteration without work here
+    assert run.ahead.preempted == [last]
+    plan, _ = run.step()  # and the next one when the results are in
     assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(last, 5)]
+    assert plan.decode_seqs == 0
     run.policy.check()
 
 
@@ -215,9 +219,25 @@ def test_async_preemption_keeps_all_blocks_that_are_known_to_be_stored():
     run = ManualDriver(async_vllm(kind=OutputCaching))
     (group,) = add(run, (3, 20))
     computed = []
-    for num_generated in (7, 9, 10):
-        while group.num_generated < num_generated:
+    for num_generated in (7, 9):
+        while group.num_generated < num_generated - 1:
             run.step()
-        run.preempt()
-        computed.append(step(run))
-    assert computed == [(0, [(0, 10 - 8)]), (0, [(0, 12 - 8)]), (0, [(0, 13 - 12)])]
+        preempt_during(run, run.ahead)
+        recompute, _ = run.step() if num_generated == 7 else (run.plan(), None)
+        computed.append(chunks_of(recompute))
+    preempt_during(run, recompute)
+    computed.append(chunks_of(run.plan()))
+    assert computed == [[(0, 10 - 8)], [(0, 12 - 8)], [(0, 13 - 12)]]
+
+
+def preempt_during(run, plan):
+    """The plan made ahead during this one's iteration preempts the only group."""
+    run.ahead = None
+    run.anticipate(plan)
+    run.preempt()
+    run.conclude(plan)
+
+
+def chunks_of(plan):
+    """(request, tokens) of each chunk."""
+    return [(chunk.group.request.request_id, chunk.new) for chunk in plan.chunks]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.engine.recorder import Mark, PackedRows, Recorder
+from testbed.engine.recorder import PackedRows, Recorder, Snapshot
 from testbed.engine.totals import Measures, Totals
 from testbed.metrics import KINDS, Slo, goodput, kept, latencies, overload, pool_shares, summarize
 
@@ -76,7 +76,7 @@ def test_window_counts_only_its_interval():
         per_iteration=Measures(running=140, live=3000),
         over_time=Measures(running=18 * PS),
     )
-    whole.marks = {PS: Mark(2 * PS, early), 5 * PS: Mark(6 * PS, late)}
+    whole.snapshots = {PS: Snapshot(2 * PS, early), 5 * PS: Snapshot(6 * PS, late)}
     summary = summarize(whole, num_slots=1000, window_ps=(PS, 5 * PS))
     assert summary["batch"] == {"mean_per_iteration": 120 / 20, "mean_over_time": 16 / 4}
     assert summary["memory"]["token_states"]["per_iteration"] == 2000 / (20 * 1000)

@@ -85,7 +85,7 @@ class Pair:
             ),
             "trace": series.trace,
             "arrivals": part(
-                "sim.arrivals.Poisson", rate=self.load * series.rate, duration_s=stage.seconds
+                "engine.arrivals.Poisson", rate=self.load * series.rate, duration_s=stage.seconds
             ),
             "policy": series.policy,
             "scheduler": part(

@@ -16,8 +16,9 @@ import torch
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
+from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.calibrate import served_decodes, undisturbed
-from testbed.kernels.engine.gpu_engine import Engine
+from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
     FIELDS,
     FIGURES,
@@ -29,7 +30,7 @@ from testbed.kernels.engine.pairs.plan import (
     figures,
 )
 from testbed.kernels.engine.ragged import TokenBuffers
-from testbed.kernels.engine.records import Clock, Iteration, write_csv, write_json, write_run
+from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
@@ -50,7 +51,7 @@ class Machine:
         self.setup = self._built()
         self._first = make_engine(self.setup)
 
-    def engine(self, setup: Setup | None = None) -> Engine:
+    def engine(self, setup: Setup | None = None) -> GpuEngine:
         """An engine for a setup whose pools fit into the machine's; without one, for the machine's
         own.
         """
@@ -60,7 +61,7 @@ class Machine:
         moves = type(old.moves)(old.moves.pools, old.moves.layout, state)
         runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
         runner.forward = old.forward
-        return Engine(setup.scheduler, runner, Clock(), self._first.max_len, config.window_s)
+        return GpuEngine(setup.scheduler, runner, WallClock(), self._first.max_len, config.window_s)
 
     def _built(self) -> Setup:
         return build(RunConfig.from_values(self.values))
@@ -131,7 +132,7 @@ def work(iterations: list[Iteration]) -> list[Any]:
     return [len(iterations), *(f"{x:.5f}" for x in times)]
 
 
-def measure_software(engine: Callable[[], Engine], path: Path, stage: Stage) -> None:
+def measure_software(engine: Callable[[], GpuEngine], path: Path, stage: Stage) -> None:
     """Write the software times: an iteration's time beyond the GPU's work, by the number of running
     requests.
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
+from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.records import StepClock
 from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights

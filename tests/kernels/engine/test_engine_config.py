@@ -27,7 +27,7 @@ from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
-from testbed.kernels.engine.records import MEASURED, Clock, Timer  # noqa: E402
+from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.weights import load_weights  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
@@ -197,30 +197,25 @@ def check_times(rows, rounding_s=1e-6):
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_times_are_divided_exactly(monkeypatch, on_gpu):
     """By a clock that goes on by 1/64 s whenever it is read, and events that note it."""
-    now, slept = [0.0], []
+    now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now.append(now[-1] + 1 / 64) or now[-1])
-    monkeypatch.setattr(
-        "time.sleep", lambda seconds: slept.append(seconds) or now.append(now[-1] + seconds)
-    )
     event = {
         "record": lambda self: vars(self).update(at=now[-1]),
         "synchronize": lambda self: None,
         "elapsed_time": lambda self, end: 1e3 * (end.at - self.at),
     }
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: type("Event", (), event)())
-    clock, timer = Clock(), Timer(on_gpu)
+    timer = Timer(on_gpu)
     timer.start()
-    clock.sleep_until(1.0)
-    assert slept == [61 / 64 - 5e-4]
+    now.append(1.0)
     timer.launched()
-    clock.sleep_until(9.0, lambda: len(slept) > 3)
+    now.append(1.25)
     timer.launched()  # once an iteration
-    with timer.waiting():
-        clock.now()
-    assert slept[1:] == [1e-4] * 3
-    assert timer.stop() == pytest.approx(
-        (69 / 64 - 2e-4, 2 / 64, (4 / 64 + 3e-4) * on_gpu), abs=1e-12
-    )
+    with timer.waiting():  # its end and its begin are 1/64 s apart
+        now.append(2.0)
+    at_start_s, waited_s, at_stop_s = 2 / 64, 0.75, 2.0 + 2 / 64
+    host_s = at_stop_s - at_start_s - waited_s
+    assert timer.stop() == pytest.approx((host_s, waited_s, 0.25 * on_gpu), abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +237,7 @@ def test_engine_and_simulator_agree_step_by_step(num_seqs, window_s):
     summary.
     """
     window_ps = tuple(round(at * PS) for at in window_s) if window_s else None
-    options = {"marks_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
+    options = {"snapshots_ps": window_ps, "stop_ps": window_ps[1]} if window_s else {}
     requests = tiny.requests(tiny.LENGTHS, num_seqs)
     scheduler = partial(tiny.mixed, preemption=Swap())
     engine = tiny.engine(

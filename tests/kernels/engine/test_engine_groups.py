@@ -17,10 +17,11 @@ from refusals import refuses  # noqa: E402
 
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
+from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent  # noqa: E402
-from testbed.kernels.engine.records import StepClock, write_run  # noqa: E402
+from testbed.kernels.engine.records import write_run  # noqa: E402
 from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402

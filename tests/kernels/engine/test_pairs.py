@@ -18,11 +18,13 @@ from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.cost.model import Moved, Work  # noqa: E402
+from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.experiments.validation import pairs as validation  # noqa: E402
+from testbed.kernels.engine import serve  # noqa: E402
 from testbed.kernels.engine.pairs import plan, run  # noqa: E402
 from testbed.kernels.engine.pairs.plan import FIELDS, read_software  # noqa: E402
 from testbed.kernels.engine.ragged import Ahead  # noqa: E402
-from testbed.kernels.engine.records import Iteration, StepClock, write_csv  # noqa: E402
+from testbed.kernels.engine.records import Iteration, write_csv  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +62,8 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
 def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
+    for module in (run, serve):
+        monkeypatch.setattr(module, "WallClock", lambda: StepClock(0.1))
     machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
     assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
@@ -68,7 +72,6 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     def served(make):
         setup = build(RunConfig.from_values(values))
         engine = make(setup)
-        engine.clock = StepClock(0.1)
         records = engine.serve(list(setup.workload))
         totals = records.recorder.totals
         assert totals.swaps + totals.recomputes > 0

@@ -1,0 +1,131 @@
+"""Who carries plans out: a simulation that computes their durations, or a GPU."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Transfer, Usage
+from testbed.cost.model import Affine, Work
+from testbed.engine.clock import Alarm, Clock
+from testbed.engine.totals import SpanMemory
+from testbed.sched.plan import Outcome, Plan, Results
+
+Waiting: TypeAlias = Generator[Any, None, Results]
+
+
+class Flight:
+    """A plan in flight, from `start` until it is committed.
+
+    steps: how many iterations of it are carried out; durations: of these, where they are known
+    beforehand. Set when its first iteration begins: start_ps, work (what that iteration computes),
+    usage (the pool as it sees it), num_waiting and num_swapped (requests), decoding (requests
+    that take its steps; only where tokens are listened to), late (transfers that begin when it has
+    ended). is_last: the last of its iterations has begun, so that their number is final. ended,
+    outcome and memory are known then if the next plan is made ahead.
+    """
+
+    __slots__ = (
+        "decoding",
+        "durations",
+        "ended",
+        "is_last",
+        "late",
+        "memory",
+        "num_delivered",
+        "num_swapped",
+        "num_waiting",
+        "outcome",
+        "plan",
+        "start_ps",
+        "steps",
+        "usage",
+        "work",
+    )
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.steps = 1
+        self.num_delivered = 0
+        self.is_last = False
+        self.outcome: Outcome | None = None
+        self.memory: SpanMemory | None = None
+        self.ended: tuple[int, ...] = ()
+        self.decoding: list[int] = []
+        self.late: tuple[Transfer, ...] = ()
+
+    usage: Usage
+    work: Work
+    durations: Affine
+    start_ps: int
+    num_waiting: int
+    num_swapped: int
+
+
+class Executor(ABC):
+    """Carries plans out in the order in which they are started.
+
+    An engine calls `start`; then, when all plans before it are committed, `begin`; then it waits by
+    `wait`, commits the results, and calls `committed`. It is resumed by `alarm`. on_landed is
+    called when a transfer in the background has landed, on_step at the end of each iteration but
+    the last, if several are carried out at once and it is set.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.alarm: Alarm = clock.alarm()
+        self.on_landed: Callable[[], None] | None = None
+        self.on_step: Callable[[Flight], None] | None = None
+
+    @abstractmethod
+    def start(self, plan: Plan) -> Flight:
+        """Take a plan, behind those that are in flight."""
+
+    @abstractmethod
+    def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
+        """The plan's first iteration begins, and at most max_steps iterations are carried out: so
+        many that they end at the first boundary at or after end_by_ps, and that the next plan is
+        made at the first boundary at or after plan_by_ps.
+        """
+
+    @abstractmethod
+    def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
+        """Wait until the last iteration begins, when the next plan may be made ahead."""
+
+    @abstractmethod
+    def wait(self, flight: Flight) -> Waiting:
+        """Wait until the iterations have run; what they have brought."""
+
+    @abstractmethod
+    def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
+        """The results are committed; when the last iteration has ended."""
+
+    @abstractmethod
+    def move(self, plan: Plan) -> None:
+        """Perform the moves of a plan that computes nothing and takes no time."""
+
+    @abstractmethod
+    def take_landed(self) -> list[int]:
+        """Called before each plan: the transfers that have landed since the last call."""
+
+    @property
+    @abstractmethod
+    def has_transfers(self) -> bool:
+        """Whether transfers in the background are under way."""
+
+    @property
+    @abstractmethod
+    def has_landed(self) -> bool:
+        """Whether `take_landed` has something to give."""
+
+    @abstractmethod
+    def cut(self, flight: Flight, at_ps: int) -> None:
+        """Leave out the iterations that would begin after the next plan can be made at at_ps."""
+
+    @abstractmethod
+    def added(self, group: SequenceGroup) -> None:
+        """The request of a group has arrived."""
+
+    @abstractmethod
+    def removed(self, group: SequenceGroup) -> None:
+        """The request of a group was rejected or cancelled."""

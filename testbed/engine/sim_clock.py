@@ -1,0 +1,92 @@
+"""The clock of a simulation: SimPy's environment, on which several engines take turns."""
+
+from collections.abc import Callable
+from typing import Any
+
+import simpy
+from simpy.events import NORMAL, URGENT
+
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.clock import Alarm, Clock, Process
+
+
+class Due(simpy.Event):
+    """Happens after delay_ps. Events of one time happen in the order of their priorities."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        delay_ps: int,
+        priority: int,
+        callbacks: list[Callable[[simpy.Event], None]],
+    ) -> None:
+        super().__init__(env)
+        self.callbacks = callbacks
+        self._ok = True
+        self._value = None
+        if delay_ps < UNBOUNDED:
+            env.schedule(self, priority, delay_ps)  # type: ignore[arg-type]
+
+
+class SimAlarm(Alarm):
+    """An event that is replaced by an earlier one when the alarm is brought forward.
+
+    At one time all other events happen first, then the engines' turns in order of rank, each
+    followed by the events that it has caused. So it does not matter in which order events were
+    scheduled, which differs between a run in spans and one step by step.
+    """
+
+    def __init__(self, clock: "SimClock", rank: int) -> None:
+        self._clock = clock
+        self._env = clock.env
+        self._rank = rank
+        self._at_ps = 0
+        self._event: Any = None
+
+    def set(self, at_ps: int) -> simpy.Event:
+        self._at_ps = at_ps
+        event = self._event = self._due([self._turn])
+        return event
+
+    def bring_forward(self, at_ps: int) -> None:
+        waiting = self._event.callbacks if self._event is not None else None
+        if waiting and at_ps < self._at_ps:
+            self._at_ps = at_ps
+            self._event.callbacks = []  # the later event remains in SimPy's queue, and does nothing
+            self._event = self._due(waiting)
+
+    def has_rung(self) -> bool:
+        clock = self._clock
+        return clock.turn_rank >= self._rank and clock.turn_ps == clock.now_ps
+
+    def _due(self, callbacks: list[Callable[[simpy.Event], None]]) -> simpy.Event:
+        delay_ps = self._at_ps if self._at_ps == UNBOUNDED else self._at_ps - int(self._env.now)
+        return Due(self._env, delay_ps, NORMAL + 1 + self._rank, callbacks)
+
+    def _turn(self, event: simpy.Event) -> None:
+        self._clock.turn_rank, self._clock.turn_ps = self._rank, self._at_ps
+
+
+class SimClock(Clock):
+    """SimPy's environment. turn_rank and turn_ps: the engine whose turn came last, and when."""
+
+    def __init__(self, env: simpy.Environment | None = None) -> None:
+        self.env = env or simpy.Environment(0)
+        self.turn_rank = -1
+        self.turn_ps = 0
+        self._num_alarms = 0
+
+    @property
+    def now_ps(self) -> int:
+        return int(self.env.now)  # whole already, because every delay is; SimPy allows floats
+
+    def call_at(self, at_ps: int, callback: Callable[[], object]) -> None:
+        Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item]
+
+    def alarm(self) -> SimAlarm:
+        self._num_alarms += 1
+        return SimAlarm(self, self._num_alarms - 1)
+
+    def start(self, process: Process) -> simpy.Process:
+        """Begin an engine's loop; the event of its end."""
+        return self.env.process(process)

@@ -1,0 +1,160 @@
+"""Carries plans out in simulated time, by a cost model and the links between tiers."""
+
+from collections.abc import Generator
+from typing import Any
+
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Transfer, record
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
+from testbed.engine import audit
+from testbed.engine.audit import ExponentialSampling
+from testbed.engine.clock import Clock
+from testbed.engine.executor import Executor, Flight, Waiting
+from testbed.engine.links import Links
+from testbed.engine.outputs import Outputs
+from testbed.memory.policy import PoolSpec
+from testbed.sched.plan import Outcome, Plan, Results
+from testbed.sched.scheduler import Scheduler
+
+
+class SimulatedExecutor(Executor):
+    """Computes how long iterations take, and lets that time pass.
+
+    It carries out many identical decode iterations at once, a span, until something could change
+    the next plan. `cut` ends a span that is under way. pool: what the policy was given, if its
+    moves are to be checked against it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        scheduler: Scheduler,
+        cost: CostModel,
+        outputs: Outputs,
+        pool: PoolSpec | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self.cost = cost
+        self.outputs = outputs
+        self.links = Links(clock, cost, self._landed)
+        self._policy = scheduler.policy
+        self._lead = int(scheduler.plans_ahead)  # iterations under way when the next plan is made
+        self._pool = pool
+        self._decode_checks = ExponentialSampling()
+
+    def start(self, plan: Plan) -> Flight:
+        return Flight(plan)
+
+    def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
+        work, cost = flight.work, self.cost
+        if max_steps == 1:
+            durations: Any = record(Affine, (cost.iteration(work), 0, 1))
+        else:
+            durations = cost.decode(work)
+        if not are_durations(durations):
+            raise audit.wrong_durations(cost, durations)
+        flight.durations = durations
+        if max_steps > 1:
+            if self._decode_checks.is_due():
+                audit.check_decode(cost, work, durations)
+            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, self.links.next_ps))
+        if flight.plan.ops:
+            flight.late = self._begin_transfers(flight.plan)
+
+    def _set_steps(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
+        durations, start_ps = flight.durations, flight.start_ps
+        steps = min(max_steps, durations.steps)
+        if end_by_ps < UNBOUNDED and steps > 1:
+            steps = min(steps, durations.steps_to_reach(end_by_ps - start_ps))
+        if plan_by_ps < UNBOUNDED and steps > 1:
+            steps = min(steps, self._steps_before_plan(flight, plan_by_ps))
+        flight.steps = steps
+
+    def _steps_before_plan(self, flight: Flight, plan_by_ps: int) -> int:
+        """The iterations of a span after which, or in the last of which, the next plan is made at
+        the first boundary at or after plan_by_ps.
+        """
+        elapsed_ps = plan_by_ps - flight.start_ps
+        ended = flight.durations.steps_to_reach(elapsed_ps) if elapsed_ps > 0 else 0
+        return max(ended + self._lead, 1)
+
+    def cut(self, flight: Flight, at_ps: int) -> None:
+        if flight.is_last or flight.steps == 1:
+            return
+        if self.alarm.has_rung():
+            at_ps += 1
+        steps = self._steps_before_plan(flight, at_ps)
+        if steps < flight.steps:
+            flight.steps = steps
+            self.alarm.bring_forward(self._boundary_ps(flight, steps - self._lead))
+
+    def _boundary_ps(self, flight: Flight, steps: int) -> int:
+        """When the first `steps` iterations have run."""
+        return flight.start_ps + flight.durations.total_ps(steps)
+
+    def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
+        if self.on_step is not None:
+            yield from self._steps(flight)
+        elif flight.steps > 1:
+            yield self.alarm.set(self._boundary_ps(flight, flight.steps - 1))
+
+    def wait(self, flight: Flight) -> Waiting:
+        if flight.steps == 1:
+            yield self.alarm.set(flight.start_ps + flight.durations.first_ps)
+        else:
+            if self.on_step is not None:
+                yield from self._steps(flight)
+            yield self.alarm.set(self._boundary_ps(flight, flight.steps))
+        if flight.late:
+            self.links.begin(flight.late)
+        if flight.outcome is not None:
+            return Results(flight.ended)
+        return self.outputs.results(flight.plan, flight.steps)
+
+    def _steps(self, flight: Flight) -> Generator[Any, None, None]:
+        """Wake at the end of each iteration but the last, whose results are committed."""
+        assert self.on_step is not None
+        while flight.num_delivered < flight.steps - 1:
+            yield self.alarm.set(self._boundary_ps(flight, flight.num_delivered + 1))
+            if flight.num_delivered < flight.steps - 1:  # else the span was cut to end here
+                flight.num_delivered += 1
+                self.on_step(flight)
+
+    def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
+        return flight.start_ps + flight.durations.total_ps(flight.steps)
+
+    def move(self, plan: Plan) -> None:
+        self.links.begin(self._begin_transfers(plan))
+
+    def _begin_transfers(self, plan: Plan) -> tuple[Transfer, ...]:
+        """Begin the transfers in the background; returns those that wait for the moves of this
+        iteration.
+        """
+        if self._pool:
+            audit.check_moves(self._policy, plan.ops, self._pool)
+        transfers = tuple([transfer for ops in plan.ops for transfer in ops.background])
+        if not transfers or any(ops.moves or ops.copies for ops in plan.ops):
+            return transfers
+        self.links.begin(transfers)
+        return ()
+
+    def take_landed(self) -> list[int]:
+        return self.links.take_landed() if self.links.landed else []
+
+    @property
+    def has_transfers(self) -> bool:
+        return self.links.num_pending > 0
+
+    def added(self, group: SequenceGroup) -> None:
+        """See Executor; time says nothing of a request before it is planned."""
+
+    def removed(self, group: SequenceGroup) -> None:
+        """See Executor."""
+
+    @property
+    def has_landed(self) -> bool:
+        return bool(self.links.landed)
+
+    def _landed(self) -> None:
+        if self.on_landed is not None:
+            self.on_landed()
