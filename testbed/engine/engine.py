@@ -337,12 +337,13 @@ class Engine:
         if plan.rejected or is_prefilling or executor.has_landed or self._to_cancel_later:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = state.swapped or state.waiting
-        if queue and not executor.has_transfers and wake_ps == UNBOUNDED:
-            group = queue[0]
+        # Groups that run without computing lack slots: those of prompts in prefill
+        lacking = [*state.swapped, *state.waiting, *state.running.values()]
+        if lacking and not executor.has_transfers and wake_ps == UNBOUNDED:
+            group = lacking[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
             raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")
-        if self._is_closed and not queue:
+        if self._is_closed and not lacking:
             return False
         yield from self._sleep(wake_ps)
         return True
