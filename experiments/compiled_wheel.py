@@ -30,9 +30,8 @@ INTERPRETED = {
     "core/hf_config.py": "no code in it is hot, and mypyc does not support its starred indexes",
     "core/layers.py": "a frozen class makes its own parts from mappings",
     "core/specs.py": "a frozen class makes its own parts from mappings",
-    "memory/traced.py": (
-        "it copies any policy's traits and forwards any attribute; only pictures use it"
-    ),
+    "memory/protocols.py": "compiled protocols cannot be looked for in an object",
+    "sched/protocols.py": "the same",
     "engine/audit.py": (
         "it checks the types of plug-ins' answers, for which the compiler has other messages"
     ),

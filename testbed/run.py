@@ -58,6 +58,7 @@ def run(setup: Setup, watch: Watch = lambda recorder, num_requests: nullcontext(
                 beams=setup.beams,
                 marks_ps=[start_ps],
                 stop_ps=stop_ps,
+                lengths=setup.lengths,
             )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps

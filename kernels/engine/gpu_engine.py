@@ -10,7 +10,6 @@ from testbed.engine.outputs import Outputs
 from testbed.engine.span_meter import SpanMeter
 from testbed.kernels.engine.records import Clock, Iteration, Records
 from testbed.kernels.engine.runner import Runner
-from testbed.memory.policy import MemoryPolicy
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, Results, work_of
 from testbed.sched.scheduler import Scheduler
@@ -30,6 +29,7 @@ class Engine:
         clock: Clock,
         max_len: int,
         window_s: tuple[float, float] | None = None,
+        lengths: dict[int, int] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
@@ -37,17 +37,13 @@ class Engine:
         self.max_len = max_len
         self.stop_s = window_s[1] if window_s else float("inf")
         self.records = Records(beams=runner.sampler.history)
-        self.outputs = Outputs(
-            state=scheduler.state, beams=SyntheticBeams()
-        )  # not for parents: those are the model's
+        # The beams are not for parents: those are the model's.
+        self.outputs = Outputs(scheduler.state, SyntheticBeams(), lengths)
         # The simulator's meter: by footprints where the policy has them, else by the tables of all
         # sequences.
-        says_footprints = type(scheduler.policy).footprint is not MemoryPolicy.footprint
-        self.meter = (SpanMeter if says_footprints else PlainMeter)(scheduler, self.outputs)
+        spans = scheduler.memory.measures_spans
+        self.meter = (SpanMeter if spans else PlainMeter)(scheduler, self.outputs)
         self._marks_s = sorted(window_s or (), reverse=True)
-        for reader in (scheduler, scheduler.policy, scheduler.preemption):
-            if reader.reads_output_len:
-                reader.foresee(self.outputs.lengths)
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
@@ -64,7 +60,7 @@ class Engine:
             plan = self.scheduler.plan()
             for group in plan.rejected:
                 request = self.outputs.removed(group.request.request_id)
-                self.records.recorder.rejected(request, "the memory policy can never hold it")
+                self.records.recorder.rejected(request, plan.reasons[request.request_id])
             if plan:
                 self._carry_out(plan, start_s)
             elif not self._idle(plan, upcoming):

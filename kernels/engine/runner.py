@@ -54,7 +54,7 @@ class Runner:
         self.timer = timer
         self.slot_checker = NoSlotChecker()
         self.token_buffers: TokenBuffers = sampler.token_buffers
-        self.tables = Tables(state.policy, moves.layout)
+        self.tables = Tables(state.memory, moves.layout)
         self.forward: Callable[[Ragged], Tensor] = self._forward
         self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
@@ -137,10 +137,12 @@ class Runner:
 
     def land(self) -> None:
         """Tell the policy of the transfers that have ended; what they brought may be found."""
+        transfers = self.state.memory.transfers
         for move_id in self.moves.ended():
             del self.moves.pending[move_id]
             self.slot_checker.landed(move_id)
-            self.state.policy.landed(move_id)
+            assert transfers is not None, "the policy has begun this transfer"
+            transfers.landed(move_id)
             self.state.memory_released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
@@ -155,7 +157,7 @@ class Runner:
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""
         table, tokens = (
-            self.state.policy.non_sequence_slots().pinned,
+            self.state.memory.non_sequence_slots().pinned,
             self.token_buffers.registered_prefix(num_tokens),
         )
         part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")

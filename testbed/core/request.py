@@ -1,16 +1,14 @@
-"""Requests (immutable rows of a trace), which classes may read their output lengths, and workloads
-(many requests).
-"""
+"""Requests (immutable rows of a trace), and workloads (many requests)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.errors import InputError, OracleError
+from testbed.core.errors import InputError
 from testbed.core.slots import record
 
 PS = 10**12
@@ -66,35 +64,6 @@ class Request(NamedTuple):
     @property
     def final_len(self) -> int:
         return self.prompt_len + self.output_len
-
-
-class Foresight:
-    """Base of policies, schedulers and preemption rules: each may declare that it reads true output
-    lengths.
-
-    The engine passes `output_len` only to objects that declare it. No other value that an object
-    receives or can reach contains a request's true output length.
-    """
-
-    reads_output_len: ClassVar[bool] = False
-    _output_len: Mapping[int, int] | None = None
-
-    @property
-    def output_len(self) -> Mapping[int, int]:
-        """True output lengths in tokens by request id, known beforehand only to an oracle."""
-        if self._output_len is None:
-            name = type(self).__name__
-            raise OracleError(
-                f"{name}: reads true output lengths without permission (declare reads_output_len = "
-                f"True)"
-            )
-        return self._output_len
-
-    def foresee(self, output_len: Mapping[int, int]) -> None:
-        """Called by the engine with the true output lengths in tokens, by request id."""
-        if not self.reads_output_len:
-            raise OracleError(f"{type(self).__name__} does not declare reads_output_len = True")
-        self._output_len = output_len
 
 
 @dataclass(frozen=True, slots=True)

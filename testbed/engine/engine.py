@@ -158,8 +158,8 @@ class Engine:
         work = work_of(plan, used.saved, len(state.running))
         if cost.windows and plan.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
-        if work.prefill and state.policy.drops_tokens:
-            num_stored = state.policy.num_stored
+        if work.prefill and state.memory.drops_tokens is not None:
+            num_stored = state.memory.num_stored
             work = work._replace(
                 prefill=tuple((new, num_stored(before)) for new, before in work.prefill)
             )
@@ -218,8 +218,10 @@ class Engine:
         for mark_ps in self.calendar.take_marks(now_ps):
             self.recorder.mark(mark_ps, now_ps)
         if self.links.landed:  # what they brought may be found, what they read may be evicted
+            transfers = self.scheduler.memory.transfers
+            assert transfers is not None, "the policy has begun these transfers"
             for move_id in self.links.take_landed():
-                self.scheduler.policy.landed(move_id)
+                transfers.landed(move_id)
             self.scheduler.state.memory_released()
 
     def _stop(self, now_ps: int) -> None:
@@ -250,7 +252,7 @@ class Engine:
     def _turn_away(self, plan: Plan) -> None:
         for group in plan.rejected:
             request = self.outputs.removed(group.request.request_id)
-            self.recorder.rejected(request, "the memory policy can never hold it")
+            self.recorder.rejected(request, plan.reasons[request.request_id])
             self.ended(request.request_id)
 
     def _now_ps(self) -> int:

@@ -18,6 +18,7 @@ class Meter(ABC):
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         self.policy = scheduler.policy
+        self.memory = scheduler.memory
         self.state = scheduler.state
         self.outputs = outputs
 
@@ -46,7 +47,7 @@ class Meter(ABC):
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
-            for _, extents, first, slots_per_token in self.policy.group_tables(seq):
+            for _, extents, first, slots_per_token in self.memory.group_tables(seq):
                 left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token
                 for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:

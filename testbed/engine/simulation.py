@@ -14,7 +14,7 @@ from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.span_meter import SpanMeter
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 
@@ -32,6 +32,7 @@ def simulate(
     beams: BeamModel | None = None,
     recorder: Recorder | None = None,
     env: Environment | None = None,
+    lengths: dict[int, int] | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
@@ -39,16 +40,15 @@ def simulate(
     arrival_ps says. `beams` says which candidates of a beam survive; by default SyntheticBeams().
     Without fast_forward every iteration is one event and the pool is measured by walking every
     table; the result is the same. The policy is checked with `pool`, its configured pool, where
-    that is given. A caller's recorder or environment can be observed during the run.
+    that is given. A caller's recorder or environment can be observed during the run. `lengths` is
+    filled with the true output lengths of the requests that are being served: what the oracles of
+    the run were built with, if there are any.
     """
-    check_policy(scheduler.policy, max_len, pool)
+    check_policy(scheduler.memory, max_len, pool)
     env = env or Environment(0)
     recorder = recorder or Recorder()
-    outputs = Outputs(scheduler.state, beams or SyntheticBeams())
-    for reader in (scheduler, scheduler.policy, scheduler.preemption):
-        if reader.reads_output_len:
-            reader.foresee(outputs.lengths)
-    spans = fast_forward and says_footprints(scheduler.policy)
+    outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths)
+    spans = fast_forward and scheduler.memory.measures_spans
     meter: Meter = SpanMeter(scheduler, outputs) if spans else PlainMeter(scheduler, outputs)
     engine = Engine(env, scheduler, cost, meter, recorder, max_len, marks_ps, stop_ps, pool)
     if isinstance(requests, SessionWorkload):
@@ -57,10 +57,3 @@ def simulate(
         env.process(open_loop(env, engine, requests))
     env.run(until=env.process(engine.serve()))
     return recorder
-
-
-def says_footprints(policy: MemoryPolicy) -> bool:
-    """Whether its memory can be measured over whole spans: footprints of its own, and every stored
-    token stays.
-    """
-    return type(policy).footprint is not MemoryPolicy.footprint and not policy.drops_tokens

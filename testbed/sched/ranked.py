@@ -72,6 +72,7 @@ class PriorityClasses(Ranked):
         *,
         max_num_batched_tokens: int,
         max_num_seqs: int,
+        prefetch: int = 0,
         patience_s: float = 10.0,
     ) -> None:
         super().__init__(
@@ -79,6 +80,7 @@ class PriorityClasses(Ranked):
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         self.patience_ps = round(patience_s * PS)
 
@@ -101,12 +103,14 @@ class SessionOrder(Ranked):
         *,
         max_num_batched_tokens: int,
         max_num_seqs: int,
+        prefetch: int = 0,
     ) -> None:
         super().__init__(
             policy,
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         self._start_ps: dict[int, int] = {}
 

@@ -3,8 +3,8 @@ refused unheard.
 """
 
 import pytest
+from altered import changed
 from manual_driver import scheduler_of
-from planted import changed
 from refusals import refuses
 from tiny import FastMillisecond
 
@@ -15,7 +15,7 @@ from testbed.core.request import Request
 from testbed.core.slots import Extent, Granular, Growth
 from testbed.cost.model import Affine
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousOracle
+from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.mixed import MixedPrefill

@@ -240,10 +240,10 @@ def test_a_state_is_found_from_the_next_iteration_on():
         seqs = [sequence(i, 9, prompt_ids=tuple(range(9))) for i in range(3)]
         policy.admit(seqs[:1], 9)
         policy.publish(seqs[0], 9)
-        assert policy.find(seqs[1], 9) == found
+        assert policy.lookup(seqs[1]).num_cached(9) == found
         seqs[0].num_slots = seqs[0].num_stored = 9
         stepped(policy, seqs[0])
-        assert policy.find(seqs[2], 9) == 8
+        assert policy.lookup(seqs[2]).num_cached(9) == 8
 
 
 def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():

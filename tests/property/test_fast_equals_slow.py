@@ -103,8 +103,14 @@ def test_fast_equals_slow_with_marks_and_an_early_stop(
 @given(policies(CONTIGUOUS), workloads(), st.integers(1, 9), st.sampled_from([ANALYTIC, MEASURED]))
 def test_fast_equals_slow_with_static_batches(make_policy, requests, max_batch_size, cost):
     def make():
+        policy = make_policy()
+        lengths = getattr(policy, "lengths", None)
         return StaticBatch(
-            make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN
+            policy,
+            Recompute(),
+            max_batch_size=max_batch_size,
+            max_padded_len=MAX_LEN,
+            lengths={} if lengths is None else lengths,
         )
 
     check_run(requests, make, cost=cost)

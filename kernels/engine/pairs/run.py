@@ -60,7 +60,9 @@ class Machine:
         moves = type(old.moves)(old.moves.pools, old.moves.layout, state)
         runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
         runner.forward = old.forward
-        return Engine(setup.scheduler, runner, Clock(), self._first.max_len, config.window_s)
+        return Engine(
+            setup.scheduler, runner, Clock(), self._first.max_len, config.window_s, setup.lengths
+        )
 
     def _built(self) -> Setup:
         return build(RunConfig.from_values(self.values))

@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
-from testbed.core.errors import InputError, UnsupportedError, check_least
+from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     NO_GROWTH,
@@ -26,12 +25,15 @@ from testbed.core.slots import (
     Usage,
     ceil_div,
     growth_of,
+    never,
 )
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
+from testbed.memory.layouts import PageLayout
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
+ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
 WINDOW_SHARE = 0.8  # SGLang's default
 FIXED = "fixed_split"
 RULES: dict[str, Callable[..., PagePool]] = {
@@ -50,9 +52,6 @@ class Grouped(MemoryPolicy):
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
     prefixes. window_share is fixed_split's.
     """
-
-    returns_slots: ClassVar[bool] = True
-    single_sequence: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -85,8 +84,8 @@ class Grouped(MemoryPolicy):
         self.pages = RULES[page_rule](
             pool.num_slots * pool.num_layers, pool.groups, block_size, **options
         )
-        self.page_units = self.pages.page_units
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
+        self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
         self._watermark = watermark * self.pages.total
         self._tables: dict[int, PageTable] = {}
@@ -101,13 +100,17 @@ class Grouped(MemoryPolicy):
         )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
+
+    def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
+        """Admit with the first of these hits that fits; the last of them needs no more pages than
+        any shorter one.
+        """
         if len(seqs) > 1:
-            raise UnsupportedError(
-                f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)"
-            )
+            return never(ONE_SEQUENCE)
         if num_tokens > self._longest:
             return Refusal.NEVER
-        for hit in self._hits(seqs[0], num_tokens):
+        for hit in hits:
             needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
             if self._fits_with(hit, needed):
                 self._hold(seqs[0], hit)
@@ -146,6 +149,7 @@ class Grouped(MemoryPolicy):
             NO_OPS,
             self._growth(batch, num_tokens, returned),
             Growth(idle - self.pages.idle_units),
+            ends_refusals=returned > 0,
         )
 
     def guaranteed_steps(self, batch: Batch) -> int:
@@ -160,7 +164,7 @@ class Grouped(MemoryPolicy):
         returning = min(self._tables[seq.seq_id].steps_to_return() for seq in batch)
         return max(0, min(max(within_blocks, with_pages), returning, self._max_len))
 
-    def footprint(self, seq: Sequence) -> Footprint | None:
+    def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint
 
     def release(self, seq: Sequence) -> None:
@@ -199,15 +203,14 @@ class Grouped(MemoryPolicy):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its
-        windows.
+        windows; 0 for several.
         """
-        return self._longest
+        return self._longest if num_seqs == 1 else 0
 
-    def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
-        """What it may begin with, the best first; the last of them needs no more pages than any
-        shorter one.
-        """
-        return [Hit(0, self.pages.nothing, [0] * len(self.pages.columns))]
+    def layout(self) -> PageLayout:
+        return PageLayout(
+            self.pool, self.tokens_per_page, self.pages.page_units, self.pages.columns
+        )
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
         """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark

@@ -2,7 +2,7 @@
 tiers.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
 from math import ceil
@@ -15,14 +15,18 @@ from testbed.core.slots import (
     GRANTED,
     HOST,
     NO_GROWTH,
+    NO_HIT,
     NO_OPS,
     Answer,
     Answers,
+    CacheHit,
     Extent,
     Footprint,
     Grant,
     Granular,
     Growth,
+    Keep,
+    Lease,
     Move,
     NonSequenceSlots,
     Ops,
@@ -31,13 +35,14 @@ from testbed.core.slots import (
     ceil_div,
     record,
 )
+from testbed.memory.layouts import BlockLayout
 from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_tables import BlockTable, Tables, moving
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
-class Paged(MemoryPolicy):
+class BlockMemory(MemoryPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
     free.
 
@@ -47,9 +52,6 @@ class Paged(MemoryPolicy):
     registered prefixes.
     """
 
-    shares: ClassVar[bool] = True
-    moves_tiers: ClassVar[bool] = True
-    shrinks: ClassVar[bool] = True
     max_block_size: ClassVar[int] = 256
 
     def __init__(
@@ -74,6 +76,7 @@ class Paged(MemoryPolicy):
         self._watermark = ceil(watermark * self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
+        self._leased: dict[Lease, list[Sequence]] = {}
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Several sequences share the whole blocks of their prompt, as they would after a fork and
@@ -128,9 +131,9 @@ class Paged(MemoryPolicy):
             )
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
-        return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
+        return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
-    def fits(self, seq: Sequence, num_tokens: int) -> bool:
+    def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         held, reserve = self._tables.held.get(seq.seq_id), self._reserve()
         if held is not None:
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
@@ -142,16 +145,15 @@ class Paged(MemoryPolicy):
             )
         return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
 
-    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
-        self._tables.cut(seq, seq.num_slots - num_tokens)
-        return GRANTED
-
-    def release(self, seq: Sequence) -> None:
-        if swapped := self._host.held.get(seq.seq_id):
-            self._host.give_up(seq, swapped.pinned)
-            self._pool.put(swapped.blocks[: swapped.pinned])
+    def release(self, seq: Sequence, keep: Keep | Lease = Keep.CACHED) -> None:
+        if isinstance(keep, Lease):
+            self._leased.setdefault(keep, []).append(seq)
         else:
-            self._tables.give_up(seq)
+            self._give_back(seq, keep)
+
+    def end_lease(self, lease: Lease) -> None:
+        for seq in self._leased.pop(lease, ()):
+            self._give_back(seq, Keep.CACHED)
 
     def table(self, seq: Sequence) -> list[Extent]:
         return self._extents(self._tables.of(seq).blocks)
@@ -172,7 +174,7 @@ class Paged(MemoryPolicy):
             return 0
         return min(index.steps_within(self._pool.available()), self._max_len)
 
-    def footprint(self, seq: Sequence) -> Footprint | None:
+    def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
@@ -210,6 +212,15 @@ class Paged(MemoryPolicy):
             source.give_up(table.seq, table.pinned)
         return Grant(0, Ops(moves=(Move(DEVICE if tier == HOST else HOST, tier, copies),)))
 
+    def swapped_table(self, seq: Sequence) -> Mapping[str, list[Extent]]:
+        """A registered prefix stays on the device."""
+        table = self._host.of(seq)
+        pinned, moved = table.blocks[: table.pinned], table.blocks[table.pinned :]
+        return {DEVICE: self._extents(pinned), HOST: self._extents(moved)}
+
+    def layout(self) -> BlockLayout:
+        return BlockLayout(self.block_size)
+
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; later sequences with that registered_prefix share its whole
         blocks.
@@ -227,6 +238,14 @@ class Paged(MemoryPolicy):
         pool, pinned = self._pool, chain.from_iterable(self._tables.prefixes.values())
         cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
         return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
+
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
+        """The blocks of a sequence come back, from the device or the host."""
+        if swapped := self._host.held.get(seq.seq_id):
+            self._host.give_up(seq, swapped.pinned)
+            self._pool.put(swapped.blocks[: swapped.pinned])
+        else:
+            self._tables.give_up(seq)
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
@@ -274,6 +293,14 @@ class Paged(MemoryPolicy):
             num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
         )
         return blocks
+
+
+class Paged(BlockMemory):
+    """Block memory that can also take back the end of a sequence: nothing else finds it."""
+
+    def truncate(self, seq: Sequence, num_tokens: int) -> Grant:
+        self._tables.cut(seq, seq.num_slots - num_tokens)
+        return GRANTED
 
 
 @lru_cache(1 << 10)
