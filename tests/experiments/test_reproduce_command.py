@@ -12,7 +12,6 @@ import pytest
 from kept import check_text
 from refusals import refuses
 
-from testbed.api import bracket, sustained_rate
 from testbed.experiments.commands.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
@@ -22,6 +21,7 @@ from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import PLACE
+from testbed.knee import bracket, sustained_rate
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
 from testbed.memory.layouts import PageLayout
+from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 
 ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
@@ -70,10 +71,6 @@ class Grouped(MemoryPolicy):
             raise InputError(
                 f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
             )
-        if not 0 <= watermark < 1:
-            raise InputError(
-                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
-            )
         if not pool.groups:
             raise InputError(
                 "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
@@ -87,7 +84,7 @@ class Grouped(MemoryPolicy):
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
         self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
-        self._watermark = watermark * self.pages.total
+        self._watermark = Watermark(watermark, self.pages.total)
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
@@ -222,10 +219,8 @@ class Grouped(MemoryPolicy):
         ]
         taken = zip(needed, idle, self.pages.columns, strict=True)
         units = sum((count + len(more)) * one.units for count, more, one in taken)
-        spare = (
-            self.pages.free_units + self.pages.idle_units - units >= self._watermark
-            or not self._tables
-        )
+        left = self.pages.free_units + self.pages.idle_units - units
+        spare = left >= self._watermark.reserve(len(self._tables))
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:

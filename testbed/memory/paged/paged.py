@@ -5,7 +5,6 @@ tiers.
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
-from math import ceil
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -36,20 +35,18 @@ from testbed.core.slots import (
     record,
 )
 from testbed.memory.layouts import BlockLayout
-from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables, moving
+from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables, moving
+from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
 
 
 class BlockMemory(MemoryPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
-    free.
+    free (watermark.py).
 
-    The watermark (section 4.5; the artifact's 1%) does not apply when no sequence is on the device,
-    so that a request that fits the pool is admitted in the end. `blocks` is the pool to take blocks
-    from, by default a new one. Refuses NEVER where the tokens exceed an empty pool less the
-    registered prefixes.
+    `blocks` is the pool to take blocks from, by default a new one. Refuses NEVER where the tokens
+    exceed an empty pool less the registered prefixes.
     """
 
     max_block_size: ClassVar[int] = 256
@@ -65,15 +62,11 @@ class BlockMemory(MemoryPolicy):
             raise InputError(
                 f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
             )
-        if not 0 <= watermark < 1:
-            raise InputError(
-                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
-            )
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
-        self._watermark = ceil(watermark * self._pool.num_blocks)
+        self._watermark = Watermark(watermark, self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
         self._leased: dict[Lease, list[Sequence]] = {}
@@ -254,7 +247,7 @@ class BlockMemory(MemoryPolicy):
         return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
 
     def _reserve(self) -> int:
-        return self._watermark if self._tables.held else 0
+        return self._watermark.reserve(len(self._tables.held))
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size

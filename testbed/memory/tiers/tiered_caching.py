@@ -22,7 +22,7 @@ from testbed.core.slots import (
     Transfer,
     ceil_div,
 )
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.memory.paged.block_table import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
