@@ -1,32 +1,28 @@
-"""The commands of the kernels and of the GPU engine, and checks that this machine can run them.
+"""What `testbed gpu` does with the kernels and the GPU engine, after checks that this machine can.
 
 Modules that run on a GPU need torch and CuPy, and are imported after the arguments have been
-parsed.
+checked.
 """
 
 import time
-from argparse import Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_plain, read_model
 from testbed.cost.sections import dump, read_profile
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 
+# The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
-    "all-reduce": (
-        "measure.all_reduce",
-        "all-reduces over 2, 4 or 8 GPUs, alone and between matrix products",
-    ),
-    "cache-forms": (
-        "measure.bench_kernels",
-        "attention with caches of e4m3 and with windows, next to fp16 and torch",
-    ),
-    "ladder": ("ladder.measure", "decode attention in five steps, each checked first"),
-    "sampler": ("measure.sampler", "host time of the 2023 system's sampler by kind of sampling"),
-    "transfers": ("measure.transfers", "transfers by number of extents, bytes and block size"),
+    "all-reduce": "measure.all_reduce",
+    "cache-forms": "measure.bench_kernels",
+    "ladder": "ladder.measure",
+    "sampler": "measure.sampler",
+    "transfers": "measure.transfers",
 }
 
 
@@ -53,53 +49,49 @@ def imported(module: str, command: str) -> ModuleType:
         ) from error
 
 
-def bench_kernels(options: Namespace) -> None:
-    """Check and print every claim about the kernels."""
-    on_gpu("measure.bench_kernels", "bench-kernels").bench(options.out, options.rounds)
+def bench_kernels(out: Path, rounds: int) -> None:
+    """Check and print every claim about the kernels, and write them to a folder. rounds: of random
+    checks.
+    """
+    on_gpu("measure.bench_kernels", "gpu bench").bench(out, rounds)
 
 
-def measure(argv: list[str]) -> None:
-    """Parse the name; the measurement parses the other arguments."""
-    lines = "\n".join(f"  {name:<14}{text}" for name, (_, text) in MEASUREMENTS.items())
-    this = Parser(
-        "measure",
-        f"One measurement on this machine's GPU.\n\n{lines}",
-        formatter_class=RawDescriptionHelpFormatter,
-        epilog="testbed measure NAME --help explains one.",
-    )
-    this.add_argument("name", choices=MEASUREMENTS, metavar="NAME")
-    name = this.parse_args(argv[:1]).name
-    find = on_gpu if {"-h", "--help"}.isdisjoint(argv) else imported
-    found = find(MEASUREMENTS[name][0], f"measure {name}").MEASUREMENT
-    imported("measure.timing", f"measure {name}").print_rows(name, found, argv[1:])
+def measure(name: str, **options: Any) -> None:
+    """Print the rows of a measurement. options: the parameters of its rows()."""
+    command = f"gpu measure {name}"
+    measurement = on_gpu(MEASUREMENTS[name], command).MEASUREMENT
+    imported("measure.timing", command).print_rows(command, measurement, options)
 
 
-def verify_engine(options: Namespace) -> int:
-    """Verify the engine; returns 0 if all checks passed, else 1."""
-    against = on_gpu("engine.verify.against_transformers", "verify-engine")
-    return int(not against.verify(options.models, options.scenarios, options.out))
+def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
+    """Whether the engine's logits are those of transformers, for models by comma-separated names
+    (None: all), in the scenarios whose name contains `scenarios`.
+    """
+    against = on_gpu("engine.verify.against_transformers", "gpu verify")
+    is_right: bool = against.verify(models, scenarios, out)
+    return is_right
 
 
-def pairs(options: Namespace) -> None:
-    """Run the pairs of the command line; raises InputError if one failed or was left out."""
+def run_pairs(out: Path, limit_s: float) -> list[str]:
+    """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device
 
-    missing = on_gpu("engine.pairs.run", "pairs").run_pairs(
-        PAIRS, device(), options.out, options.limit_s
-    )
-    if missing:
-        raise InputError(f"{', '.join(missing)}: no result")
+    runs = on_gpu("engine.pairs.run", "gpu pairs")
+    missing: list[str] = runs.run_pairs(PAIRS, device(), out, limit_s)
+    return missing
 
 
-def _checked(options: Namespace) -> list[tuple[str, int]]:
+def checked_models(
+    names: Sequence[str], *, tp: int, out: Path, engine: bool
+) -> list[tuple[str, int]]:
     """Every model with its degree; raises InputError unless each can be measured and written."""
-    models = [_degree_of(entry, options.tp) for entry in options.model]
-    if options.engine and any(num_gpus > 1 for _, num_gpus in models):
+    models = [_degree_of(name, tp) for name in names]
+    if engine and any(num_gpus > 1 for _, num_gpus in models):
         raise InputError("--engine: the engine runs on one GPU (leave --tp out)")
-    if len(models) > 1 and not options.out.is_dir():
-        raise InputError(f"--out {options.out}: several models need a folder that exists")
-    if not options.out.parent.is_dir():
-        raise InputError(f"--out {options.out}: there is no folder {options.out.parent}")
+    if len(models) > 1 and not out.is_dir():
+        raise InputError(f"--out {out}: several models need a folder that exists")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
     return models
 
 
@@ -117,25 +109,37 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
     return name, degree
 
 
-def calibrate(options: Namespace) -> None:
-    """Check the arguments, then measure: the kernels first, then a profile for each model."""
-    models = _checked(options)
-    reduced = (
-        read_profile(options.all_reduce)["sections"]["all_reduce"] if options.all_reduce else None
-    )
-    sections = on_gpu("measure.profile_sections", "calibrate")
-    if not on_gpu("verify.verify_attention", "calibrate").verify(options.rounds):
+def calibrate(
+    names: Sequence[str], *, tp: int, out: Path, all_reduce: str | None, engine: bool, rounds: int
+) -> None:
+    """Check the arguments, then measure: the kernels first, then a profile for each model.
+
+    names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
+    all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
+    rounds: of random checks of the kernels.
+    """
+    models = checked_models(names, tp=tp, out=out, engine=engine)
+    reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
+    sections = on_gpu("measure.profile_sections", "gpu calibrate")
+    if not on_gpu("verify.verify_attention", "gpu calibrate").verify(rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     for name, num_gpus in models:
         started = time.monotonic()
-        if options.engine:
-            profile = on_gpu("engine.calibrate", "calibrate --engine").with_engine_sections(name)
+        if engine:
+            measured = on_gpu("engine.calibrate", "gpu calibrate --engine")
+            profile = measured.with_engine_sections(name)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
-        path = options.out / sections.file_name(profile) if options.out.is_dir() else options.out
+        path = out / sections.file_name(profile) if out.is_dir() else out
         path.write_text(dump(profile))
-        about, seconds = profile["sections"]["linear"]["note"], time.monotonic() - started
-        if fit := profile.get("fit"):
-            errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
-            about = f"{errors} on {fit['num_batches']} unseen ragged batches"
-        print(f"{name} tp {num_gpus}: {about}; {seconds:.0f} s -> {path.name}", flush=True)
+        about = f"{_about(profile)}; {time.monotonic() - started:.0f} s"
+        print(f"{name} tp {num_gpus}: {about} -> {path.name}", flush=True)
+
+
+def _about(profile: dict[str, Any]) -> str:
+    """The errors of a profile's fit, else the note of its linear section."""
+    fit = profile.get("fit")
+    if not fit:
+        return str(profile["sections"]["linear"]["note"])
+    errors = f"median error {fit['median_error']:.2%}, p95 {fit['p95_error']:.2%}"
+    return f"{errors} on {fit['num_batches']} unseen ragged batches"

@@ -10,7 +10,6 @@ from typing import Any
 from testbed.config import RunConfig, Slo
 from testbed.core.errors import InputError
 from testbed.core.oracles import is_oracle
-from testbed.core.renamed import check_members
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
@@ -195,7 +194,6 @@ def _check_kinds(config: RunConfig) -> None:
 def _checked(group: str, built: Any) -> Any:
     if not isinstance(built, KINDS[group]):
         raise InputError(_no_kind(group, type(built)))
-    check_members(group, built)
     return built
 
 

@@ -15,7 +15,6 @@ from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import POOLS
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_members
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
@@ -80,7 +79,6 @@ def check(
         built = called(partial(make, pool), "policy", f"what is made for {pool}")
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-        check_members("policy", built)
     broken = check_policy(make, pools, num_examples)
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 

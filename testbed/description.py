@@ -27,7 +27,7 @@ from testbed.sched.scheduler import Scheduler
 RUN = "run"
 ID = "id"
 PLAIN = (bool, int, float, str)
-TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate-costs` writes it
+TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
 NOT_TESTED = "unknown, such costs were not tested"

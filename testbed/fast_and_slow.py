@@ -205,7 +205,11 @@ def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
 
 ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
 EFFICIENCIES = Efficiencies(
-    overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, extra_s=ANY_EXTRA_S
+    overhead_s=1e-3,
+    overhead_per_request_s=1e-4,
+    repeated_read=0.3,
+    copy_s=1e-5,
+    extra_s=ANY_EXTRA_S,
 )
 
 

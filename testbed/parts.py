@@ -9,7 +9,6 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from testbed.core.errors import InputError
-from testbed.core.renamed import advice, new_name
 from testbed.schema import check_kind, check_range, did_you_mean, dotted, typed
 
 PLAIN = (int, float, bool)  # the types of parameters that are checked
@@ -105,8 +104,6 @@ class Part:
         for name, value in self.parameters.items():
             place = dotted(key, name)
             if declared is not None and name not in declared:
-                if new := new_name("option", place):
-                    raise InputError(f"{place}: {self.name} takes no {name}; it {advice(new)}")
                 meant = did_you_mean(name, declared)
                 raise InputError(f"{self.name}: takes no {name}{meant or ';'} remove by ~{place}")
             _check_plain((declared or {}).get(name), value, place)

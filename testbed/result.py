@@ -100,7 +100,7 @@ class Result:
         return Path(front_end().view("timeline", self, Path(file), start_s, stop_s))
 
     def memory_map(self, start_s: float = 0.0, stop_s: float | None = None) -> Any:
-        """The page of `testbed show-memory`: a notebook shows it, `.save(path)` writes it."""
+        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it."""
         return front_end().view("memory_map", self, start_s, stop_s)
 
     def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from testbed.core.errors import InputError
-from testbed.core.renamed import advice, new_name
 
 T = TypeVar("T")
 # S; whole picoseconds in 64 bits end at 9.2 million, and what has arrived must still be served
@@ -165,14 +164,10 @@ def check_range(value: Any, key: str) -> None:
 
 
 def no_key(key: str, known: Iterable[str]) -> str:
-    """The refusal of a key that nothing reads, with its new name, or the known key that is most
-    like it.
-    """
-    if new := new_name("option", key):
-        return f"no key {key!r}: it {advice(new)}"
+    """The refusal of a key that nothing reads, with the known key that is most like it."""
     near = nearest(key, known)
     hint = f"did you mean {near}?" if near else "remove it;"
-    return f"no key {key!r}: nothing reads it; {hint} testbed run --help shows all keys"
+    return f"no key {key!r}: nothing reads it; {hint} testbed run --values shows all keys"
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:

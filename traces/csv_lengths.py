@@ -152,8 +152,10 @@ def read_pairs(path: str) -> Rows:
     try:
         with open(path, "rb") as file:
             pairs = PlainData(file).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError) as error:
-        raise InputError(f"{path}: {error}") from error
+    except OSError:
+        raise
+    except Exception as error:  # a damaged pickle may end in any
+        raise InputError(f"{path}: is no pickle that can be read: {error}") from error
     if (
         not isinstance(pairs, list)
         or not pairs

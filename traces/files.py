@@ -13,8 +13,8 @@ from typing import Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from testbed.cells import unguarded
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_columns
 from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
@@ -67,14 +67,16 @@ def read_table(
         raise InputError(
             f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)"
         )
-    header = [name.strip() for name in lines[0]]
+    header = [str(unguarded(name.strip())) for name in lines[0]]
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(
                 f"{path}, line {number}: {len(line)} fields where the header has {len(header)}"
             )
     places = places_of(path, header, names, optional)
-    return {name: [line[place] for line in lines[1:]] for name, place in places.items()}
+    return {
+        name: [str(unguarded(line[place])) for line in lines[1:]] for name, place in places.items()
+    }
 
 
 def places_of(
@@ -83,7 +85,6 @@ def places_of(
     """Where the header has these columns. One that is like an absent optional one would be ignored:
     it is refused.
     """
-    check_columns(path, header, [*names, *optional])
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
         if name not in places:

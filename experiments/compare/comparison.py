@@ -84,22 +84,35 @@ def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[run.name for run in runs])
 
 
+NUMBER_COLUMNS = (
+    "group",
+    "quantity",
+    "unit",
+    "run",
+    "value",
+    "change",
+    "change_unit",
+    "reference",
+)
+
+
 def tidy(comparison: Comparison) -> pd.DataFrame:
-    """One row per number and run: group, quantity, unit, run, value, change, change_unit,
-    reference.
+    """One row per number and run, with NUMBER_COLUMNS."""
+    return pd.DataFrame(number_rows(comparison), columns=list(NUMBER_COLUMNS))
+
+
+def number_rows(comparison: Comparison) -> Iterator[tuple[Any, ...]]:
+    """One row per number and run, as NUMBER_COLUMNS says. The first run, from which others differ,
+    has no change.
     """
-    names, rows = [run.name for run in comparison.runs], []
-    for one, values in comparison.numbers.items():
-        unit, by = "points" if one.is_share else "%", comparison.references
-        changed = [
-            (change, unit, names[i]) for change, i in zip(comparison.changes(one), by, strict=True)
-        ]
-        cells = zip(names, values, [(None, None, None), *changed], strict=True)
-        rows += [
-            (one.group, one.name, one.unit, name, value, *change) for name, value, change in cells
-        ]
-    columns = ["group", "quantity", "unit", "run", "value", "change", "change_unit", "reference"]
-    return pd.DataFrame(rows, columns=columns)
+    names, references = [run.name for run in comparison.runs], comparison.references
+    for quantity, values in comparison.numbers.items():
+        about = (quantity.group, quantity.name, quantity.unit)
+        change_unit = "points" if quantity.is_share else "%"
+        yield (*about, names[0], values[0], None, None, None)
+        changes = comparison.changes(quantity)
+        for name, value, change, i in zip(names[1:], values[1:], changes, references, strict=True):
+            yield (*about, name, value, change, change_unit, names[i])
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

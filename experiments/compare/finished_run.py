@@ -13,11 +13,11 @@ import yaml
 
 from testbed.config import ServerConfig
 from testbed.core.errors import InputError
-from testbed.core.renamed import check_columns
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.description import RUN
+from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.progress import one_line, short_names
 from testbed.experiments.runs.summary_table import described
 from testbed.machine import make_cost
@@ -25,6 +25,7 @@ from testbed.metrics import overload
 from testbed.parts import Part, locate
 from testbed.schema import read
 from testbed.traces.files import plain_or_packed
+from testbed.trusted import check_classes
 
 TIMES = (
     "arrival_s",
@@ -45,7 +46,8 @@ MEASURED = ("duration_s", "gpu_s")
 @dataclass(frozen=True)
 class FinishedRun:
     """One run. requests: one row per request; spans: one row per span of identical iterations;
-    None: not written. folder: None for a result in a notebook.
+    None: not written. folder: None for a result in a notebook. trusts_plug_ins: whether classes
+    that the folder's config names may be loaded if they are not this project's.
     """
 
     name: str
@@ -54,6 +56,7 @@ class FinishedRun:
     summary: dict[str, Any]
     requests: pd.DataFrame | None
     spans: pd.DataFrame | None
+    trusts_plug_ins: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -88,7 +91,7 @@ class FinishedRun:
         return "; ".join([*described(self.summary.get(RUN, {})).values(), *engine])
 
 
-def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
+def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:
     """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two
     are equal.
     """
@@ -104,7 +107,8 @@ def read_runs(arguments: Sequence[str]) -> list[FinishedRun]:
         raise InputError(
             f"{twice[0]}: is the name of two runs (name them: a={named[0][1]} b={named[1][1]})"
         )
-    return [read_run(name, folder) for name, (_, folder) in zip(names, named, strict=True)]
+    runs = [read_run(name, folder) for name, (_, folder) in zip(names, named, strict=True)]
+    return [replace(run, trusts_plug_ins=trusts_plug_ins) for run in runs]
 
 
 def read_run(name: str, folder: Path) -> FinishedRun:
@@ -142,8 +146,7 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
         return None
-    table: pd.DataFrame = _read(path, pd.read_csv)
-    check_columns(path, table.columns)
+    table: pd.DataFrame = _read(path, read_csv_table)
     absent = [name for name in needed if name not in table]
     if absent:
         raise InputError(
@@ -230,7 +233,7 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
             f"compared"
         )
     works = [read_work(row) for row in table.to_dict("records")]
-    whole, kernels = cost_models(simulated.config)
+    whole, kernels = cost_models(simulated)
     predictions = {
         "cost_s": [whole.iteration(work) / PS for work in works],
         "kernels_s": [kernels.iteration(work) / PS for work in works],
@@ -247,8 +250,11 @@ def kind_of(work: Work) -> str:
     return " and ".join(main or ["nothing"]) + "".join(f", {name}" for name in also)
 
 
-def cost_models(config: dict[str, Any]) -> tuple[CostModel, CostModel]:
-    """The cost model of a run's config, and the same one with all software times set to 0."""
+def cost_models(run: FinishedRun) -> tuple[CostModel, CostModel]:
+    """The cost model of a run, and the same one with all software times set to 0."""
+    config = run.config
+    if run.folder is not None and not run.trusts_plug_ins:
+        check_classes(config, run.folder / "config.yaml")
     cost = Part.from_values(config["cost"], "cost")
     machine = (
         read(ModelSpec, config["model"], "model"),

@@ -9,7 +9,7 @@ import rich.table
 
 from testbed.experiments.compare.comparison import Comparison
 from testbed.experiments.compare.finished_run import FinishedRun, Term
-from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render
+from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.runs.plots import cdf_chart, over_time
 from testbed.experiments.runs.summary_table import Quantity, main, number
 
@@ -80,7 +80,7 @@ def compare_page(comparison: Comparison, blamed: Blamed) -> str:
     part = render(
         "compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed)
     )
-    return render("pages/page.html", title=title, parts=[part])
+    return whole_page(title=title, parts=[part])
 
 
 def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.Table]:

@@ -1,4 +1,4 @@
-"""The page of `testbed show-memory`: a run simulated again with a traced policy, and its trace as
+"""The page of `testbed show memory`: a run simulated again with a traced policy, and its trace as
 the page's JSON.
 
 Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding,
@@ -24,7 +24,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
 from testbed.engine.memory_trace import Frame, MemoryTrace, thinned, trace_memory
-from testbed.experiments.pages.page import render
+from testbed.experiments.pages.page import json_for_script, whole_page
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields
@@ -172,4 +172,5 @@ def title_of(trace: MemoryTrace, config: RunConfig) -> str:
 
 def page(trace: MemoryTrace, title: str) -> str:
     """memory_map.html: one file with its data, style and script, which needs no network."""
-    return render("memory_map/page/page.html", title=title, data=encode(trace))
+    data = json_for_script(encode(trace))
+    return whole_page("memory_map/page/page.html", title=title, data=data)

@@ -14,7 +14,7 @@ from testbed.experiments.compare.comparison import tidy
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.compare.tables import compare_page
 from testbed.experiments.memory_map import map_page
-from testbed.experiments.pages.page import render
+from testbed.experiments.pages.page import whole_page
 from testbed.experiments.report.folder_page import one_run
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.summary_table import summary_table
@@ -58,14 +58,16 @@ def draw(result: "Result") -> "Figure":
 def show(summary: Mapping[str, Any]) -> str:
     """A summary in the form that `testbed run` prints."""
     text = StringIO()
-    Console(file=text, width=WIDTH).print(summary_table(dict(summary)))
+    # Within Jupyter, a console of rich's shows its output there, whatever its file is.
+    console = Console(file=text, width=WIDTH, force_jupyter=False, markup=False, emoji=False)
+    console.print(summary_table(dict(summary)))
     return text.getvalue()
 
 
 def html(result: "Result") -> str:
     """The card of a run, as `testbed report` has it."""
     card = one_run(_finished("run", result), str(result.summary["run"]["policy"]), alone=True)
-    return Page(render("pages/page.html", title="Run", parts=[card]))._repr_html_()
+    return Page(whole_page(title="Run", parts=[card]))._repr_html_()
 
 
 def save(result: "Result", folder: Path) -> Path:

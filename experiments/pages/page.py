@@ -154,9 +154,23 @@ class Picture(NamedTuple):
         return int.from_bytes(self.png[16:20]) >= 1000
 
 
+def whole_page(template: str = "pages/page.html", **values: Any) -> str:
+    """A page from a template, as plain text.
+
+    It is no Markup, because the methods of Markup escape their arguments: `html.escape` would
+    escape a page of that class twice.
+    """
+    return environment().get_template(template).render(values)
+
+
 def render(template: str, **values: Any) -> Markup:
-    """A template filled with these values."""
-    return Markup(environment().get_template(template).render(values))
+    """A part of a page from a template, which `whole_page` takes unchanged."""
+    return Markup(whole_page(template, **values))
+
+
+def json_for_script(text: str) -> Markup:
+    """JSON to stand in a page's script element, where `<` in a name could end the element."""
+    return Markup(text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e"))
 
 
 @cache

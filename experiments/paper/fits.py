@@ -1,4 +1,4 @@
-"""Fits the unmeasured constants to the `calibrate` rows of paper/reference.csv; nothing else is
+"""Fits the unmeasured constants to the `gpu calibrate` rows of paper/reference.csv; nothing else is
 fitted.
 
 Two of the 2023 system, the software time of an iteration and of a plain request, are moved until
@@ -12,8 +12,8 @@ How sure the synthetic beam model is of its next token is fitted to the beams of
 and stands as `concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
 
 How a plain request's time goes to a request, its sequences and its forks comes from two parts that
-were timed by kind of sampling: the sampler's loop, `testbed measure sampler`, so much a group, a
-sequence and a fork by least squares; and the scheduler, on a CPU outside this project. Both are
+were timed by kind of sampling: the sampler's loop, `testbed gpu measure sampler`, so much a group,
+a sequence and a fork by least squares; and the scheduler, on a CPU outside this project. Both are
 host time: one factor, the speed of the paper's host, scales both such that a plain request takes
 what Figure 13 says.
 """

@@ -31,6 +31,7 @@ from testbed.experiments.paper.scorecard import (
 from testbed.experiments.paper.studies.study import Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
+from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.plots import save
 from testbed.experiments.runs.progress import one_line, spoken
 from testbed.experiments.runs.run_store import RunStore
@@ -159,7 +160,7 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """
     if not (folder / ALTERNATIVES_FILE).is_file():
         return card
-    turning = pd.read_csv(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query(
+    turning = read_csv_table(folder / ALTERNATIVES_FILE, keep_default_na=False, dtype=str).query(
         "turns == 'yes'"
     )
     names = turning.groupby(KEY)["alternative"].agg("; ".join).to_dict()
@@ -185,7 +186,7 @@ def run_studies(
     def finished(number: int, table: pd.DataFrame) -> None:
         study = studies[number]
         path = out / f"{study.name}.csv"
-        write_text(path, table.to_csv(index=False))
+        write_text(path, csv_text(table))
         figure = study.draw(path)  # from what was written
         for suffix in ("png", "pdf"):
             save(figure, out / f"{study.name}.{suffix}")
@@ -199,7 +200,7 @@ def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -
         f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)
     ]
     card = annotated(scorecard(findings, [name for study in studies for name in study.covers]), out)
-    write_text(out / "scorecard.csv", card.to_csv(index=False))
+    write_text(out / "scorecard.csv", csv_text(card))
     return card
 
 

@@ -266,7 +266,7 @@ def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) 
     yield (
         f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on "
         f"GitHub:\n"
-        f"  testbed import-lengths {PICKLE} sharegpt.csv\n"
+        f"  testbed import lengths {PICKLE} sharegpt.csv\n"
         f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
     )
 

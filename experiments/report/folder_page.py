@@ -19,9 +19,18 @@ from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
 from testbed.experiments.compare.tables import readable
-from testbed.experiments.pages.page import NUMBER, VERDICT, Chart, Picture, Table, render
+from testbed.experiments.pages.page import (
+    NUMBER,
+    VERDICT,
+    Chart,
+    Picture,
+    Table,
+    render,
+    whole_page,
+)
 from testbed.experiments.paper.scorecard import ON, counted, short, what_of
 from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.summary_table import costs_of, main_numbers, number, quantities
 from testbed.experiments.runs.sweeps import legible, sweep_charts
@@ -133,11 +142,8 @@ def _are_numbers(values: pd.Series) -> bool:
 def folder_page(folders: Sequence[Path]) -> str:
     """The whole page."""
     title = f"Testbed report: {', '.join(folder.resolve().name for folder in folders)}"
-    return render(
-        "pages/page.html",
-        title=title,
-        parts=[part for folder in folders for part in _folder(folder)],
-    )
+    parts = [part for folder in folders for part in _folder(folder)]
+    return whole_page(title=title, parts=parts)
 
 
 def _folder(folder: Path) -> Iterator[Markup]:
@@ -145,7 +151,7 @@ def _folder(folder: Path) -> Iterator[Markup]:
     paths = (folder / "runs" if (folder / CARD).is_file() else folder).glob(f"*/{SUMMARY}")
     runs = [read_run(path.parent.name, path.parent) for path in sorted(paths)]
     if (folder / CARD).is_file():
-        card = pd.read_csv(folder / CARD, keep_default_na=False, dtype=str)
+        card = read_csv_table(folder / CARD, keep_default_na=False, dtype=str)
         yield reproduction(folder, card, runs)
     elif (folder / SUMMARY).is_file():
         runs = [read_run(folder.resolve().name, folder)]

@@ -5,11 +5,14 @@ This module does not import Hydra, so that lists, help and tab completion are fa
 """
 
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CONF = Path(__file__).parents[1] / "conf"
 GROUPS = (
@@ -67,8 +70,10 @@ def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     return sorted(found.union(registered))
 
 
-def plug_ins_of(group: str) -> list[EntryPoint]:
+def plug_ins_of(group: str) -> "list[EntryPoint]":
     """The entry points that installed packages declare for a group, by name."""
+    from importlib.metadata import entry_points  # slow, and help does not need it
+
     return sorted(entry_points(group=ENTRY_POINTS.format(group)), key=lambda point: point.name)
 
 

@@ -18,6 +18,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.shapes import model_names, shipped
 from testbed.experiments.runs.choice_names import ANY_SERVER, CONF, GROUPS, HIDDEN, files_of
+from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.parts import Part
@@ -91,10 +92,10 @@ def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     was edited.
     """
     folders = [folder.resolve() for folder in user_folders(overrides)]
-    files = tuple(
-        (path, path.read_bytes()) for folder in folders for path in sorted(folder.rglob("*.yaml"))
-    )
-    return _composed(name, overrides, files)
+    files = tuple((path, path.read_bytes()) for folder in folders for path in option_files(folder))
+    config = _composed(name, overrides, files)
+    check_option_classes(config, overrides, folders)
+    return config
 
 
 @cache

@@ -28,11 +28,13 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
+from testbed.experiments.runs.option_files import check_option_file, option_files
 from testbed.schema import did_you_mean
+from testbed.trusted import CLASS
+from testbed.trusted import FLAG as TRUST
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
-CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 QUOTES = ("'", '"')
 FLAG = "--from-vllm"
 LARGE_BYTES = 70 * GIB
@@ -43,7 +45,7 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     they name.
     """
     folders = user_folders(arguments)
-    words = [argument for argument in arguments if not argument.startswith(FOLDER)]
+    words = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
     chosen = dict(map(_choice, words))
     result = [word for argument in words for word in _normalized(argument, set(chosen), folders)]
     options = {key.partition("@")[2] or key: value for key, value in map(_choice, result)}
@@ -75,10 +77,10 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
     for folder in found:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
-        for path in sorted(
-            folder.rglob("*.yaml")
-        ):  # Hydra would take it in place of one that ships
+        for path in option_files(folder):
             place = path.relative_to(folder)
+            check_option_file(path, place)
+            # Hydra would take it in place of one that ships.
             if (CONF / place).is_file() or place.as_posix() in registered:
                 raise InputError(
                     f"--config-dir {folder}: {place} has the name of one that ships; give it "
@@ -255,7 +257,7 @@ def _model(name: str | None, others: Sequence[str]) -> str:
     short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
     short = short if short in known else re.sub(r"^(llama-3)\.\d", r"\1", short)
     if short not in known:
-        way_out = f"testbed import-model writes one; or add model= of {', '.join(known)}"
+        way_out = f"testbed import model writes one; or add model= of {', '.join(known)}"
         raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
     return short
 

@@ -39,6 +39,7 @@ from testbed.experiments.runs.whole_files import (
 from testbed.identity import INSTALLED, ROOT, content_hash, input_files, run_id
 from testbed.result import Result
 from testbed.run import Run, keys_of_every_summary, run
+from testbed.trusted import check_classes
 
 INPUTS = "inputs.json"
 _under_way: list[set[str]] = []
@@ -233,8 +234,10 @@ def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
     plots.save(figure, folder / CHARTS)
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of a run folder."""
+def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
+    """The configuration of a run folder. Raises InputError for a class that is not this project's,
+    unless the user trusts the folder's plug-ins.
+    """
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
@@ -251,6 +254,8 @@ def read_config(folder: Path) -> RunConfig:
             f"{path}: was changed after the run, so it is another run's (testbed run simulates "
             f"that one)"
         )
+    if not trusts_plug_ins:
+        check_classes(values, path)
     try:
         return RunConfig.from_values(values)
     except InputError as error:

@@ -9,8 +9,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from testbed.cells import guarded, quoting
 
 SUMMARY = "summary.json"  # written last, so that its presence means that the run is complete
 
@@ -22,6 +25,7 @@ def whole(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.stem}.{PLACE}-{os.getpid()}.tmp{path.suffix}")
     remove_leftovers(path.parent, path.stem, path.suffix)
+    temporary.unlink(missing_ok=True)  # a link of this name would lead elsewhere
     try:
         yield temporary
         os.replace(temporary, path)
@@ -118,14 +122,19 @@ PLACE = f"{platform.node()}{NAMESPACE}"
 
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits."""
-    lists = [
-        column.tolist() if hasattr(column, "tolist") else column for column in columns.values()
-    ]
-    cells = [
-        ["" if value is None or value != value else value for value in column] for column in lists
-    ]
+    """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits, no
+    text is a formula.
+    """
+    cells = [_cells(column) for column in columns.values()]
+    names = [guarded(name) for name in columns]
+    quotes = quoting(chain(names, *cells))
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(columns)
+        table = csv.writer(file, lineterminator="\n", quoting=quotes)
+        table.writerow(names)
         table.writerows(zip(*cells, strict=True))
+
+
+def _cells(column: Any) -> list[Any]:
+    values = column.tolist() if hasattr(column, "tolist") else column
+    filled = ["" if value is None or value != value else value for value in values]
+    return [guarded(value) if isinstance(value, str) else value for value in filled]

@@ -32,10 +32,10 @@ from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows, rows
-from testbed.experiments.commands.imports import reader_of
 from testbed.experiments.importers.aiconfigurator import from_tables, tables_of
 from testbed.experiments.importers.imported import Imported, Requested
 from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.importers.readers import reader_of
 from testbed.experiments.runs.compose import configured
 from testbed.parts import Part
 from testbed.run import run

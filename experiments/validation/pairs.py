@@ -1,4 +1,4 @@
-"""The simulated side of the runs that `testbed pairs` made on a GPU, and tables and a figure of
+"""The simulated side of the runs that `testbed gpu pairs` made on a GPU, and tables and a figure of
 both sides.
 
 It needs no GPU: a simulated run has the config of the real one, so the same requests, policy and
@@ -92,13 +92,13 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
     """
     path, software = runs / "measured.csv", runs / "software.csv"
     if not path.is_file():
-        raise InputError(f"{path}: no such file (testbed pairs writes it, on a GPU)")
+        raise InputError(f"{path}: no such file (testbed gpu pairs writes it, on a GPU)")
     table = pd.read_csv(path)
     table.index = pd.Index([f"{row.series}-{row.load:g}-{row.seed}" for row in table.itertuples()])
     pairs = [pair for pair in PAIRS if pair.name in table.index]
     if not pairs:
         raise InputError(
-            f"{runs}: has no measured run of a pair (run testbed pairs on a GPU first)"
+            f"{runs}: has no measured run of a pair (run testbed gpu pairs on a GPU first)"
         )
     ours = [simulate(pair, with_costs(pair, stage, profile, software), out) for pair in pairs]
     places = [(pair.name, pair.series.about, pair.load) for pair in pairs]

@@ -214,7 +214,7 @@ def fit(problem: Problem) -> Fitted:
     if not kept and not problem.scales:
         raise InputError(
             "the profile's costs are more than the logs took: none is left for software "
-            "(fit-profile scales kernels)"
+            "(calibrate fit profile scales kernels)"
         )
     columns = [*kept, *range(len(problem.names), len(found.values))]
     labels = [*(problem.names[i] for i in kept), *(problem.logs[i].path for i in problem.free)]

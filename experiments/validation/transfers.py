@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 from matplotlib.figure import Figure
 
 from testbed.build import build
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
@@ -22,9 +19,12 @@ from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
 from testbed.cost.transfers import swapped
+from testbed.experiments.runs.run_folder import read_config
 from testbed.run import run
 
 EVERY = 5
+BY_METHOD = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
+MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
 WAYS = {
     "out": OUT,
     "in": INTO,
@@ -86,12 +86,12 @@ class TransferTotals(CostModel):
         return duration_ps
 
 
-def engine_transfers(folder: Path) -> list[list[str]]:
+def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[list[str]]:
     """By way: transfers, GB, and ms on the GPU, by the table for the engine's extents, and in the
     simulated run.
     """
-    values: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    setup = build(RunConfig.from_values({**values, "engine": None}))
+    config = read_config(folder, trusts_plug_ins=trusts_plug_ins)
+    setup = build(replace(config, engine=None))
     if not isinstance(setup.cost, ProfileCost) or setup.cost.link is None:
         raise InputError(f"{folder}: its costs have no measured transfers (server.gpu.transfers)")
     totals, link = TransferTotals(setup.cost), setup.cost.link

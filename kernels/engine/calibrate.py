@@ -1,7 +1,7 @@
 """A profile of the engine: a shipped profile whose sections without attention are measured on the
 engine's layers.
 
-`testbed calibrate` measures layers in torch, operation by operation, and one kind of work at a
+`testbed gpu calibrate` measures layers in torch, operation by operation, and one kind of work at a
 time. With --engine all layers of the real model run in sequence as in an iteration, fused and with
 RoPE, the largest token counts first and without a pause: under load, at the clock that the power
 limit allows, which the note records. Then whole iterations are served, decodes as graphs, prompts

@@ -80,7 +80,8 @@ class Engine:
             used = self.scheduler.policy.usage()
             self.meter.open(plan, used)
             queues = len(state.waiting), len(state.swapped)
-            noted.append((queues, work_of(plan, used.saved, len(state.running))))
+            repeated = self.meter.repeated_reads(plan, used)
+            noted.append((queues, work_of(plan, repeated, len(state.running))))
 
         results = self.runner.run(plan, self.outputs.lengths, look)
         outcome = self.scheduler.commit(plan, 1, results)

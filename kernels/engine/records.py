@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from testbed.cells import guarded
 from testbed.config import Slo
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
@@ -210,8 +211,8 @@ def write_csv(
     with path.open("w", newline="", encoding="utf-8") as file:
         file.write(f"# {about}\n" if about else "")
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(rows)
+        writer.writerow(map(guarded, names))
+        writer.writerows(map(guarded, row) for row in rows)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -5,7 +5,6 @@ A row has microseconds of one layer's attention: as a captured graph, which is t
 launched from Python.
 """
 
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -94,7 +93,7 @@ def step_errors(
     return errors(q, want, {name: partial(run, step) for name, step in STEPS.items()})
 
 
-def rows(options: Namespace) -> Iterator[Sequence[Any]]:
+def rows() -> Iterator[Sequence[Any]]:
     """A row for each load and step; raises InputError where a step is wrong."""
     for case in CASES:
         _require(check(case), case.shape, str(case))
@@ -123,6 +122,4 @@ def _require(found: dict[str, float], shape: Shape, where: str) -> None:
             raise InputError(f"{step} is wrong on {where} by {error:.1e}: nothing was timed")
 
 
-MEASUREMENT = Measurement(
-    __doc__, "load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows
-)
+MEASUREMENT = Measurement("load,step,kv_bytes,median_us,low_us,high_us,from_python_us", rows)

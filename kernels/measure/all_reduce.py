@@ -1,8 +1,8 @@
 """All-reduce times by bytes over the GPUs of one host: one process per GPU, NCCL through torch.
 
-`testbed measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and way:
-launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
-OPT-175B's layer (the time that the all- reduces add to these products). It prints the median and
+`testbed gpu measure all-reduce --gpus 2 4 8` measures every combination of GPUs, type, bytes and
+way: launched one by one (eager) or in a CUDA graph, and in a graph between the matrix products of
+OPT-175B's layer (the time that the all-reduces add to these products). It prints the median and
 the 10th and 90th percentile in microseconds. For each number of GPUs it then compares NCCL's time
 in graphs with the time that the cost model predicts from fewer GPUs; --known adds a profile's
 all-reduces over numbers of GPUs that are not measured now.
@@ -10,7 +10,6 @@ all-reduces over numbers of GPUs that are not measured now.
 
 import os
 import socket
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing import get_context
@@ -20,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
@@ -189,15 +187,17 @@ def require_gpus(num_gpus: Sequence[int], found: int) -> None:
             )
 
 
-def rows(options: Namespace) -> Iterator[Point]:
-    """A row for each case; then the predictions, as comments."""
-    require_gpus(options.gpus, torch.cuda.device_count())
-    known = read_profile(options.known)["sections"]["all_reduce"]["points"] if options.known else []
+def rows(gpus: Sequence[int], known: str | None) -> Iterator[Point]:
+    """A row for each case on each number of GPUs; then the predictions, as comments. known: a
+    profile with all-reduces over other numbers of GPUs.
+    """
+    require_gpus(gpus, torch.cuda.device_count())
+    points = read_profile(known)["sections"]["all_reduce"]["points"] if known else []
     graphs: dict[int, list[Point]] = {}
-    for row in known:
-        if row[0] not in options.gpus:
+    for row in points:
+        if row[0] not in gpus:
             graphs.setdefault(int(row[0]), []).append(row)
-    for number in sorted(set(options.gpus)):
+    for number in sorted(set(gpus)):
         for case, timing in measure(number, all_cases(number)):
             yield point(*case, timing=timing)
             if (case.dtype, case.way) == ("fp16", "graph"):
@@ -212,16 +212,4 @@ def rows(options: Namespace) -> Iterator[Point]:
         )
 
 
-def add_arguments(parser: Parser) -> None:
-    """--gpus and --known."""
-    parser.add_argument(
-        "--gpus", type=int, nargs="+", default=[2], metavar="N", help="numbers of GPUs (default: 2)"
-    )
-    parser.add_argument(
-        "--known", metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs"
-    )
-
-
-MEASUREMENT = Measurement(
-    __doc__, "num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows, add_arguments
-)
+MEASUREMENT = Measurement("num_gpus,dtype,bytes,way,median_us,p10_us,p90_us", rows)

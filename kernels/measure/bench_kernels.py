@@ -1,13 +1,12 @@
-"""The checks and timings of `testbed bench-kernels`; goals are the best earlier times on the same
+"""The checks and timings of `testbed gpu bench`; goals are the best earlier times on the same
 GPU model.
 
-`testbed measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and
+`testbed gpu measure cache-forms` compares caches of e4m3 and sliding windows with fp16 caches and
 torch, in one run.
 """
 
 import csv
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from testbed.command_line import Parser
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.records import write_csv
 from testbed.kernels.measure import sweeps
@@ -105,7 +103,7 @@ class Report:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         title = (
             f"# Kernels on {device['device']}, {device['date']}\n\nPrinted by `testbed "
-            f"bench-kernels`; {about}."
+            f"gpu bench`; {about}."
         )
         (folder / "h200.md").write_text(title + "\n\n" + "\n".join(lines) + "\n")
 
@@ -338,11 +336,12 @@ CASES: list[Case] = [
 ]
 
 
-def rows(options: Namespace) -> Iterator[Sequence[Any]]:
+def rows(rounds: int) -> Iterator[Sequence[Any]]:
     """Check all kernels, then time the cases; base and torch's attention on as many tokens right
-    before each.
+    before each. A row has microseconds, the ratio to the time of the kernel in `base`, and the goal
+    of that ratio. rounds: of random checks, 110 batches each; 0: none.
     """
-    if options.rounds and not verify(options.rounds, partial(print, file=sys.stderr)):
+    if rounds and not verify(rounds, partial(print, file=sys.stderr)):
         raise SystemExit("a kernel disagrees with its reference: nothing was timed")
     pools = Pools(12 << 30)
     for kind, shape, batch, tokens, form, (base_tokens, base_form), goal in CASES:
@@ -377,20 +376,8 @@ def rows(options: Namespace) -> Iterator[Sequence[Any]]:
         )
 
 
-def add_arguments(parser: Parser) -> None:
-    """Rounds of checks."""
-    parser.add_argument(
-        "--rounds", type=int, default=1, help="rounds of random checks, 110 batches each; 0: none"
-    )
-
-
-ABOUT = """Attention with caches of e4m3 and with sliding windows, next to fp16 caches and torch,
-in one run.
-
-A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that ratio.
-"""
 FORMS = (
     "kind,heads,head_size,batch,tokens,cache,window,"
     "median_us,low_us,high_us,base,base_us,torch_us,ratio,goal,met"
 )
-MEASUREMENT = Measurement(ABOUT, FORMS, rows, add_arguments)
+MEASUREMENT = Measurement(FORMS, rows)

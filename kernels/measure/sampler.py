@@ -1,7 +1,7 @@
 """Host time of the 2023 system's sampler, which samples one sequence group after the other and
 waits for each token.
 
-`testbed measure sampler` times its loop over the groups of a decode step, in the order of torch
+`testbed gpu measure sampler` times its loop over the groups of a decode step, in the order of torch
 operations of vLLM 0.1: a group takes its rows; random sampling draws a token for each sequence,
 beam search adds the scores so far and takes the best of all candidates; the log probability of each
 token is fetched by itself. What the step computes for all groups together (softmax, logarithm) is a
@@ -10,7 +10,6 @@ groups.
 """
 
 import time
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
@@ -79,7 +78,7 @@ def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], 
     return [parent for parent, _ in chosen], [token for _, token in chosen]
 
 
-def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
+def rows() -> Iterator[tuple[str | float, ...]]:
     """A row for each kind of sampling and number of groups; all cases take turns, for a host
     changes its clock.
     """
@@ -99,4 +98,4 @@ def rows(options: Namespace) -> Iterator[tuple[str | float, ...]]:
         yield kind.name, kind.width, num_groups, *Timing.of(times[1:])  # the first loads kernels
 
 
-MEASUREMENT = Measurement(__doc__, "kind,width,groups,median_us,p10_us,p90_us", rows)
+MEASUREMENT = Measurement("kind,width,groups,median_us,p10_us,p90_us", rows)

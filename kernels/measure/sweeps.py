@@ -1,4 +1,4 @@
-"""The sweeps of `calibrate`, one function per section of a profile. Every point ends in median,
+"""The sweeps of `gpu calibrate`, one function per section of a profile. Every point ends in median,
 low, high (us).
 """
 

@@ -1,14 +1,13 @@
 """Time per call of GPU work: CUDA graphs between events, inputs rotated past the L2 cache, median
 with spread.
 
-And what every `testbed measure NAME` is: columns, a row for each point, and the device that tables
-and profiles record.
+And what every `testbed gpu measure NAME` is: columns, a row for each point, and the device that
+tables and profiles record.
 """
 
 import datetime
 import gc
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from testbed.command_line import Parser
 from testbed.kernels.launch.compile import require_gpu
 
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
@@ -154,21 +152,19 @@ def _version(number: int) -> str:
 
 
 class Measurement(NamedTuple):
-    """One measurement; `rows` checks the arguments before it measures the first."""
+    """One measurement; `rows` checks its options before it measures the first."""
 
-    about: str | None
     columns: str
-    rows: Callable[[Namespace], Iterable[Sequence[Any]]]
-    add_arguments: Callable[[Parser], object] = lambda parser: None
+    rows: Callable[..., Iterable[Sequence[Any]]]
 
 
-def print_rows(name: str, measurement: Measurement, argv: list[str]) -> None:
-    """Print the device, the columns and every row as a CSV; floats have three decimals."""
-    parser = Parser(f"measure {name}", measurement.about)
-    measurement.add_arguments(parser)
-    rows = measurement.rows(parser.parse_args(argv))
+def print_rows(command: str, measurement: Measurement, options: Mapping[str, Any]) -> None:
+    """Print the device, the columns and every row as a CSV; floats have three decimals. options:
+    the parameters of rows().
+    """
+    rows = measurement.rows(**options)
     warm_up()
-    print(f"# testbed measure {name}, {in_words(fingerprint())}")
+    print(f"# testbed {command}, {in_words(fingerprint())}")
     print(measurement.columns)
     for row in rows:
         print(

@@ -1,7 +1,7 @@
 """Time of a transfer by number of extents, their bytes and the block size: GPU and host, or two
 GPUs of one host.
 
-`testbed measure transfers --out FILE` moves extents between random places: out to pinned host
+`testbed gpu measure transfers --out FILE` moves extents between random places: out to pinned host
 memory, in from it, or to a peer GPU. The copy engine takes one cudaMemcpyAsync per extent (copies),
 or one cudaMemcpyBatchAsync for all (batch; needs CUDA 13). With gather a kernel collects the blocks
 of all extents in a staging buffer, from which each extent is one copy (in: the inverse). Host time
@@ -13,8 +13,7 @@ measured now.
 
 import ctypes
 import json
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from testbed.command_line import Parser
 from testbed.core.errors import InputError
 from testbed.cost.link_times import AXES, SECTION
 from testbed.cost.sections import dump
@@ -253,31 +251,21 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
     }
 
 
-def rows(options: Namespace) -> Iterator[Point]:
-    """A row for each case; then the file is written."""
-    if "peer" in options.ways and torch.cuda.device_count() < 2:
+def rows(ways: Sequence[str], methods: Sequence[str], out: Path) -> Iterator[Point]:
+    """A row for each case; then the file `out` is written. ways: out, in, peer; methods: copies,
+    batch, gather.
+    """
+    if "peer" in ways and torch.cuda.device_count() < 2:
         raise InputError("--ways peer: needs two GPUs, this machine has one")
     load, stream, points = DecodeLoad(), torch.cuda.Stream(), list[Point]()
-    for way in options.ways:
+    for way in ways:
         memory = Memory(way)
         for case in cases(way):
-            if case.method in options.methods:
+            if case.method in methods:
                 points.append(measure(case, memory, load, stream))
                 yield points[-1]
         del memory
-    options.out.write_text(dump(hardware_file(points, options.out)), encoding="utf-8")
+    out.write_text(dump(hardware_file(points, out)), encoding="utf-8")
 
 
-def add_arguments(parser: Parser) -> None:
-    """--ways, --methods and --out."""
-    ways, methods = ("out", "in", "peer"), ("copies", "batch", "gather")
-    parser.add_argument(
-        "--ways", nargs="+", choices=ways, default=["out", "in"], help="default: out in"
-    )
-    parser.add_argument(
-        "--methods", nargs="+", choices=methods, default=list(methods), help="default: all"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-
-
-MEASUREMENT = Measurement(__doc__, ",".join((*AXES, *COLUMNS)), rows, add_arguments)
+MEASUREMENT = Measurement(",".join((*AXES, *COLUMNS)), rows)

@@ -230,8 +230,8 @@ class GpuSpec:
     """A GPU's data sheet. Bandwidths in bytes/s, fp16_flops in FLOP/s of the dense tensor cores.
 
     device is the name that the driver prints, which a profile records as the measured GPU; empty
-    where unknown. transfers: the file of `testbed measure transfers` on such a GPU, or the name of
-    one that ships; None: transfers to the host take their bytes over host_bandwidth.
+    where unknown. transfers: the file of `testbed gpu measure transfers` on such a GPU, or the
+    name of one that ships; None: transfers to the host take their bytes over host_bandwidth.
     """
 
     name: str

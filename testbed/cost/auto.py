@@ -70,7 +70,7 @@ def auto_cost(
             raise InputError(
                 f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
                 f"and a "
-                "roofline is balanced (import-profile makes one; cost.path=FILE)"
+                "roofline is balanced (import profile makes one; cost.path=FILE)"
             )
         software = {name: getattr(choices, name) for name in SOFTWARE}
         return AnalyticCost(model, server, replace(roofline, **software))

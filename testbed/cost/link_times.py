@@ -1,4 +1,4 @@
-"""Times of transfers over a GPU's link by extents, bytes and block size, as `testbed measure
+"""Times of transfers over a GPU's link by extents, bytes and block size, as `testbed gpu measure
 transfers` measured them.
 
 They belong to the GPU and its host, not to a model: `server.gpu.transfers` names their file; swaps
@@ -94,7 +94,7 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     """The file that a GPU names, by path or by the name of one that ships; InputError if it is of
     another GPU.
     """
-    name, kind = str(gpu.transfers), "file of `testbed measure transfers`"
+    name, kind = str(gpu.transfers), "file of `testbed gpu measure transfers`"
     file, found = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
     try:
         device, section = found["fingerprint"]["device"], found["sections"][SECTION]

@@ -63,8 +63,12 @@ class Work(NamedTuple):
     """What one iteration does, in counts; never in block ids.
 
     decode_seqs sequences write one token each and read decode_context tokens in all (the new ones
-    included), the longest of them decode_longest; of these tokens, decode_repeated lie in shared
-    blocks that another sequence of the iteration reads too. prefill lists (new tokens, tokens
+    included), the longest of them decode_max_context. Both count a token once for each sequence,
+    in each layer of full attention. decode_repeated of these reads are of a token that another
+    decode of the same iteration reads too, in the same slots: a token that n decodes share counts
+    n - 1 times. Whoever else shares it does not count: prompts in prefill, sequences that keep
+    their slots without a step, registered prefixes. Nor do layers with a window, whose reads
+    `windows` has, shared or not. prefill lists (new tokens, tokens
     already stored) of every sequence in prefill; decodes and prompts run together. num_requests
     requests are running: the software time of each counts too. copies lists (length in slots, how
     many) on the device, moves those between tiers, extra whatever else a policy counts by name.

@@ -1,5 +1,5 @@
-"""Costs measured on a GPU, as in a profile: the JSON that `testbed calibrate` and `import-profile`
-write.
+"""Costs measured on a GPU, as in a profile: the JSON that `testbed gpu calibrate` and
+`testbed import profile` write.
 """
 
 from collections.abc import Callable, Mapping
@@ -149,8 +149,8 @@ class Software:
     """An overhead set in the choices overrides the profile's; if neither gives one it is zero.
 
     system: the name of the system whose software this is: the choices', else this project's engine,
-    where `testbed calibrate` measured it; None where the times are the user's own, fitted on a log,
-    or none.
+    where `testbed gpu calibrate` measured it; None where the times are the user's own, fitted on a
+    log, or none.
     """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, num_gpus: int) -> None:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from testbed.core.errors import InputError
 from testbed.core.layers import spec_of
-from testbed.core.renamed import advice, new_name
 from testbed.core.specs import GpuSpec, ModelSpec
 
 BATCH = ("num_seqs", "total_context")
@@ -104,16 +103,11 @@ def check_section(
     name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES
 ) -> None:
     """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
-    if new := new_name("section", name):
-        raise InputError(f"{where}: it {advice(new)}")
     if name not in known:
         raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
     axes = tuple(section["axes"])
-    for old in axes:
-        if new := new_name("axis", old):
-            raise InputError(f"{where}: axis {old} {advice(new)}")
     if axes not in known[name]:
         raise InputError(
             f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}"

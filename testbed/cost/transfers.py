@@ -102,7 +102,7 @@ def ring_stand_in(server: ServerSpec) -> str:
     """What a reader should know of all-reduces that were not measured."""
     gpu, hint = (
         server.gpu,
-        "; over PCIe that is too fast (testbed import-profile --help says what to do)",
+        "; over PCIe that is too fast (testbed import profile --help says what to do)",
     )
     over_pcie = gpu.link_bandwidth <= gpu.host_bandwidth
     return (
@@ -139,8 +139,8 @@ def transfers_origin(server: ServerSpec) -> str:
             f"by it"
         )
     return (
-        "data sheet: bytes over bandwidth, without what calls and extents cost (testbed measure "
-        "transfers)"
+        "data sheet: bytes over bandwidth, without what calls and extents cost (testbed gpu "
+        "measure transfers)"
     )
 
 

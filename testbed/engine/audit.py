@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from testbed.contract import clauses
 from testbed.core.errors import PlugInError
+from testbed.core.sequence import Batch
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.engine.totals import Measures, Totals
@@ -109,6 +110,16 @@ def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
         raise PlugInError(
             f"{type(cost).__name__} says {row} ps by decode(), {single} ps by iteration(), of "
             f"{work}"
+        )
+
+
+def check_repeated(memory: Capabilities, batch: Batch, work: Work) -> None:
+    """The tokens that the batch reads more than once are those that its tables share."""
+    by_tables = memory.reads_by_tables(batch)
+    if work.decode_repeated != by_tables:
+        raise PlugInError(
+            f"{memory.name} says that decodes read {work.decode_repeated} tokens more "
+            f"than once; by their tables it is {by_tables}"
         )
 
 

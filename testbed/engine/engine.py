@@ -155,7 +155,7 @@ class Engine:
         if plan.chunks and self._tables.due():
             audit.check_tables(state, used)
         self.meter.open(plan, used)
-        work = work_of(plan, used.saved, len(state.running))
+        work = work_of(plan, self.meter.repeated_reads(plan, used), len(state.running))
         if cost.windows and plan.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, cost.windows))
         if work.prefill and state.memory.drops_tokens is not None:
@@ -173,6 +173,7 @@ class Engine:
             return used, durations, 1
         if self._decodes.due():
             audit.check_decode(cost, work, durations)
+            audit.check_repeated(state.memory, state.batch, work)
         return used, durations, self._num_steps(plan, used, durations, start_ps)
 
     def _num_steps(self, plan: Plan, used: Usage, durations: Affine, start_ps: int) -> int:

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from itertools import chain
 from typing import Any
 
-from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.sequence import Batch, Sequence, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import Affine
 from testbed.engine.outputs import Outputs
 from testbed.engine.totals import Seen, Shared
-from testbed.sched.plan import Outcome, Plan, whole, wrong_answer
+from testbed.sched.plan import Outcome, Plan, decoding, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
 
@@ -39,6 +39,17 @@ class Meter(ABC):
         may be called.
         """
         return 1
+
+    def repeated_reads(self, plan: Plan, used: Usage) -> int:
+        """Work.decode_repeated of a plan that was opened, by the policy's own count."""
+        if not (used.saved and plan.decode_seqs):
+            return 0
+        batch, others = decoding(plan, self.state.batch)
+        repeated = whole(self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others))
+        if not 0 <= repeated <= plan.decode_context:
+            expected = f"repeated_reads() is from 0 to {plan.decode_context}, what decodes read"
+            raise wrong_answer(self.policy, repeated, expected)
+        return repeated
 
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still
@@ -85,6 +96,11 @@ class PlainMeter(Meter):
             sum(map(count, running.values())) for count in (self.unused, self.copies)
         )
         self._first = Seen(len(running), used, internal, copies)
+
+    def repeated_reads(self, plan: Plan, used: Usage) -> int:
+        """The same, by the tables of all that decode."""
+        batch, others = decoding(plan, self.state.batch) if plan.decode_seqs else (Batch(), [])
+        return self.memory.reads_by_tables(batch, others)
 
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome

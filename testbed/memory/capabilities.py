@@ -1,6 +1,6 @@
 """What a memory policy can do: the one place where that is found out."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -23,6 +23,7 @@ from testbed.memory.pools import PoolSpec
 from testbed.memory.protocols import (
     Advances,
     CopiesPrompts,
+    CountsSharedReads,
     DropsTokens,
     Estimates,
     FollowsSessions,
@@ -41,6 +42,7 @@ from testbed.memory.protocols import (
     Transfers,
     Truncates,
 )
+from testbed.memory.shared_reads import read_again
 
 # The methods of each capability, and the capabilities without which it makes no sense.
 METHODS: Mapping[type, tuple[str, ...]] = {
@@ -58,6 +60,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.Loads: ("load",),
     protocols.DropsTokens: ("num_stored",),
     protocols.Layered: ("group_tables",),
+    protocols.CountsSharedReads: ("repeated_reads",),
     protocols.LaidOut: ("layout",),
     protocols.ListsOtherSlots: ("non_sequence_slots",),
     protocols.StoresBelow: ("tier_slots",),
@@ -83,6 +86,7 @@ class Capabilities:
     __slots__ = (
         "advances",
         "copies_prompts",
+        "counts_shared_reads",
         "drops_tokens",
         "estimates",
         "follows_sessions",
@@ -121,6 +125,9 @@ class Capabilities:
         self.loads: Loads | None = _having(policy, protocols.Loads)
         self.drops_tokens: DropsTokens | None = _having(policy, protocols.DropsTokens)
         self.layered: Layered | None = _having(policy, protocols.Layered)
+        self.counts_shared_reads: CountsSharedReads | None = _having(
+            policy, protocols.CountsSharedReads
+        )
         self.laid_out: LaidOut | None = _having(policy, protocols.LaidOut)
         self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
         self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
@@ -187,6 +194,25 @@ class Capabilities:
             return self.layered.group_tables(seq)
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
         return [GroupTable(0, self.policy.table(seq), dropped, 1)]
+
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        """Tokens that these sequences read more than once in their next step."""
+        if self.counts_shared_reads is None:
+            return self.reads_by_tables(batch, others)
+        return self.counts_shared_reads.repeated_reads(batch, others)
+
+    def reads_by_tables(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        """The same, by walking all tables."""
+        seqs = [*batch, *others]
+        return read_again([(seq.num_slots, self._full_tables(seq)) for seq in seqs])
+
+    def _full_tables(self, seq: Sequence) -> list[GroupTable]:
+        """The tables of the layers that read every token: no window, no state."""
+        tables, layout = self.group_tables(seq), self.layout
+        if not isinstance(layout, PageLayout):
+            return tables
+        columns = zip(layout.columns, tables, strict=True)
+        return [table for column, table in columns if column.reads_all]
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         """Slots of no table that are not free, as far as the policy lists them."""

@@ -38,6 +38,11 @@ class Column(NamedTuple):
         """
         return self.width > 0 or self.window is not None
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether its layers read all tokens: full attention."""
+        return self.width > 0 and self.window is None
+
 
 class PageLayout(NamedTuple):
     """A table has pages of several KV groups, in a pool whose slots are units.

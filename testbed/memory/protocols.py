@@ -6,7 +6,7 @@ A policy has a capability by defining its methods; nothing else declares it. The
 cannot be looked for in an object.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from testbed.core.sequence import Batch
@@ -216,6 +216,19 @@ class Layered(Protocol):
 
     def group_tables(self, seq: Seq) -> list[GroupTable]:
         """The table by KV group. `table` contains the extents of all of them."""
+
+
+@runtime_checkable
+class CountsSharedReads(Protocol):
+    """It knows how often decodes read a shared token, without walking the tables."""
+
+    def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
+        """Tokens that the members of the batch and `others`, which are in none, read more than once
+        in their next step in each layer of full attention; changes nothing.
+
+        All of them have the slot of that step. A token that n of them share counts n - 1 times. It
+        is asked only while `usage` reports saved slots.
+        """
 
 
 @runtime_checkable

@@ -140,11 +140,10 @@ class Outcome(NamedTuple):
 
 
 def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
-    """The counts from which a plan's cost is computed; repeated: shared slots, num_requests:
-    running requests.
+    """The counts from which a plan's cost is computed. repeated: Work.decode_repeated, which
+    `repeated_reads` of the policy gives; num_requests: the running requests.
     """
     context = plan.decode_context
-    repeated = min(repeated, context) if repeated else 0
     prefill = (
         tuple([(chunk.new + chunk.padding, chunk.num_stored) for chunk in plan.chunks])
         if plan.chunks
@@ -170,12 +169,19 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     )
 
 
-def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
-    """What the decodes of a plan read, for each size: of the batch where it steps, and of those
-    just swapped in.
+def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
+    """Who decodes in a plan: the batch, an empty one where it takes no step, and those just
+    swapped in.
     """
-    back = [seq.num_slots for group in plan.stepping for seq in group.sequences]
-    members = [seq.num_slots for seq in batch] if plan.decode_seqs > len(back) else []
+    back = [seq for group in plan.stepping for seq in group.sequences]
+    return batch if plan.decode_seqs > len(back) else Batch(), back
+
+
+def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[WindowReads, ...]:
+    """What the decodes of a plan read, for each size."""
+    stepping, others = decoding(plan, batch)
+    members = [seq.num_slots for seq in stepping]
+    back = [seq.num_slots for seq in others]
     found = []
     for size in sizes:
         growing = [length for length in members if length < size]

@@ -8,11 +8,11 @@ import pytest
 from refusals import refuses
 
 from testbed.core.layers import States
-from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
 from testbed.cost.interpolation import Knots
-from testbed.cost.model import UNBOUNDED, Affine, WindowReads, Work
+from testbed.cost.model import UNBOUNDED, Affine, Moved, WindowReads, Work
 from testbed.cost.transfers import all_reduce
 
 MODEL = ModelSpec("tiny", 3, 100, 4, 4, 25, 256, 2, 100, 512)  # 1,200 bytes of K and V a token
@@ -180,3 +180,91 @@ def test_experts_are_read_as_far_as_tokens_go_through_them():
         model.active_params - model.dense_params - model.vocab_size * model.hidden_size
         == 2 * expert // 2
     )
+
+
+DECODES = Work(5, 1000, 400, num_requests=3)
+PS_PER_US = 10**6
+
+
+@pytest.mark.parametrize(
+    ("efficiencies", "added_us"),
+    [
+        ({"overhead_s": 2e-3}, 2000),
+        ({"overhead_per_request_s": 3e-6}, 3 * 3),
+        ({"overhead_per_token_s": 3e-6}, 5 * 3),
+        ({"overhead_per_sequence_s": 3e-6}, 5 * 3),
+        ({"layer_s": 7e-6}, 3 * 7),
+        ({"overhead_s": None, "overhead_per_request_s": None, "overhead_per_token_s": None}, 0),
+    ],
+)
+def test_software_times_are_added_to_a_roofline(efficiencies, added_us):
+    times = cost(**efficiencies)
+    assert times.iteration(DECODES) - cost().iteration(DECODES) == added_us * PS_PER_US
+    assert times.decode(DECODES).first_ps == times.iteration(DECODES)
+    assert times.iteration(Work()) == 0
+
+
+def test_counts_of_a_policy_are_added_to_a_roofline():
+    work = DECODES._replace(extra=(("pages", 5),))
+    assert cost(extra_s={"pages": 3e-6}).iteration(work) - cost().iteration(DECODES) == 15_000_000
+
+
+@pytest.mark.parametrize(
+    ("efficiencies", "tokens"),
+    [
+        ({}, 1000),
+        ({"repeated_read": 0.25}, 1000 - 0.75 * 400),  # 400 tokens are read by another too
+        ({"attention_bandwidth": 0.5}, 2000),
+    ],
+)
+def test_reading_a_context_takes_its_bytes(efficiencies, tokens):
+    """1,200 bytes a token at 1 GB/s."""
+    work = {"decode_seqs": 5, "decode_context": 1000, "decode_repeated": 400}
+    assert attention_ps(cost(**efficiencies), **work) == tokens * 1200 * 1000
+
+
+def test_weights_are_read_or_multiplied_whichever_takes_longer():
+    """A tiny model of P weights: 2 P bytes at 1 GB/s, or 2 P FLOPs a token."""
+    weights = MODEL.num_layers * MODEL.layer_params + MODEL.vocab_size * MODEL.hidden_size
+    assert cost().iteration(Work(1, 0)) == 2 * weights * 1000
+    assert cost(weight_bandwidth=0.5).iteration(Work(1, 0)) == 2 * 2 * weights * 1000
+    slow = cost(fp16_flops=1e9, linear_flops=0.5)
+    assert slow.iteration(Work(7, 0)) == 2 * weights * 7 * 2000
+
+
+def test_causal_attention_of_a_prompt_takes_its_flops():
+    """4 FLOPs for each of 100 channels, layer, and pair of a query and a key."""
+    times = cost(memory_bandwidth=1e30, fp16_flops=1e12, linear_flops=1e12, prefill_flops=0.5)
+    pairs = 20 * 30 + 20 * 21 / 2  # 20 new tokens behind 30 stored ones
+    assert times.iteration(Work(prefill=((20, 30),))) == pytest.approx(
+        4 * 100 * 3 * pairs * 2, abs=1
+    )
+
+
+def test_copies_read_and_write_memory():
+    work = DECODES._replace(copies=((16, 3), (4, 2)))
+    copied_ps = 2 * (16 * 3 + 4 * 2) * 1200 * 1000
+    assert cost().iteration(work) - cost().iteration(DECODES) == copied_ps
+
+
+def test_swaps_take_a_call_for_each_block_layer_and_k_or_v():
+    """Of 16 tokens 3,200 bytes at 1 GB/s, and 4 us a call, six calls a block; hidden but for a
+    third.
+    """
+    gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, host_bandwidth=1e9, link_bandwidth=1e30)
+    times = AnalyticCost(MODEL, ServerSpec("server", gpu, 1), Efficiencies(copy_s=4e-6))
+    work = DECODES._replace(moves=(Moved("device", "host", 16, 2), Moved("host", "device", 16, 1)))
+    swap_ps = 3 * 6 * (3_200_000 + 4_000_000)
+    assert swap_ps < cost().iteration(DECODES)
+    assert times.iteration(work) - times.iteration(DECODES) == swap_ps // 3
+
+
+def test_tiers_of_a_roofline_hide_behind_computing_too():
+    gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, host_bandwidth=1e9, link_bandwidth=1e30)
+    tiers = {"dram": TierSpec(1, latency_s=1e-4)}
+    times = AnalyticCost(MODEL, ServerSpec("server", gpu, 1, tiers=tiers), Efficiencies())
+    move = Moved("device", "dram", 16, 3)
+    moving_ps = 100 * PS_PER_US + 3 * 16 * 1200 * 1000
+    assert times.transfer((move,)) == moving_ps
+    added = times.iteration(DECODES._replace(moves=(move,))) - times.iteration(DECODES)
+    assert added == moving_ps // 3

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from kept import GOLDEN, check_text
+from arithmetic_profile import MODEL, arithmetic_profile, section
 from refusals import refuses
 
 from testbed.core.shapes import read_model
@@ -25,7 +25,7 @@ from testbed.cost.auto import (
 from testbed.cost.derive import STREAMS, Loads, derive, measured
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.cost.sections import Choices, dump
+from testbed.cost.sections import Choices
 
 H200 = GpuSpec("h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, "NVIDIA H200")
 A100 = GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 25e9, 300e9)
@@ -43,9 +43,9 @@ def loads_of(profile):
 @pytest.mark.parametrize("name", PAPER_MODELS)
 def test_profile_derived_for_its_gpu_is_unchanged(name):
     profile = read_profile(name)
-    for section, derived in derive(profile, H200, H200)["sections"].items():
+    for section_name, derived in derive(profile, H200, H200)["sections"].items():
         for (_, times), (_, moved) in zip(
-            measured(profile["sections"][section]), measured(derived), strict=True
+            measured(profile["sections"][section_name]), measured(derived), strict=True
         ):
             assert moved == pytest.approx(times, abs=1e-3)
 
@@ -54,9 +54,9 @@ def test_profile_derived_for_its_gpu_is_unchanged(name):
 def test_derived_kernels_do_not_exceed_target_bandwidth(name):
     profile = read_profile(name)
     loads = loads_of(profile)
-    for section in STREAMS:
-        for key, (us, *_) in measured(derive(profile, H200, A100)["sections"][section]):
-            num_bytes, _ = loads.load(section, key)
+    for stream in STREAMS:
+        for key, (us, *_) in measured(derive(profile, H200, A100)["sections"][stream]):
+            num_bytes, _ = loads.load(stream, key)
             if num_bytes > BEYOND_ANY_CACHE:
                 assert num_bytes / us * 1e6 <= A100.memory_bandwidth
 
@@ -69,10 +69,10 @@ def test_slower_link_adds_transfer_time_by_bytes():
         "swap": lambda key: key[2] * key[3] * token_bytes,
         "all_reduce": lambda key: 2 * key[1] * (key[0] - 1) / key[0],
     }
-    for section, before_rate, after_rate in (("swap", 55e9, 25e9), ("all_reduce", 450e9, 300e9)):
-        points = zip(*(measured(p["sections"][section]) for p in (profile, derived)), strict=True)
+    for link, before_rate, after_rate in (("swap", 55e9, 25e9), ("all_reduce", 450e9, 300e9)):
+        points = zip(*(measured(p["sections"][link]) for p in (profile, derived)), strict=True)
         for (key, (before, *_)), (_, (after, *_)) in points:
-            longer = sent[section](key) * 1e6 * (1 / after_rate - 1 / before_rate)
+            longer = sent[link](key) * 1e6 * (1 / after_rate - 1 / before_rate)
             assert after - before == pytest.approx(longer, abs=2e-3)
 
 
@@ -94,20 +94,128 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     refuses("only a measured profile", derive, derived, A100, H200)
 
 
-@pytest.mark.parametrize("name", ["plain", "linked"])
-def test_a_made_up_profile_is_carried_to_the_times_that_are_kept(name, request):
-    """To another GPU; and to another shard too, whose cache has one byte a value."""
-    profile = read_profile(GOLDEN / "costs" / f"{name}.json")
-    model = replace(
-        ModelSpec(**profile["model"]),
-        num_layers=5,
-        hidden_size=64,
-        num_kv_heads=1,
-        kv_dtype_bytes=1,
+# A GPU of 1 GB/s and 1 TFLOP/s on which a small model was measured. A layer of one token takes as
+# long as reading its weights, the best rate of the profile: the whole bandwidth is in reach.
+SOURCE = GpuSpec("source", 10**9, 1e9, 1e12, host_bandwidth=1e9, link_bandwidth=1e9)
+WEIGHT_US = MODEL.layer_params * 2 / 1e9 * 1e6
+KV_US = 2 * MODEL.num_kv_heads * MODEL.head_size * 2 / 1e9 * 1e6  # of a token in one layer
+
+
+def small_profile(**sections):
+    """One token takes as long as the weights; 4,096 are bound by the peak; 8 wait 70 us more."""
+    points = [[1, WEIGHT_US], [8, WEIGHT_US + 70], [4096, 4 * WEIGHT_US]]
+    linear = section("num_tokens", points)
+    return arithmetic_profile() | {"sections": {"linear": linear, **sections}}
+
+
+def times(profile, name):
+    """The medians of a section, in order."""
+    return [us[0] for _, us in measured(profile["sections"][name])]
+
+
+@pytest.mark.parametrize(
+    ("target", "factors"),
+    [
+        ({"memory_bandwidth": 0.5e9}, (2, 1)),  # what the weights need doubles
+        ({"fp16_flops": 0.5e12}, (1, 2)),
+        ({"memory_bandwidth": 2e9, "fp16_flops": 2e12}, (0.5, 0.5)),
+    ],
+)
+def test_what_bytes_and_flops_need_goes_by_the_data_sheets(target, factors):
+    profile = derive(small_profile(), SOURCE, replace(SOURCE, **target))
+    by_memory, by_peak = factors
+    assert times(profile, "linear") == pytest.approx(
+        [by_memory * WEIGHT_US, by_memory * WEIGHT_US + 70, by_peak * 4 * WEIGHT_US], abs=1e-3
     )
-    ways = ((None, None), (0.5, Loads(model, 2, byte_kv_bandwidth=0.7)))
-    found = [dump(derive(profile, GpuSpec(**profile["gpu"]), A100, *way)) for way in ways]
-    check_text("".join(found), request)
+
+
+def test_a_target_whose_reach_is_known_gets_that_share_of_its_bandwidth():
+    profile = derive(small_profile(), SOURCE, SOURCE, attainable=0.8)
+    assert times(profile, "linear")[0] == pytest.approx(WEIGHT_US / 0.8, abs=1e-3)
+    assert profile["fingerprint"]["method"].endswith("reaches 0.8 of its memory bandwidth")
+
+
+def test_software_launches_and_shares_stay():
+    unmoved = {
+        "launched_eager": section("num_tokens", [[1, 30.0]]),
+        "launched_graph": section("kernel num_seqs", [["paged", 1, -20.0]]),
+        "once_per_iteration": section("num_tokens", [[1, 9.0]]),
+        "overhead": section("what", [["iteration", 7.0]]),
+    }
+    derived = derive(small_profile(**unmoved), SOURCE, A100)
+    for name, body in unmoved.items():
+        assert derived["sections"][name] == body
+
+
+def test_links_move_their_bytes_at_the_new_rate():
+    """A swap of 2 blocks of 16 tokens; an all-reduce of 1,000 bytes over 2 GPUs sends as many."""
+    swap = section("method direction block_size num_blocks", [["fused", "out", 16, 2, 900.0]])
+    reduced = section("num_gpus bytes", [[2, 1000, 9.0]])
+    profile = small_profile(swap=swap, all_reduce=reduced)
+    derived = derive(profile, SOURCE, replace(SOURCE, host_bandwidth=0.5e9, link_bandwidth=2e9))
+    swapped_us = 32 * MODEL.num_layers * KV_US
+    assert times(derived, "swap") == pytest.approx([900 + swapped_us], abs=1e-3)
+    assert times(derived, "all_reduce") == pytest.approx([9 - 0.5], abs=1e-3)
+    fast = derive(profile, SOURCE, replace(SOURCE, host_bandwidth=1e30, link_bandwidth=1e30))
+    assert times(fast, "all_reduce") == pytest.approx([8], abs=1e-3)
+    assert times(fast, "swap") == pytest.approx([max(900 / 4, 900 - swapped_us)], abs=1e-3)
+
+
+SHARD_SECTIONS = {
+    "output_head": section("num_rows", [[1, 1000.0]]),
+    "cache_write": section("num_tokens", [[1000, 2000 * KV_US + 5]]),
+    "decode_attention": section("num_seqs total_context", [[4, 1000, 1000 * KV_US + 5]]),
+    "block_copy": section(
+        "block_size num_blocks", [[16, 10, 2 * 160 * MODEL.num_layers * KV_US + 5]]
+    ),
+}
+
+
+def test_another_shard_takes_its_own_bytes():
+    """With half the KV heads and twice the rows of the head; 5 us of launches stay."""
+    other = replace(MODEL, num_kv_heads=1, vocab_size=2 * MODEL.vocab_size)
+    profile = small_profile(**SHARD_SECTIONS)
+    derived = derive(profile, SOURCE, SOURCE, shard=Loads(other, 1))
+    expected = {
+        "cache_write": 1000 * KV_US + 5,
+        "decode_attention": 500 * KV_US + 5,
+        "block_copy": 160 * MODEL.num_layers * KV_US + 5,
+        "output_head": 2 * 1000,  # bound by its products, at the section's best rate
+    }
+    for name, us in expected.items():
+        assert times(derived, name) == pytest.approx([us], abs=2e-3), name
+    assert derived["model"]["num_kv_heads"] == 1
+    assert derived["num_gpus"] == 1
+
+
+def test_a_cache_of_one_byte_is_read_at_its_own_bandwidth():
+    narrow = replace(MODEL, kv_dtype_bytes=1)
+    loads = Loads(narrow, 1, byte_kv_bandwidth=0.8)
+    derived = derive(small_profile(**SHARD_SECTIONS), SOURCE, SOURCE, shard=loads)
+    assert times(derived, "decode_attention") == pytest.approx([500 / 0.8 * KV_US + 5], abs=2e-3)
+    assert times(derived, "cache_write") == pytest.approx([1000 * KV_US + 5], abs=2e-3)
+
+
+def test_prompts_are_bound_by_their_pairs():
+    """100 new tokens behind 50: 100 x 50 + 5,050 pairs; 50 alone have 1,275."""
+    axes = "num_seqs new_tokens past_tokens"
+    prompts = section(axes, [[1, 100, 50, 10_050.0], [2, 50, 0, 9_999.0]])
+    profile = small_profile(prefill_attention=prompts)
+    derived = derive(profile, SOURCE, replace(SOURCE, fp16_flops=0.5e12))
+    first, second = times(derived, "prefill_attention")
+    assert first == pytest.approx(2 * 10_050, abs=1e-3)  # the best rate of the section
+    assert second == pytest.approx(9_999 + 2 * 1275, abs=1e-3)  # what it needs at that rate
+
+
+def test_a_mixed_batch_reads_contexts_and_computes_pairs():
+    """4 decodes of 250 tokens each, where memory binds: reading takes twice as long."""
+    mixed = section(
+        "prefill_tokens past_tokens num_seqs mean_context",
+        [[1, 0, 4, 250, 2000 * KV_US], [1000, 0, 0, 0, 1.0]],
+    )
+    profile = small_profile(mixed_attention=mixed)
+    derived = derive(profile, SOURCE, replace(SOURCE, memory_bandwidth=0.5e9))
+    assert times(derived, "mixed_attention")[0] == pytest.approx(3001 * KV_US, abs=1e-3)
 
 
 def server(gpu=H200, num_gpus=1):

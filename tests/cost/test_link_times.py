@@ -144,7 +144,7 @@ def test_tiers_over_the_gpu_s_link_take_the_measured_time():
     ("change", "problem"),
     [
         (lambda d: d.update(format=2), "format 2, this version reads 1"),
-        (lambda d: d.pop("sections"), "not a file of `testbed measure transfers`"),
+        (lambda d: d.pop("sections"), "not a file of `testbed gpu measure transfers`"),
         (
             lambda d: d["fingerprint"].update(device="NVIDIA L4"),
             "measured on NVIDIA L4, the server has h200",

@@ -10,10 +10,11 @@ import pytest
 import yaml
 from browser import CHROMIUM, Browser
 from import_fixtures import profile  # noqa: F401 (a fixture)
-from refused_folder import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
+from tiny_run import tiny_overrides
+from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
 
 from testbed import experiments
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 from testbed.experiments.runs import progress
 
 EXAMPLES = Path(experiments.__file__).parent / "examples"
@@ -94,7 +95,7 @@ def run(testbed, tmp_path):
 @pytest.fixture(scope="session")
 def command():
     """The words that start `testbed` in a process of its own."""
-    return [sys.executable, "-m", "testbed.experiments.commands.cli"]
+    return [sys.executable, "-m", "testbed.experiments.cli.main"]
 
 
 @pytest.fixture(scope="session")
@@ -105,3 +106,9 @@ def browser():
     browser = Browser()
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def tiny(testbed):
+    """Options of the run of seven requests on ten blocks, in the folder of the test."""
+    return tiny_overrides(Path("tiny.csv"), blocks=10)

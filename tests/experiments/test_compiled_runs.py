@@ -82,7 +82,7 @@ def test_compiled_and_plain_runs_are_equal(name, sources, tmp_path):
 def run(folder, options, env):
     """What a run leaves, by file, apart from how long it took; and its version."""
     folder.mkdir()
-    command = [sys.executable, "-m", "testbed.experiments.commands.cli", "run", *options]
+    command = [sys.executable, "-m", "testbed.experiments.cli.main", "run", *options]
     command += ["arrivals.duration_s=60", "hydra.run.dir=out"]
     subprocess.run(
         command,

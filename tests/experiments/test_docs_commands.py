@@ -2,6 +2,7 @@
 it needs more.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -11,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import testbed
-from testbed.experiments.commands.reproduce import chosen
-from testbed.experiments.commands.terminal import commands, parser
+from testbed.experiments.cli.app import application
+from testbed.experiments.cli.reproduce import chosen
 from testbed.experiments.runs.compose import configured
-from testbed.memory.paged.paged import Paged
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -89,6 +88,13 @@ def short(words):
     ]
 
 
+def check_arguments(words):
+    """The command takes these words, and each of its figures exists."""
+    _, bound, _ = application.parse_args(words, exit_on_error=False, print_error=False)
+    if words[0] == "reproduce":
+        chosen(bound.args)
+
+
 def is_named(options):
     """Whether a run has a folder of its own, which other lines read."""
     return any(word.startswith("hydra.run.dir") for word in options)
@@ -113,7 +119,7 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
         if (
             words[1] == "reproduce"
         ):  # takes minutes; tests/experiments/test_reproduce_command.py runs it
-            chosen(parser("reproduce").parse_args(words[2:]).figures)
+            check_arguments(words[1:])
             continue
         if words[1] in ALONE and FIRST[tuple(short(words[1:]))] != page:
             continue  # an earlier page has it too
@@ -124,17 +130,11 @@ def test_documented_commands_succeed(testbed, tmp_path, page, lines):
 @pytest.mark.parametrize(
     ("page", "line"), READ, ids=[f"{page}: {line[:60]}" for page, line in READ]
 )
-def test_documented_commands_with_needs_are_valid(testbed, page, line):
+def test_documented_commands_with_needs_are_valid(page, line):
     """Their options exist, and a `run` without files of the reader's composes."""
     words = shlex.split(line, comments=True)
     assert words[0] == "testbed", line
-    assert words[1] in commands(), line
-    known = testbed.done(words[1], "--help")
-    for word in words[2:]:
-        if word.startswith("--"):
-            assert word.partition("=")[0] in known, f"{line}: {word}"
-    if words[1] == "reproduce":
-        chosen(parser("reproduce").parse_args(words[2:]).figures)
+    check_arguments(words[1:])
     if words[1] == "run" and "-m" not in words and not any(".path=" in word for word in words):
         configured(tuple(word for word in words[2:] if not word.startswith("-")))
 
@@ -147,7 +147,7 @@ def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lin
     """Unchanged, in a clone of what is committed, each in a process of its own."""
     tree = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, tree], check=True)
-    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.commands.cli "$@"; }}\n'
+    command = f'testbed() {{ "{sys.executable}" -m testbed.experiments.cli.main "$@"; }}\n'
     for line in lines:
         done = subprocess.run(
             ["bash", "-ec", command + line], cwd=tree, capture_output=True, text=True
@@ -178,14 +178,24 @@ def test_readme_names_only_existing_files():
         assert (ROOT / path).exists(), path
 
 
-def test_readme_python_example_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(
-        compile(code.replace("duration_s=600", "duration_s=60"), "README.md", "exec"),
-        {"__name__": "__main__"},
+def run_script(folder, code):
+    """Run Python code as a script of its own, in the folder; what it prints."""
+    (folder / "example.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
-    assert float(capsys.readouterr().out.splitlines()[-1]) > 0.5
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme_python_example_runs(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=60"))
+    assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
@@ -195,13 +205,17 @@ def test_the_cookbook_answers_ten_questions():
     assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 10
 
 
+NAMES_OF_ANSWERS = f"""
+import testbed
+from testbed.memory.paged.paged import Paged
+
+sessions = {str(ROOT / "experiments" / "examples" / "sessions.jsonl")!r}
+"""
+
+
 @pytest.mark.parametrize("answer", re.findall(r"```python\n(.*?)```", COOKBOOK, re.DOTALL))
-def test_a_python_answer_runs(answer, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    names = {
-        "testbed": testbed,
-        "Paged": Paged,
-        "sessions": ROOT / "experiments" / "examples" / "sessions.jsonl",
-    }
-    exec(answer.replace("duration_s=60", "duration_s=10"), names)
-    assert capsys.readouterr().out or list(tmp_path.iterdir())
+def test_a_python_answer_runs(answer, tmp_path):
+    """It prints or writes something."""
+    script = NAMES_OF_ANSWERS + answer.replace("duration_s=60", "duration_s=10")
+    output = run_script(tmp_path, script)
+    assert output or {path.name for path in tmp_path.iterdir()} - {"example.py"}

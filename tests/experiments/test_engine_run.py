@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tiny_run import tiny_run
 
 from testbed.build import build
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 from testbed.experiments.runs.compose import configured
 from testbed.kernels.launch.compile import KernelsUnavailable
 

@@ -4,11 +4,11 @@ from itertools import combinations
 
 import pandas as pd
 import pytest
-from drawings import check_drawing, overlapping_labels
+from drawings import overlapping_labels, series_of
 from matplotlib import style
 from matplotlib.colors import to_rgb
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.paper.figures import bars
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.scorecard import published
@@ -47,7 +47,7 @@ def test_latency_axis_labels_never_overlap(low, high):
     assert panels[0].get_xscale() == ("log" if low and high >= 10 * low else "linear")
 
 
-def test_figure_2_shows_published_and_simulated_shares(drawn, request):
+def test_figure_2_shows_published_and_simulated_shares(drawn, snapshot):
     kinds = {"token_states": 40.06, "reservation": 33.88, "internal_fragmentation": 20.06}
     kinds |= {"external_fragmentation_and_others": bars.SMALLEST_LABEL, "all_waste": 59.94}
     rows = [
@@ -62,12 +62,12 @@ def test_figure_2_shows_published_and_simulated_shares(drawn, request):
     assert shown.count("40.1") == len(SYSTEMS)
     tops = {round(bar.get_y() + bar.get_height(), 1) for bar in figure.axes[0].patches}
     assert max(tops) == pytest.approx(100, abs=0.2)
-    check_drawing(figure, (), request)
+    assert series_of(figure) == snapshot
     assert not overlapping_labels(figure)
 
 
 @pytest.mark.parametrize("name", ["fig12", "fig14", "fig17"])
-def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request):
+def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, snapshot):
     rows = [
         {
             "setting": s,
@@ -83,7 +83,7 @@ def test_figures_of_rates_have_the_paper_s_rows_and_columns(drawn, name, request
     ]
     figure = drawn(name, rows)
     assert not overlapping_labels(figure)
-    check_drawing(figure, (), request)
+    assert series_of(figure) == snapshot
 
 
 def luminance(color):

@@ -1,12 +1,13 @@
 """The fit of the 2023 system's two constants, on bars that follow a formula."""
 
+import re
+
 import numpy as np
 import pytest
 from joblib import parallel_config
-from kept import check_text
 from refusals import refuses
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.paper.fits import (
     PLAIN_S,
     Fit,
@@ -46,14 +47,38 @@ class Stub:
         return Measured({"batch": {"mean_per_iteration": bar}}, "")
 
 
-def test_both_fits_find_the_truth_and_say_how_sure_they_are(capsys, request):
-    """Standard errors are those of the bars' scatter, elasticities the powers; beams of 3.02 save
-    0.3756 of 0.5.
-    """
+@pytest.fixture
+def fitted_2023(capsys):
+    """What the fit of the two constants prints."""
     with parallel_config("sequential"):
         fit_2023(Stub())
+    return capsys.readouterr().out
+
+
+def test_fit_finds_the_truth(fitted_2023):
+    for name, truth in zip(("overhead_s", "overhead_per_sequence_s"), TRUTH, strict=True):
+        found = float(re.search(rf"choices\.{name}: (\S+)", fitted_2023)[1])
+        assert found == pytest.approx(truth, rel=0.01)
+
+
+def test_standard_errors_are_those_of_the_scatter_of_one_seed(fitted_2023):
+    """Relative changes are inverse(POWERS) times those of the bars, which scatter by NOISE."""
+    covariance = NOISE**2 * np.linalg.inv(POWERS) @ np.linalg.inv(POWERS).T
+    printed = [float(text) for text in re.findall(r"standard error (\S+)", fitted_2023)]
+    assert printed == pytest.approx(TRUTH * np.sqrt(np.diag(covariance)), rel=0.05)
+    correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    assert f"correlation of their errors: {correlation:.2f}" in fitted_2023
+
+
+def test_elasticities_are_the_powers_of_the_bars(fitted_2023):
+    printed = re.findall(r"elasticities of the bar of .*: (\S+) by \S+, (\S+) by ", fitted_2023)
+    assert np.array(printed, float) == pytest.approx(POWERS, abs=5e-4)
+    assert fitted_2023.count(f"spread over 5 seeds {NOISE:.2%}") == 2
+
+
+def test_beams_of_the_fitted_concentration_save_what_was_published():
+    """A concentration of 3.02 saves 0.3756 of 0.5."""
     assert fit_beams(Stub()) == pytest.approx(0.3756 / (0.5 - 0.3756), rel=0.01)
-    check_text(capsys.readouterr().out, request)
 
 
 def test_bars_that_cannot_be_fitted_are_refused():
@@ -90,7 +115,7 @@ def test_a_formula_s_shares_are_found_and_scaled_to_a_plain_request():
     assert found.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
 
 
-def test_the_figures_use_what_the_kept_rows_say(capsys, request):
+def test_the_figures_use_what_the_kept_rows_say(capsys):
     cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["choices"].parameters
     found = split(kept_us())
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(
@@ -98,8 +123,10 @@ def test_the_figures_use_what_the_kept_rows_say(capsys, request):
     )
     assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
     assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
-    call("fit-constants", ["sampler"])
-    check_text(capsys.readouterr().out, request)
+    call("calibrate fit constants", ["sampler"])
+    output = capsys.readouterr().out
+    assert f"choices.overhead_per_sequence_s: {found.sequence_s:.4g}" in output
+    assert f"choices.sequences_per_fork: {found.sequences_per_fork:.3g}" in output
 
 
 def test_rows_of_one_number_of_groups_have_no_slope(tmp_path):

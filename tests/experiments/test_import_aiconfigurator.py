@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 from import_fixtures import write_every_table, write_gpu, write_llmservingsim, write_model
-from kept import check_text
 from refusals import refuses
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.aiconfigurator_tables import (
     Gemms,
     checked_rows,
@@ -37,27 +36,172 @@ def table(folder, name):
     return pd.read_parquet(path)
 
 
-MODELS = {
-    "gpt-oss-20b": "windows and experts from tables",
-    "gpt-oss-20b --kv-dtype-bytes 1": "fp8 keys",
-    "gpt-oss-120b --tensor-parallel 4 --gpu h200": (
-        "no rows of its experts, fewer heads of K and V than any measured"
+ATTENTION = {"decode_attention", "prefill_attention"}
+WINDOW = {"window_decode_attention", "window_prefill_attention"}
+STATE = {"state_decode", "state_prefill"}
+SHARDS = [
+    pytest.param("gpt-oss-20b", ATTENTION | WINDOW | {"experts"}, set(), id="windows and experts"),
+    pytest.param(
+        "gpt-oss-20b --kv-dtype-bytes 1", ATTENTION | WINDOW | {"experts"}, set(), id="fp8 keys"
     ),
-    "gemma-2-27b --tensor-parallel 2": "a window without rows",
-    "gemma-3-27b --tensor-parallel 2 --nccl nccl": "NCCL of another folder",
-    "deepseek-v3 --tensor-parallel 8": "latent attention",
-    "qwen3-next-80b-a3b --tensor-parallel 2": "states from tables",
-    "nemotron-h-8b": "states by a roofline",
-    "llama-3.2-11b-vision --tensor-parallel 4 --link 16": "states of a prompt",
-    "opt-13b --weight-bits 8": "fp8 weights",
-}
+    pytest.param(
+        "gpt-oss-120b --tensor-parallel 4 --gpu h200",
+        ATTENTION | WINDOW | {"experts", "all_reduce"},
+        {"experts"},
+        id="no rows of its experts",
+    ),
+    pytest.param(
+        "gemma-2-27b --tensor-parallel 2",
+        ATTENTION | WINDOW | {"all_reduce"},
+        {"window"},
+        id="a window without rows",
+    ),
+    pytest.param(
+        "deepseek-v3 --tensor-parallel 8",
+        ATTENTION | {"experts", "all_reduce"},
+        {"experts"},
+        id="latent attention",
+    ),
+    pytest.param(
+        "qwen3-next-80b-a3b --tensor-parallel 2",
+        ATTENTION | STATE | {"experts", "all_reduce"},
+        {"experts"},
+        id="states from tables",
+    ),
+    pytest.param("nemotron-h-8b", ATTENTION | STATE, {"state"}, id="states by a roofline"),
+    pytest.param("opt-13b --weight-bits 8", ATTENTION, set(), id="fp8 weights"),
+]
 
 
-@pytest.mark.parametrize("words", MODELS)
-def test_tables_become_the_profile_of_a_shard(folder, tmp_path, words, request, capsys):
-    out, words = tmp_path / "p.json", words.replace("nccl nccl", f"nccl {folder}").split()
-    call("import-profile", [str(folder), "--out", str(out), "--model", *words])
-    check_text(capsys.readouterr().out.replace(str(tmp_path), "") + out.read_text(), request)
+def import_shard(folder, out, words):
+    """The profile of a shard, imported from AIConfigurator's tables."""
+    call("import profile", [str(folder), "--out", str(out), "--model", *words.split()])
+    return read_profile(out)
+
+
+@pytest.mark.parametrize(("words", "sections", "not_measured"), SHARDS)
+def test_profile_of_a_shard_has_the_sections_of_its_model(
+    folder, tmp_path, words, sections, not_measured
+):
+    profile = import_shard(folder, tmp_path / "p.json", words)
+    assert set(profile["sections"]) == {"linear", "output_head", *sections}
+    assert set(profile["fingerprint"].get("not_measured", {})) == not_measured
+    for name, section in profile["sections"].items():
+        assert all(point[-1] > 0 for point in section["points"]), name
+
+
+def gemm_us(num_tokens, width, depth):
+    """The time that the tables' formula gives: in proportion beyond the measured sizes."""
+    measured_width, measured_depth = min(width, 32768), min(depth, 8192)
+    inside = num_tokens + measured_width * measured_depth / 2**20
+    return inside * width / measured_width * depth / measured_depth
+
+
+@pytest.mark.parametrize(
+    ("words", "products", "share"),
+    [
+        pytest.param(
+            "opt-13b --weight-bits 8",
+            [(15360, 5120), (5120, 5120), (20480, 5120), (5120, 20480)],
+            0.6,
+            id="fp8 takes 0.6 of the time",
+        ),
+        pytest.param(
+            "gemma-2-27b --tensor-parallel 2",
+            [(4096, 4608), (4608, 2048), (36864, 4608), (4608, 18432)],
+            1.0,
+            id="half of the heads and of the feed-forward network",
+        ),
+        pytest.param(
+            "gemma-3-27b --tensor-parallel 2",
+            [(4096, 5376), (5376, 2048), (21504, 5376), (5376, 10752)],
+            1.0,
+            id="a depth that is no power of two",
+        ),
+    ],
+)
+def test_linear_times_are_those_of_the_shards_matrix_products(
+    folder, tmp_path, words, products, share
+):
+    """Of queries, keys and values; the output; the gate with the way up; the way down."""
+    profile = import_shard(folder, tmp_path / "p.json", words)
+    for num_tokens, us in profile["sections"]["linear"]["points"]:
+        expected = share * sum(gemm_us(num_tokens, *size) for size in products)
+        assert us == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "points"),
+    [
+        pytest.param("--tensor-parallel 2", [[2, 256, 2.001], [2, 2e6, 12.0]], id="vLLM's own"),
+        pytest.param(
+            "--tensor-parallel 2 --nccl {folder}",
+            [[2, 128, 5.002], [2, 2e6, 30.0]],
+            id="NCCL of another folder",
+        ),
+    ],
+)
+def test_all_reduces_are_those_of_vllm_unless_nccl_is_asked_for(folder, tmp_path, words, points):
+    words = f"gemma-3-27b {words.format(folder=folder)}"
+    section = import_shard(folder, tmp_path / "p.json", words)["sections"]["all_reduce"]
+    assert section["points"] == points
+
+
+def test_all_reduces_over_a_link_take_its_bandwidth(folder, tmp_path):
+    """A ring of four over 16 GB/s moves 2 (4 - 1) / 4 of 2^28 bytes."""
+    words = "llama-3.2-11b-vision --tensor-parallel 4 --link 16"
+    section = import_shard(folder, tmp_path / "p.json", words)["sections"]["all_reduce"]
+    assert section["points"][-1] == [4, 2**28, pytest.approx(1.5 * 2**28 / 16e3, rel=1e-4)]
+
+
+def remove(folder, part):
+    """Remove the files of AIConfigurator's folder whose path has this part."""
+    for path in (folder.parents[2] / "systems").rglob("*"):
+        if path.is_file() and part in str(path):
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("removed", "words", "message"),
+    [
+        pytest.param((), "opt-13b --tensor-parallel 3", "does not divide 40 heads", id="3 GPUs"),
+        pytest.param((), "opt-13b --weight-bits 4", "weights of 4.0 bits: are in no table", id="4"),
+        pytest.param((), "opt-13b --kv-dtype-bytes 4", "K and V of 4 bytes", id="4 bytes"),
+        pytest.param(
+            (), "deepseek-v2 --tensor-parallel 8", "no rows of num_heads 16", id="16 heads"
+        ),
+        pytest.param((), "opt-13b --gpu l4", "measured on NVIDIA H200, which is not", id="an L4"),
+        pytest.param((), "opt-7b", "--model opt-7b: ", id="an unknown model"),
+        pytest.param((), "opt-13b --gpu none", "no data sheet of GPU 'none'", id="no such GPU"),
+        pytest.param(
+            ("mla",), "deepseek-v3 --tensor-parallel 8", "no table of latent_decode", id="no table"
+        ),
+        pytest.param(
+            ("toy.yaml",),
+            "nemotron-h-8b",
+            "a roofline needs; name one by --gpu",
+            id="no data sheet",
+        ),
+        pytest.param(
+            ("custom",), "opt-13b --tensor-parallel 4", r"NCCL reduces over \[2, 8\]", id="4 GPUs"
+        ),
+        pytest.param(
+            ("custom", "comm"), "opt-13b --tensor-parallel 2", "no comm/nccl", id="no all-reduce"
+        ),
+    ],
+)
+def test_a_profile_that_the_tables_do_not_give_is_refused(
+    folder, tmp_path, removed, words, message
+):
+    for part in removed:
+        remove(folder, part)
+    refuses(message, import_shard, folder, tmp_path / "p.json", words)
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_tables_without_a_models_name_need_one(folder, tmp_path):
+    out = ["--out", str(tmp_path / "p.json")]
+    refuses("name one by --model", call, "import profile", [str(folder), *out])
 
 
 def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
@@ -111,7 +255,7 @@ def imported(folder, *arguments, degree=2):
         write_llmservingsim(folder, degree)
     out, model, gpu = folder / "p.json", str(write_model(folder)), str(write_gpu(folder))
     source = str(folder / f"tp{degree}")
-    call("import-profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
+    call("import profile", [source, "--out", str(out), "--model", model, "--gpu", gpu, *arguments])
     return read_profile(out)
 
 

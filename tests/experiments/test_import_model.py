@@ -1,4 +1,4 @@
-"""import-model: configs of Hugging Face against the shapes that ship; import-lengths: pickles of
+"""import model: configs of Hugging Face against the shapes that ship; import lengths: pickles of
 artifacts.
 """
 
@@ -12,7 +12,7 @@ from hf_configs import GEMMA_2, MISTRAL, QWEN3_MOE
 from refusals import refuses
 
 from testbed.core.hf_config import model_of
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.importers.known_shapes import model_named
 
 
@@ -90,10 +90,10 @@ class Harmful:
 )
 def test_pickle_of_another_form_is_refused(tmp_path, content):
     (tmp_path / "a.pkl").write_bytes(content)
-    refuses(r"a\.pkl", call, "import-lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses(r"a\.pkl", call, "import lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
 
 
 def test_import_executes_no_code_of_a_pickle(tmp_path):
     (tmp_path / "a.pkl").write_bytes(pickle.dumps([Harmful(str(tmp_path / "harm"))]))
-    refuses("mkdir", call, "import-lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
+    refuses("mkdir", call, "import lengths", [str(tmp_path / "a.pkl"), str(tmp_path / "a.csv")])
     assert not (tmp_path / "harm").exists()

@@ -32,7 +32,6 @@ ALLOWED = {
         "testbed.sched",
         "testbed.cost",
         "testbed.kernels",
-        "testbed.command_line",
     },
     "testbed.kernels.engine": {
         "testbed.core",

@@ -12,7 +12,7 @@ from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.lockstep.comparison import (
     ITERATION_PS,
     compare,

@@ -1,4 +1,4 @@
-"""The page of `testbed show-memory` in a real browser: it replays what was traced, and answers
+"""The page of `testbed show memory` in a real browser: it replays what was traced, and answers
 clicks.
 """
 

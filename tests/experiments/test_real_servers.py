@@ -24,7 +24,7 @@ def errors(path):
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
-    reported = testbed.done("import-profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
+    reported = testbed.done("import", "profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
     assert "llama-3.1-8b on 1 x NVIDIA RTX PRO 6000" in reported
     arguments = (
         "--workload",
@@ -56,7 +56,7 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
         "mine.json",
     )
     log, gpu = str(RTX / "requests.jsonl.gz"), ("--model", "llama-3.1-8b", "--gpu", "rtx-pro-6000")
-    reported = testbed.done("fit-profile", log, *gpu, *arguments)
+    reported = testbed.done("calibrate", "fit", "profile", log, *gpu, *arguments)
     found = {row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row}
     # Measured: -0.2, -0.0, -0.0 in the second half.
     assert all(abs(float(error.strip("%"))) < 3 for error in found.values())
@@ -69,11 +69,18 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
 )
 def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
     pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
-    testbed.done("import-profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
+    testbed.done("import", "profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
     system = ("+system=vllm-v0", "cost=profile", "--blocks-from-log")
     logs = [str(A100 / name) for name in ("vllm-100-1.csv", "vllm-200-2.csv", "vllm-300-3.csv")]
     reported = testbed.done(
-        "fit-software", *logs[:2], *system, "cost.path=a100.json", "--out", "fitted.json"
+        "calibrate",
+        "fit",
+        "software",
+        *logs[:2],
+        *system,
+        "cost.path=a100.json",
+        "--out",
+        "fitted.json",
     )
     assert "the logs disagree by more than two standard errors" in reported
     reported = testbed.done(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,9 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from kept import check_text
 from refusals import refuses
 
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
@@ -123,7 +122,7 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
         "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio."
         in reported
     )
-    assert f"testbed import-lengths {PICKLE} sharegpt.csv" in reported
+    assert f"testbed import lengths {PICKLE} sharegpt.csv" in reported
     assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
     assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number
@@ -132,22 +131,40 @@ def test_remarks_give_causes_or_how_to_get_the_lengths():
 FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")
 
 
-def test_alternatives_name_judged_rows_valid_options_and_what_they_run(request):
-    lines, studies = [], {name: load(name) for name in available()[:12]}
-    for other in reproduction.alternatives():
-        assert bool(other.not_run) != bool(other.run or other.figure)
-        chat = ["trace=chat"] if "fig17" in other.rows else []
-        composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
-        lines += [other.name, *(" | ".join(key) for key in other.row_keys())]
-        for name in studies if not other.not_run else ():
-            if set(studies[name].covers) & set(other.rows):
-                study = load(name, other.figure) if other.figure else studies[name]
-                assert (study != studies[name]) == bool(other.figure)
-                lines += [
-                    f"  {reproduction.under(task, other.run).label}"
-                    for task in study.only(other.row_keys()).tasks(1)
-                ]
-    check_text("\n".join([*lines, *map(str, reproduction.not_run())]), request)
+STUDIES = {name: load(name) for name in available()[:12]}  # those of the paper
+ALTERNATIVES = reproduction.alternatives()
+
+
+@pytest.mark.parametrize("other", ALTERNATIVES, ids=lambda other: other.name)
+def test_an_alternative_runs_the_systems_of_the_rows_that_it_may_turn(other):
+    """Or says why it is not run."""
+    assert bool(other.not_run) != bool(other.run or other.figure)
+    assert other.row_keys()
+    chat = ["trace=chat"] if "fig17" in other.rows else []
+    composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
+    if other.not_run:
+        return
+    covering = [name for name, study in STUDIES.items() if set(study.covers) & set(other.rows)]
+    assert covering
+    for name in covering:
+        study = load(name, other.figure) if other.figure else STUDIES[name]
+        assert (study != STUDIES[name]) == bool(other.figure)
+        tasks = study.only(other.row_keys()).tasks(1)
+        assert tasks
+        for task in tasks:
+            label = reproduction.under(task, other.run).label
+            assert all(word in label for word in (name, *other.run))
+
+
+def test_alternatives_have_names_of_their_own_and_those_not_run_are_listed():
+    names = [other.name for other in ALTERNATIVES]
+    assert len(set(names)) == len(names)
+    listed = list(map(str, reproduction.not_run()))
+    for other in ALTERNATIVES:
+        assert any(other.name in line for line in listed) == bool(other.not_run)
+
+
+def test_an_alternative_of_rows_that_are_not_judged_is_refused():
     unknown = reproduction.Alternative("x", {"fig2": ["opt-13b sharegpt", "b"], "fig1": ["c"]})
     refuses(r"x: no judged row of \('fig1', 'c'\) in \['figure', ", unknown.row_keys)
 

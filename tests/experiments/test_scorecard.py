@@ -4,18 +4,17 @@ rest on.
 
 import io
 import re
+from collections import Counter
 from importlib import resources
 
 import pandas as pd
 import pytest
-from kept import check_text
 from refusals import refuses
 from rich.console import Console
 
-from testbed.experiments.commands.reproduce import available
+from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper.scorecard import (
     JUDGED,
-    KEY,
     PARTS,
     SHOWN,
     as_before,
@@ -24,7 +23,6 @@ from testbed.experiments.paper.scorecard import (
     error,
     key_of,
     reference,
-    remarks,
     scorecard,
     short,
 )
@@ -77,21 +75,57 @@ def made_up(row, factor):
     )
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.08])
-def test_the_whole_scorecard_of_made_up_findings(factor, request):
+def card_of(factor):
+    """The scorecard of all published numbers times the factor, and one finding beside them."""
     rows = reference().query("figure != 'fig16b'").to_dict("records")
-    findings = [made_up(row, factor) for row in rows] + [
-        Finding("fig2", "another setting", "vllm", "all_waste", 5.0)
-    ]
-    card = scorecard(findings, list(dict.fromkeys(reference()["figure"])))
+    beside = Finding("fig2", "another setting", "vllm", "all_waste", 5.0)
+    figures = list(dict.fromkeys(reference()["figure"]))
+    return scorecard([*(made_up(row, factor) for row in rows), beside], figures)
+
+
+def simulated(card):
+    return card[(card["note"] == "made up")]
+
+
+def test_published_numbers_themselves_pass_with_margins_up_to_one():
+    card = simulated(card_of(1.0))
+    shown = card[card["role"].isin(SHOWN)]
+    assert set(shown["verdict"]) == {"pass", "(pass)"}
+    assert shown["margin"].astype(float).between(0, 1).all()
+    assert set(card[~card["role"].isin(SHOWN)]["verdict"]) == {""}
+
+
+def test_numbers_eight_percent_off_miss_every_smaller_tolerance_in_percent():
+    card = simulated(card_of(1.08))
+    percents = card["tolerance"].str.extract(r"^([\d.]+)%$")[0].astype(float)
+    numbers = pd.to_numeric(card["published"], errors="coerce")
+    judged = card[percents.notna() & numbers.notna() & card["role"].isin(SHOWN)]
+    assert len(judged) > 20
+    for row, percent in zip(judged.to_dict("records"), percents[judged.index], strict=True):
+        expected = "pass" if percent >= 8 else "miss"
+        assert row["verdict"].strip("()") == expected, key_of(row)
+        assert float(row["margin"]) == pytest.approx(1 - 8 / percent), key_of(row)
+        assert row["error"] == "+8.0%"
+
+
+def test_a_row_that_is_not_simulated_misses_and_one_that_is_not_published_is_not_judged():
+    card = card_of(1.0)
+    missing = card[(card["figure"] == "fig16b") & card["role"].isin(JUDGED)]
+    assert set(missing["verdict"]) == {"miss"}
+    assert set(missing["note"]) == {"not simulated"}
+    beside = card[card["setting"] == "another setting"].iloc[0]
+    assert (beside["simulated"], beside["verdict"], beside["published"]) == (5.0, "", "")
+
+
+def test_printed_scorecard_counts_passes_by_part():
+    card = card_of(1.0)
     printed = io.StringIO()
     Console(file=printed, width=150).print(card_table(card))
-    shown = [*KEY, "simulated", "error", "margin", "verdict", "before", "note"]
-    texts = [card[shown].to_csv(index=False, float_format="%.4g"), printed.getvalue()]
-    check_text(
-        "\n".join([*texts, *remarks(card, ["sharegpt"], ["all"]), *remarks(card, (), ["fig2"])]),
-        request,
-    )
+    judged = card[card["role"].isin(JUDGED)]
+    for part, words in PARTS.items():
+        verdicts = Counter(judged[judged["part"] == part]["verdict"])
+        count = f"{part} ({words}) {verdicts['pass']} of {verdicts.total()}"
+        assert count in " ".join(printed.getvalue().split())
 
 
 def test_every_cause_names_rows_and_a_miss_without_one_says_so():

@@ -1,13 +1,14 @@
-"""Every study on a tiny setting: its table, its findings and its figure are those that are kept;
-some also by hand.
+"""Every study on a tiny setting: the series of its figure and its findings are a snapshot; some
+also by hand.
 """
 
 from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import pytest
-from drawings import check_drawing, overlapping_labels, told
-from kept import GOLDEN, check_text
+from drawings import numbers_of, overlapping_labels, series_of
 from refusals import refuses
 
 from testbed.experiments.paper.reproduction import load
@@ -16,7 +17,8 @@ from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
 SESSIONS = (("agent_sessions", str(CONF.parent / "examples" / "sessions.jsonl")),)
-FILES = (*SESSIONS, ("mooncake", str(GOLDEN / "mooncake.jsonl")))
+MOONCAKE = Path(__file__).parents[1] / "golden" / "mooncake.jsonl"
+FILES = (*SESSIONS, ("mooncake", str(MOONCAKE)))
 TWO = ("trace.num_sessions=2", "arrivals.at_once=2")  # sessions
 
 
@@ -113,7 +115,7 @@ STUDIES = {
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_study(name, tmp_path, request):
+def test_figure_and_findings_of_a_study(name, tmp_path, snapshot):
     study, path = STUDIES[name](), tmp_path / "table.csv"
     rows = [
         row for task in study.tasks(None) for row in task.work(RunStore(tmp_path / "runs", FILES))
@@ -127,26 +129,86 @@ def test_study(name, tmp_path, request):
     assert name[:3] != "fig" or figure.get_figwidth() <= 3.3 * len(
         {axes.get_position().x0 for axes in figure.axes}
     )
-    check_drawing(figure, study.findings(table), request, table)
+    findings = "\n".join(map(numbers_of, study.findings(table)))
+    assert f"{series_of(figure)}\n\n{findings}" == snapshot
 
 
-@pytest.mark.parametrize("name", ["fig12", "fig14", "fig16", "fig17"])
-def test_published_ratios_follow_from_sustained_rates(name, request):
-    """Rates that grow by setting and system, with seeds apart by some percent."""
-    study = load(name)
-    rows = [
-        {
-            "setting": panel["setting"],
-            "system": system,
-            "seed": seed,
-            "quantity": "sustained_rate",
-            "simulated": (2 + i) ** (1 + j) * (1 + 0.02 * seed * (1 + j)),
-        }
-        for i, panel in enumerate(study.panels)
-        for j, system in enumerate(panel["rates"])
-        for seed in range(3)
-    ]
-    check_text("\n".join(map(told, study.findings(pd.DataFrame(rows)))), request)
+def made_up_rate(panel, system, seed):
+    """A rate that grows by setting and system, with seeds apart by some percent."""
+    return (2 + panel) ** (1 + system) * (1 + 0.02 * seed * (1 + system))
+
+
+SEEDS = range(3)
+
+
+@pytest.fixture
+def findings_of():
+    """The findings of a study whose sustained rates are made up, and these rates."""
+
+    def call(name):
+        study, rates = load(name), {}
+        for i, panel in enumerate(study.panels):
+            for j, system in enumerate(panel["rates"]):
+                for seed in SEEDS:
+                    rates[panel["setting"], system, seed] = made_up_rate(i, j, seed)
+        rows = [
+            {
+                "setting": setting,
+                "system": system,
+                "seed": seed,
+                "quantity": "sustained_rate",
+                "simulated": rate,
+            }
+            for (setting, system, seed), rate in rates.items()
+        ]
+        return study.findings(pd.DataFrame(rows)), rates
+
+    return call
+
+
+@pytest.mark.parametrize(("name", "count"), [("fig12", 9), ("fig14", 7), ("fig16", 2)])
+def test_published_ratios_are_means_over_seeds_of_ratios_of_sustained_rates(
+    findings_of, name, count
+):
+    findings, rates = findings_of(name)
+    checked = 0
+    for finding in findings:
+        system, _, other = finding.system.partition(" vs ")
+        if finding.quantity != "sustained_rate_ratio" or (finding.setting, other, 0) not in rates:
+            continue
+        ratios = [
+            rates[finding.setting, system, seed] / rates[finding.setting, other, seed]
+            for seed in SEEDS
+        ]
+        assert finding.simulated == pytest.approx(fmean(ratios)), finding.setting
+        checked += 1
+    assert checked == count
+
+
+def test_largest_ratio_and_the_range_of_ratios_are_over_all_settings(findings_of):
+    findings = {finding[:4]: finding for finding in findings_of("fig12")[0]}
+    by_setting = {
+        (setting, system): finding.simulated
+        for (_, setting, system, quantity), finding in findings.items()
+        if quantity == "sustained_rate_ratio"
+    }
+    models = [f"{model} sharegpt" for model in ("opt-13b", "opt-66b", "opt-175b")]
+    slowest = findings["fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max"]
+    assert slowest.simulated == by_setting["opt-175b sharegpt", "vllm vs fastertransformer"]
+    assert slowest.note == "of opt-175b sharegpt"
+    ends = findings["fig12", "sharegpt", "vllm vs orca-max", "sustained_rate_ratio_ends"]
+    assert list(ends.simulated) == [by_setting[model, "vllm vs orca-max"] for model in models]
+    means = findings["fig12", "sharegpt", "vllm vs each orca", "sustained_rate_ratio_mean"]
+    assert means.simulated[0] == pytest.approx(fmean(ends.simulated))
+
+
+def test_a_ratio_that_falls_where_it_should_rise_has_a_negative_margin(findings_of):
+    findings = {finding.quantity + finding.setting: finding for finding in findings_of("fig14")[0]}
+    parallel = findings["sustained_rate_ratio_growsopt-13b alpaca parallel 1..6"]
+    assert parallel.simulated == "8.15 to 2.04, 2.04 to 3.05, 3.05 to 4.07"
+    assert parallel.margin < 0
+    beams = findings["sustained_rate_ratio_aboveopt-13b alpaca beam over parallel 2..6"]
+    assert beams.margin > 0
 
 
 def test_store_rules_study_sizes_tier_and_pool_by_what_the_sessions_need(tmp_path):

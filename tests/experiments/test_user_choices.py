@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from testbed.core.shapes import read_model
-from testbed.experiments.commands.cli import prepare_working_folder
+from testbed.experiments.cli.working_folder import prepare_working_folder
 from testbed.experiments.runs.compose import configured
 from testbed.identity import run_id
 
@@ -131,8 +131,9 @@ def id_of(testbed, tmp_path, monkeypatch):
 
     def call(target, folder=tmp_path):
         monkeypatch.chdir(folder)
-        prepare_working_folder()
-        return run_id(configured(("policy=custom", f"policy._target_={target}")))
+        choice = ("policy=custom", f"policy._target_={target}")
+        prepare_working_folder(choice)
+        return run_id(configured(choice))
 
     return call
 

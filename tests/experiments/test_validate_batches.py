@@ -5,12 +5,11 @@ whole reports.
 import pandas as pd
 import pytest
 from import_fixtures import write_every_table
-from kept import check_text
 from refusals import refuses
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 from testbed.experiments.validation.batches import (
     FIELDS,
     Batch,
@@ -40,7 +39,7 @@ def test_a_dense_gpt_is_as_wide_as_its_heads_with_a_feed_forward_four_times_as_w
     }
 
 
-def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, capsys, request):
+def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path):
     """The 40 GB card reads 1,555 of the other's 2,039 GB/s; its batch was timed twice."""
     cards = [f"NVIDIA A100-SXM4-{size}GB" for size in (40, 40, 80)]
     rows = [
@@ -49,26 +48,27 @@ def test_the_cost_of_the_figures_by_card_beams_and_repeated_batches(tmp_path, ca
     path = tmp_path / "batches.csv"
     columns = ["device", "beam_width", "batch_size", "input_len", "output_len", "latency_s"]
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-    call("validate-batches", [str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
-    check_text(capsys.readouterr().out + (tmp_path / "all.csv").read_text(), request)
+    call("validate batches", [str(path), "model=opt-13b", "--csv", str(tmp_path / "all.csv")])
     small, large = pd.read_csv(tmp_path / "all.csv").to_dict("records")
     assert (small["latency_ms"], large["latency_ms"]) == (1700, 1400)
+    assert (small["beam_width"], large["beam_width"]) == (2, 2)
+    assert small["error"] == pytest.approx(small["predicted_ms"] / 1700 - 1, abs=1e-4)
     assert 1.2 < small["predicted_ms"] / large["predicted_ms"] < 2.039 / 1.555
-    refuses("no column 'model'", call, "validate-batches", [str(path)])
+    refuses("no column 'model'", call, "validate batches", [str(path)])
     for word, reported in (
         ("model", "not COLUMN=VALUE"),
         ("batch_size=8", "not COLUMN"),
         ("tensor_parallel=a", "'a'"),
     ):
-        refuses(reported, call, "validate-batches", [str(path), "model=opt-13b", word])
+        refuses(reported, call, "validate batches", [str(path), "model=opt-13b", word])
     with pytest.raises(InputError, match="no batch of a card whose name has 'H100'"):
-        call("validate-batches", [str(path), "model=opt-13b", "--device", "H100"])
+        call("validate batches", [str(path), "model=opt-13b", "--device", "H100"])
     rows[0] = ("NVIDIA Toy", *rows[0][1:])
     pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
     refuses(
         "device 'NVIDIA Toy': no data sheet of such a card",
         call,
-        "validate-batches",
+        "validate batches",
         [str(path), "model=opt-13b"],
     )
 
@@ -115,7 +115,7 @@ def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
         costs(kernels, models, {})("small", 4, "")
 
 
-def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys, request):
+def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys):
     sizes = ((2, 8), (1, 33), (1, 1), (2, 32), (1, 8), (2, 1))
     lengths = ((16, 4), (24, 40), (20, 12), (200, 30))
     batches = [Batch("small", *size, *lens) for size in sizes for lens in lengths]
@@ -129,19 +129,30 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys,
     refuses(
         "no shape of model 'small'; add it to the models .*opt-13b",
         call,
-        "validate-batches",
+        "validate batches",
         arguments,
     )
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
-    call("validate-batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
-    check_text(capsys.readouterr().out + (tmp_path / "all.csv").read_text(), request)
+    call("validate batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
+    output, found = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
+    measured = found[found["latency_ms"].notna()]
+    assert len(measured) == len(batches)
+    assert measured["latency_ms"].tolist() == pytest.approx(took, abs=1e-4)
+    errors = measured["predicted_ms"] / measured["latency_ms"] - 1
+    assert measured["error"].tolist() == pytest.approx(errors.tolist(), abs=1e-3)
+    assert f"all 24 batches: median {errors.abs().median():.1%}" in output
+    assert f"{(errors.abs() <= 0.2).mean():.1%} within 20%" in output
+    assert output.count("beyond 20%: ") == (errors.abs() > 0.2).sum()
+    others = found[found["latency_ms"].isna()]
+    assert set(others["model"]) == {"dense-gpt-96"}
+    assert output.count("not measured: ") == len(others)
     (kernels.parents[1] / "toy.yaml").unlink()
-    refuses("no data sheet .it is systems/NAME.yaml", call, "validate-batches", arguments)
+    refuses("no data sheet .it is systems/NAME.yaml", call, "validate batches", arguments)
     write_every_table(tmp_path)
     rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
     refuses(
         "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device",
         call,
-        "validate-batches",
+        "validate batches",
         arguments,
     )

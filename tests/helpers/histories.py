@@ -1,29 +1,14 @@
-"""What policies answer in a few histories of the contract: golden rows of counts."""
+"""What policies do in a few fixed histories of the contract: golden rows of plain counts."""
 
-from collections import Counter
+from dataclasses import asdict, dataclass, field
 
 from testbed.contract import check_policy
 from testbed.contract.search import POOLS, Harness, histories_of
 from testbed.core.slots import Grant, Ops, Refusal, Usage
 
-COLUMNS = [
-    "calls",
-    "admitted",
-    "LATER",
-    "NEVER",
-    "LOADING",
-    "cached_tokens",
-    "taken_slots",
-    "evicted_slots",
-    "copied_slots",
-    "moved_slots",
-    "held_slots",
-    "free_slots",
-]
-
 
 def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_golden=4):
-    """No history breaks a clause; the counts of what happens in some of each pool are those of the
+    """No history breaks a clause; what the policy does in some of each pool is counted in the
     golden row.
     """
     if num_examples > 2:
@@ -32,41 +17,73 @@ def keeps_the_contract(golden, name, make, pools=POOLS, num_examples=2, num_gold
     golden("histories.csv", name, row_of(make, pools, num_golden))
 
 
-def row_of(make, pools=POOLS, num_golden=4):
-    """What happens in some histories of each pool, and how much is held and free after each call,
-    summed.
+@dataclass
+class Counts:
+    """Of several histories. Slots and tokens are added up over all answers.
+
+    later, never, loading: refusals by kind. found: prompt tokens that were cached already. taken:
+    slots that extensions took, less those that a window gave back; evicted: those of them that were
+    cached before. copied: on the device; moved: between tiers, while the sequence waits;
+    background: transfers in the background.
     """
-    counts = Counter()
+
+    admitted: int = 0
+    later: int = 0
+    never: int = 0
+    loading: int = 0
+    found: int = 0
+    taken: int = 0
+    evicted: int = 0
+    copied: int = 0
+    moved: int = 0
+    background: int = 0
+    held: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+
+    def add(self, answer: object) -> None:
+        """Count one answer of a policy, or what a check has seen of its pool."""
+        match answer:
+            case Refusal():
+                kind = answer.name.lower()
+                setattr(self, kind, getattr(self, kind) + 1)
+            case [Grant(), *_]:
+                self.admitted += len(answer)
+                for grant in answer:
+                    self._add_grant(grant)
+            case Grant():
+                self._add_grant(answer)
+            case [Usage() as usage, *_]:
+                self.held.append(usage.held)
+                self.cached.append(usage.cached)
+
+    def _add_grant(self, grant: Grant) -> None:
+        self.found += grant.num_cached
+        self.taken += grant.growth.slots
+        self.evicted += grant.evicted.slots
+        self._add_ops(grant.ops)
+
+    def _add_ops(self, ops: Ops) -> None:
+        self.copied += sum(copy.length for copy in ops.copies)
+        for move in ops.moves:
+            self.moved += sum(copy.length for copy in move.copies)
+        self.background += len(ops.background)
+
+    def row(self) -> dict[str, object]:
+        """The counts, and the mean of the slots that were held and cached at every check."""
+        counts = asdict(self)
+        for name in ("held", "cached"):
+            seen = counts.pop(name)
+            counts[f"mean_{name}"] = f"{sum(seen) / len(seen):.2f}"
+        return counts
+
+
+def row_of(make, pools=POOLS, num_histories=4):
+    """Counts of as many histories in each pool, drawn from one seed."""
+    counts = Counts()
     for pool in pools:
         histories = histories_of(make, pool)
-        for _ in range(num_golden):
+        for _ in range(num_histories):
             harness = Harness(make, pool)
             for answer in harness.run(histories.draw()):
-                counts.update(counted(answer))
-            counts["calls"] += len(harness.questions.log)
-    return {name: counts[name] for name in COLUMNS}
-
-
-def counted(answer):
-    """The counts of one answer, or of the pool after a call."""
-    match answer:
-        case Refusal():
-            return {answer.name: 1}
-        case list():
-            return sum((Counter(counted(grant)) for grant in answer), Counter(admitted=1))
-        case Grant():
-            changed = {
-                "cached_tokens": answer.num_cached,
-                "taken_slots": answer.growth.slots,
-                "evicted_slots": answer.evicted.slots,
-            }
-            return changed | counted(answer.ops)
-        case Ops():
-            moves = [*answer.moves, *(transfer.move for transfer in answer.background)]
-            return {
-                "copied_slots": sum(copy.length for copy in answer.copies),
-                "moved_slots": sum(copy.length for move in moves for copy in move.copies),
-            }
-        case (Usage() as used, *_):
-            return {"held_slots": used.held, "free_slots": used.free}
-    return {}
+                counts.add(answer)
+    return counts.row()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from testbed.experiments.commands.cli import call
+from testbed.experiments.cli.main import call
 
 TABLES = Path(__file__).parents[1] / "golden" / "aiconfigurator"
 MODEL = {
@@ -116,7 +116,7 @@ def write_profile(folder, *arguments):
     out = folder / "profile.json"
     model = str(write_model(folder))
     call(
-        "import-profile",
+        "import profile",
         [str(write_llmservingsim(folder)), "--out", str(out), "--model", model, *arguments],
     )
     return out

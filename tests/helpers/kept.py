@@ -16,8 +16,3 @@ def check_text(text, request, folder="texts", name=None):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text(), f"{path.name}: a deliberate change is pytest --update-golden"
-
-
-def check_lines(lines, request, name):
-    """The lines are those of tests/golden/kernels/NAME."""
-    check_text("\n".join([*map(str, lines), ""]), request, "kernels", name)

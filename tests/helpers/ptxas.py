@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from testbed.kernels.launch.compile import require_cupy, source_text
+import pytest
+
+from testbed.kernels.launch.compile import source_text
 
 ENTRY = re.compile(
     r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL
@@ -21,9 +23,20 @@ class Resources(NamedTuple):
     notes: str
 
 
+def require_nvrtc() -> None:
+    """Skip the test, or the whole module, where NVIDIA's compiler of CUDA is missing."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from cupy.cuda import nvrtc
+
+    try:
+        nvrtc.getVersion()
+    except Exception as error:  # of several libraries, by the way in which it is missing
+        pytest.skip(f"NVRTC is not usable: {error}", allow_module_level=True)
+
+
 def resources(source: str, defines: Mapping[str, int], arch: str) -> list[Resources]:
     """The assembler's report on every kernel of a variant."""
-    require_cupy()
+    require_nvrtc()
     from cupy.cuda import nvrtc
 
     options = [

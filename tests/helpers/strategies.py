@@ -1,5 +1,6 @@
 """Random pools, policies, schedulers and workloads for whole simulations."""
 
+from dataclasses import replace
 from functools import partial
 
 import hypothesis.strategies as st
@@ -10,8 +11,10 @@ from testbed.core.oracles import with_lengths
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.paged.paged import BlockMemory, Paged
-from testbed.memory.policy import PoolSpec, host
+from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
@@ -19,10 +22,14 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
+from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
+from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.workload import with_mix
 
@@ -60,6 +67,31 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
         return built
 
     return make
+
+
+SMALL_TIER = Tier("dram", 100, 1e8)
+STORE_RULES = (WriteThrough, WriteBack, OnReuse, partial(BeforeEviction, 4))
+PAGE_RULES = ("one_page_size", "large_pages", "fixed_split")
+
+
+@st.composite
+def tiered_policies(draw):
+    """The same for a prefix cache with a tier below the device, over its options."""
+    pool = draw(pools())
+    tiered = replace(pool, tiers=(*pool.tiers, SMALL_TIER))
+    block_size = draw(st.sampled_from([8, 4, 16]))
+    make_store = draw(st.sampled_from(STORE_RULES))
+    return lambda: TieredCaching(tiered, block_size=block_size, store=make_store())
+
+
+@st.composite
+def grouped_policies(draw, groups, classes=(GroupedCaching, GroupedCaching, Grouped)):
+    """The same for a policy of several KV groups, by the rules that all of them know."""
+    num_layers = sum(group.num_layers for group in groups)
+    pool = replace(draw(pools()), tiers=(), layer_bytes=64, num_layers=num_layers, groups=groups)
+    policy, rule = draw(st.sampled_from(classes)), draw(st.sampled_from(PAGE_RULES))
+    block_size = draw(st.sampled_from([4, 8]))
+    return lambda: policy(pool, block_size=block_size, page_rule=rule)
 
 
 LIMITS = st.fixed_dictionaries(
@@ -101,6 +133,24 @@ def vllm_schedulers(draw):
     if draw(st.sampled_from([False, True, True])):
         return partial(built, AsyncVllmV1, preemption, limits, **ahead)
     return partial(built, VllmV1, preemption, limits)
+
+
+@st.composite
+def ranked_schedulers(draw):
+    """The same for schedulers that serve by rank, one of which retains what is answered."""
+    preemption = draw(st.sampled_from([Recompute, Swap, RecomputeSingleSwapGroup]))
+    time_s = draw(st.sampled_from([1e-6, 1e-3, 0.02, 1e3]))
+    scheduler, options = draw(
+        st.sampled_from(
+            [
+                (SessionOrder, {}),
+                (PriorityClasses, {"patience_s": time_s}),
+                (TimeToLive, {"time_to_live_s": time_s}),
+                (TimeToLive, {"time_to_live_s": time_s}),
+            ]
+        )
+    )
+    return partial(built, scheduler, preemption, draw(LIMITS), **options)
 
 
 @st.composite
@@ -164,6 +214,21 @@ def with_shared_prompts(draw, requests):
         )
         changed.append(r._replace(prompt_ids=tuple(ids)))
     return changed
+
+
+@st.composite
+def with_ranks(draw, requests):
+    """The same requests, in a few sessions and of three priorities."""
+    num_sessions = draw(st.sampled_from([1, 3, 8]))
+    return [
+        r._replace(session=r.request_id % num_sessions, priority=r.request_id % 3)
+        for r in draw(requests)
+    ]
+
+
+def of_one_sequence(requests):
+    """The same requests, each of which has one output."""
+    return [r._replace(num_seqs=1, beam=False) for r in requests]
 
 
 @st.composite

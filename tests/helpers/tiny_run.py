@@ -3,7 +3,8 @@
 import sys
 from unittest import mock
 
-from testbed.experiments.commands.cli import main
+from testbed import simulate
+from testbed.experiments.cli.main import main
 
 LENGTHS = (
     "input_tokens,output_tokens,arrival_s\n"
@@ -18,26 +19,34 @@ PACE = (
 BLOCK_SIZE, BYTES_PER_TOKEN = 4, 800 * 1024
 
 
-def tiny_run(folder, *options, blocks=18):
-    """Simulate it with these overrides on a pool of so many blocks; the run folder."""
-    lengths = folder.with_name(f"{folder.name}.csv")
+def tiny_overrides(lengths, blocks):
+    """Options of the run on a pool of so many blocks, whose requests are written to this file."""
     lengths.write_text(LENGTHS)
     gib = (blocks + 0.5) * BLOCK_SIZE * BYTES_PER_TOKEN / 2**30
-    overrides = (
+    return (
         "trace=csv",
         f"trace.path={lengths}",
         "arrivals=replay",
         f"policy.block_size={BLOCK_SIZE}",
         "model.max_len=32",
         f"server.kv_memory_gib={{opt-13b: {gib}}}",
-        "outputs=summary",
-        f"hydra.run.dir={folder}",
         *PACE,
-        *options,
     )
+
+
+def tiny_run(folder, *options, blocks=18):
+    """Simulate it by the command line, with these overrides; the run folder."""
+    lengths = folder.with_name(f"{folder.name}.csv")
+    outputs = ("outputs=summary", f"hydra.run.dir={folder}")
+    overrides = (*tiny_overrides(lengths, blocks), *outputs, *options)
     with mock.patch.object(sys, "argv", sys.argv):
         assert main(["run", *overrides]) == 0
     return folder
+
+
+def tiny_result(folder, *options, blocks=10, **more):
+    """Simulate it in Python, with these overrides; its file of requests is in the folder."""
+    return simulate(*tiny_overrides(folder / "tiny.csv", blocks), *options, **more)
 
 
 def without_id(summary):

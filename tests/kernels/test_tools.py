@@ -1,10 +1,9 @@
-"""Calibration, bench-kernels and the ladder without a GPU: they load, compile and lay out their
-files; kept times.
+"""Calibration, the kernels' bench and the ladder without a GPU: they load, compile and lay out
+their files; kept times.
 """
 
 import csv
 import pkgutil
-from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import MEASUREMENTS, _checked, measure  # noqa: E402
+from testbed.kernels.commands import MEASUREMENTS, checked_models  # noqa: E402
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
@@ -89,23 +88,18 @@ def test_ragged_lengths_have_the_requested_mean(num_seqs: int, mean: int) -> Non
     assert lens == ragged_lens(num_seqs, mean, 2048)
 
 
-def test_measurements_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {
-        one.__name__.removeprefix("testbed.kernels."): one.MEASUREMENT
-        for one in MODULES
-        if "MEASUREMENT" in vars(one)
+def test_every_measurement_has_a_name() -> None:
+    measurements = {
+        module.__name__.removeprefix("testbed.kernels."): module.MEASUREMENT
+        for module in MODULES
+        if "MEASUREMENT" in vars(module)
     }
-    assert found.keys() == {module for module, _ in MEASUREMENTS.values()}
-    assert all(one.about and callable(one.rows) for one in found.values())
-    refuses("invalid choice: 'speed'", measure, ["speed"])
-    with pytest.raises(SystemExit):
-        measure(["transfers", "--help"])
-    assert capsys.readouterr().out.startswith("usage: testbed measure transfers")
+    assert measurements.keys() == set(MEASUREMENTS.values())
 
 
 def test_only_models_on_one_gpu_are_calibrated_with_the_engine(tmp_path: Path) -> None:
     def checked(models: list[str]) -> list[tuple[str, int]]:
-        return _checked(Namespace(model=models, tp=1, engine=True, rounds=1, out=tmp_path))
+        return checked_models(models, tp=1, engine=True, out=tmp_path)
 
     assert checked(["opt-13b", "llama-3-8b:1"]) == [("opt-13b", 1), ("llama-3-8b", 1)]
     refuses("--engine: the engine runs on one GPU", checked, ["opt-13b", "llama-3-8b:2"])
@@ -130,7 +124,6 @@ def test_flat_tokens_and_waves_cover_the_batch() -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_ladder_sources_compile_without_spills(source: str) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
     from ptxas import resources
 
     for arch, (head_size, group, block_size, bf16) in VARIANTS.items():

@@ -6,7 +6,6 @@ or a rule.
 """
 
 from itertools import count
-from zlib import crc32
 
 import cheapest_victim
 import pytest
@@ -85,21 +84,44 @@ def test_every_policy_foresees_nothing(name):
 )
 def test_every_preemption_rule_foresees_nothing(rule, golden):
     make = MAKERS["prefix_caching"]
-    memory = capabilities_of(make(POOL))
-    case, prefix = Case(make, POOL, ChunkedPrefill, rule, LIMITS), registered(memory, 20)
-    requests = list(workload(memory, True, POOL.max_len, prefix, 10**9))
+    case, prefix = (
+        Case(make, POOL, ChunkedPrefill, rule, LIMITS),
+        registered(capabilities_of(make(POOL)), 20),
+    )
+    requests = list(workload(capabilities_of(make(POOL)), True, POOL.max_len, prefix, 10**9))
     served = case.serve(requests, prefix)
     assert disagreement(case, requests, prefix) is None
-    found = repr(
-        (requests, served.decisions, served.ends(), served.counters, other_future(requests, {3, 5}))
-    )
+    assert sorted(served.ends()) == [request.request_id for request in requests]
     totals = served.recorder.totals
     row = {
         "decisions": len(served.decisions),
         "swaps": totals.swaps,
         "recomputes": totals.recomputes,
+        "finished": totals.finished,
+        "rejected": totals.rejected,
+        "iterations": totals.iterations,
+        "generated": totals.generated,
+        "recomputed": totals.recomputed,
+        "copies": totals.copies,
+        "last_end_ps": max(served.ends().values()),
     }
-    golden("served.csv", rule.__name__, {**row, "checksum": f"{crc32(found.encode()):08x}"})
+    golden("served.csv", rule.__name__, row | served.counters)
+
+
+def test_another_future_ends_some_served_outputs_earlier():
+    """Of every second request that is served, so that its outputs are not over yet elsewhere."""
+    make = MAKERS["prefix_caching"]
+    requests = list(workload(capabilities_of(make(POOL)), True, POOL.max_len, 0, 10**9))
+    rejected = {3, 5}
+    earlier = set()
+    for request, other in zip(requests, other_future(requests, rejected), strict=True):
+        assert other == request._replace(output_len=other.output_len)
+        assert request.output_len // 2 < other.output_len <= request.output_len
+        if other.output_len < request.output_len:
+            earlier.add(request.request_id)
+    assert len(earlier) >= 3
+    assert all(request_id % 2 for request_id in earlier)
+    assert not earlier & rejected
 
 
 def test_a_prefix_is_registered_where_a_pool_can_hold_it():
@@ -107,55 +129,106 @@ def test_a_prefix_is_registered_where_a_pool_can_hold_it():
     assert [registered(memory, 17) for memory in pools] == [0, 17]
 
 
-def by(name, change):
-    """A count of a plan that becomes another one."""
-    return lambda plan, _: setattr(plan, name, change(plan))
+def set_decodes(plan, **counts):
+    """Change what the plan says of its decodes."""
+    for name, value in counts.items():
+        setattr(plan, name, value)
 
 
-def of_chunks(**change):
-    """Counts of all chunks that are more, or less, by so much."""
-
-    def changed(chunk):
-        return chunk._replace(
-            **{name: getattr(chunk, name) + more for name, more in change.items()}
-        )
-
-    return by("chunks", lambda plan: [changed(chunk) for chunk in plan.chunks])
+def change_chunks(plan, **added):
+    """Add to a count of every chunk of a prompt."""
+    plan.chunks = [
+        chunk._replace(**{name: getattr(chunk, name) + more for name, more in added.items()})
+        for chunk in plan.chunks
+    ]
 
 
-CHANGED = {
-    "fewer sequences": by("decode_seqs", lambda plan: plan.decode_seqs - (plan.decode_seqs > 1)),
-    "less context": by(
-        "decode_context", lambda plan: plan.decode_context - (plan.decode_context > 5)
-    ),
-    "shorter": by(
-        "decode_max_context", lambda plan: plan.decode_max_context - (plan.decode_max_context > 5)
-    ),
-    "more context": by(
-        "decode_context", lambda plan: plan.decode_context + 10_000 * plan.decode_seqs
-    ),
-    "more steps": by(
-        "guaranteed_steps", lambda plan: plan.guaranteed_steps + (plan.guaranteed_steps > 0)
-    ),
-    "no plan": lambda plan, _: "nothing",
-    "no chunks": by("chunks", lambda plan: [tuple(chunk[2:]) for chunk in plan.chunks]),
-    "beyond": of_chunks(num_stored=1),
-    "more tokens": of_chunks(new=1),
-    "no tokens": of_chunks(new=-500),
-    "padding below none": of_chunks(padding=-1),
-    "to nobody": lambda plan, this: plan.chunks and this.state.running.clear(),
-}
+def fewer_sequences(plan, scheduler):
+    set_decodes(plan, decode_seqs=plan.decode_seqs - (plan.decode_seqs > 1))
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_plan_that_does_not_say_what_happens_is_named(name):
+def less_context(plan, scheduler):
+    set_decodes(plan, decode_context=plan.decode_context - (plan.decode_context > 5))
+
+
+def shorter_longest(plan, scheduler):
+    shorter = plan.decode_max_context - (plan.decode_max_context > 5)
+    set_decodes(plan, decode_max_context=shorter)
+
+
+def more_context_than_fits(plan, scheduler):
+    set_decodes(plan, decode_context=plan.decode_context + 10_000 * plan.decode_seqs)
+
+
+def more_steps_than_promised(plan, scheduler):
+    plan.guaranteed_steps += plan.guaranteed_steps > 0
+
+
+def text_instead_of_a_plan(plan, scheduler):
+    return "nothing"
+
+
+def tuples_instead_of_chunks(plan, scheduler):
+    plan.chunks = [tuple(chunk[2:]) for chunk in plan.chunks]
+
+
+def chunk_beyond_what_is_stored(plan, scheduler):
+    change_chunks(plan, num_stored=1)
+
+
+def chunk_beyond_its_slots(plan, scheduler):
+    change_chunks(plan, new=1)
+
+
+def chunk_without_tokens(plan, scheduler):
+    change_chunks(plan, new=-500)
+
+
+def negative_padding(plan, scheduler):
+    change_chunks(plan, padding=-1)
+
+
+def chunk_of_nobody(plan, scheduler):
+    if plan.chunks:
+        scheduler.state.running.clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (fewer_sequences, "counts decodes (sequences, context, longest) as"),
+        (less_context, "counts decodes (sequences, context, longest) as"),
+        (shorter_longest, "counts decodes (sequences, context, longest) as"),
+        (more_context_than_fits, ": more context than they can have"),
+        (more_steps_than_promised, "more steps, of which the policy has promised"),
+        (text_instead_of_a_plan, "answered 'nothing', which is no Plan"),
+        (tuples_instead_of_chunks, "has ("),
+        (chunk_beyond_what_is_stored, ", of which 0 are stored"),
+        (chunk_beyond_its_slots, " slots"),
+        (chunk_without_tokens, "new=-"),
+        (negative_padding, "padding=-1"),
+        (chunk_of_nobody, ", which is not running"),
+    ],
+)
+def test_a_plan_that_does_not_say_what_happens_is_named(change, message):
     class Odd(MixedPrefill):
         def plan(self):
             plan = super().plan()
-            return CHANGED[name](plan, self) or plan
+            return change(plan, self) or plan
 
     broken = testbed.check(Odd, **SIZES)
-    assert (broken.clause, len(broken.calls) > 1) == (10, True), str(broken)
+    assert broken.clause == 10
+    assert str(broken).startswith("clause 10: plan() ")
+    assert message in str(broken)
+    assert broken.calls[0].startswith("Odd with Recompute, 24 requests")
+
+
+class Losing(MixedPrefill):
+    def add(self, request):
+        group = super().add(request)
+        if request.request_id == 5:
+            self.state.waiting.remove(group)
+        return group
 
 
 TOLD = {}
@@ -178,6 +251,22 @@ class PeekingPolicy(Paged):
     def admit(self, seqs, num_tokens):
         longer = TOLD[seqs[0].request_id] > 20
         return Refusal.LATER if longer and self._tables.held else super().admit(seqs, num_tokens)
+
+
+class Moody(MixedPrefill):
+    calls = count()
+
+    def plan(self):
+        if next(self.calls) % 7 == 0:
+            self.state.waiting.rotate(1)
+        return super().plan()
+
+
+@pytest.mark.parametrize(("kind", "clause"), [(Losing, 18), (Moody, (7, 9))])
+def test_what_a_scheduler_breaks_is_named(kind, clause):
+    broken = testbed.check(kind, **SIZES)
+    assert broken.clause in (clause if isinstance(clause, tuple) else (clause,)), str(broken)
+    assert broken.calls
 
 
 @pytest.mark.parametrize(("scheduler", "make"), [(Peeking, Paged), (MixedPrefill, PeekingPolicy)])

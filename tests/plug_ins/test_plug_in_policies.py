@@ -23,7 +23,7 @@ from tiny import analytic, server
 from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
-from testbed.experiments.commands.cli import main
+from testbed.experiments.cli.main import main
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill

@@ -5,38 +5,58 @@ walked tables.
 from dataclasses import replace
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
 from same_runs import check_both_ways
 from strategies import (
     CONTIGUOUS,
     MAX_LEN,
+    grouped_policies,
     mixed_workloads,
+    of_one_sequence,
     policies,
+    ranked_schedulers,
     schedulers,
     session_workloads,
+    tiered_policies,
     vllm_schedulers,
+    with_ranks,
     with_shared_prompts,
     workloads,
 )
 from tiny import MODEL, analytic, server
 
-from testbed.core.layers import Window
-from testbed.core.specs import ModelSpec
+from testbed.core.layers import KvGroup, Window
+from testbed.core.specs import ModelSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
+from testbed.engine.arrivals import SessionWorkload
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
-ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
+# Of every cost, a shared token that is read again takes less time than one that is read once
+ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, repeated_read=0.3)
 WINDOWED_MODEL = replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1)
-WINDOWED = AnalyticCost(WINDOWED_MODEL, server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5))
+WINDOWED = AnalyticCost(
+    WINDOWED_MODEL, server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3)
+)
+TIERED = AnalyticCost(
+    MODEL,
+    replace(server(), tiers={"dram": TierSpec(1)}),
+    Efficiencies(overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3),
+)
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)
+COSTS = ANALYTIC, WINDOWED, MEASURED
 PREFIX = 21
+# Of eight layers, so that slots of all layers are soon more than the tokens that decodes read
+GROUPS = KvGroup("full", 6, 64), KvGroup("window", 2, 64, 20)
 
 
 def check_run(requests, make_scheduler, cost=ANALYTIC, **options):
@@ -71,6 +91,67 @@ def test_fast_equals_slow_with_iteration_level_scheduling(
 )
 def test_fast_equals_slow_with_vllm_v1(make_policy, make_scheduler, requests):
     check_run(requests, lambda: make_scheduler(make_policy()))
+
+
+SHARED = with_ranks(with_shared_prompts(st.one_of(workloads(), mixed_workloads())))
+ANY_SCHEDULER = st.one_of(schedulers(), vllm_schedulers(), ranked_schedulers(), ranked_schedulers())
+CACHING = st.one_of(policies([PrefixCaching, OutputCaching]), tiered_policies())
+
+
+@settings(many, max_examples=60)
+@given(CACHING, ANY_SCHEDULER, SHARED, st.sampled_from([TIERED, WINDOWED, MEASURED]))
+def test_fast_equals_slow_with_shared_prompts_and_retention(
+    make_policy, make_scheduler, requests, cost
+):
+    policy = make_policy()
+    check_run(
+        requests,
+        lambda: make_scheduler(make_policy()),
+        cost=TIERED if isinstance(policy, TieredCaching) else cost,
+    )
+
+
+@settings(many, max_examples=60)
+@given(
+    grouped_policies(GROUPS),
+    st.one_of(schedulers(), ranked_schedulers()),
+    SHARED.map(of_one_sequence),
+    st.sampled_from([ANALYTIC, WINDOWED]),
+)
+def test_fast_equals_slow_with_kv_groups(make_policy, make_scheduler, requests, cost):
+    check_run(requests, lambda: make_scheduler(make_policy()), cost=cost)
+
+
+@st.composite
+def whole_runs(draw):
+    """A function that makes the scheduler with its policy, the requests and a cost: of all kinds
+    that go together.
+    """
+    groups = grouped_policies(GROUPS)
+    prefixed = policies([Paged, PrefixCaching], prefix=PREFIX)
+    make_policy = draw(st.one_of(ANY_POLICY, CACHING, CACHING, groups, prefixed))
+    policy = make_policy()
+    requests = draw(
+        st.one_of(
+            with_ranks(with_shared_prompts(workloads(PREFIX))),
+            with_ranks(st.one_of(workloads(), mixed_workloads())),
+            session_workloads(),
+        )
+    )
+    if isinstance(policy, Grouped) and not isinstance(requests, SessionWorkload):
+        requests = of_one_sequence(requests)
+    make_scheduler = draw(ANY_SCHEDULER)
+    cost = TIERED if isinstance(policy, TieredCaching) else draw(st.sampled_from(COSTS))
+    return lambda: make_scheduler(make_policy()), requests, cost
+
+
+@pytest.mark.slow
+@settings(many, max_examples=2000)
+@seed(43)
+@given(whole_runs())
+def test_fast_equals_slow_in_2000_whole_runs(whole_run):
+    make, requests, cost = whole_run
+    check_run(requests, make, cost=cost)
 
 
 @many
@@ -117,6 +198,6 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, max_batch_s
 
 
 @many
-@given(policies([Paged, PrefixCaching]), schedulers(), session_workloads())
+@given(policies([Paged, PrefixCaching]), ANY_SCHEDULER, session_workloads())
 def test_fast_equals_slow_with_sessions(make_policy, make_scheduler, workload):
     check_run(workload, lambda: make_scheduler(make_policy()))

@@ -89,8 +89,6 @@ def requests():
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("policy", [PrefixCaching, OutputCaching, TieredCaching, GroupedCaching])
 def test_a_prompt_is_matched_once_per_admission(policy, kind):
-    if policy is GroupedCaching and kind is TimeToLive:
-        pytest.skip("pages of groups cannot be leased")
     caching = counting(policy)(POOL)
     scheduler = scheduler_of(kind, caching, Recompute(), **LIMITS, **SCHEDULERS[kind])
     totals = simulate(requests(), scheduler, COST, 256).totals

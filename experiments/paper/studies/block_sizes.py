@@ -131,7 +131,7 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
 
 @dataclass(kw_only=True)
 class KernelCost(BlockSizes):
-    """Block sizes, and the table that `testbed bench-kernels` has left in kernels/results. best:
+    """Block sizes, and the table that `testbed gpu bench` has left in kernels/results. best:
     what the paper claims of the curves.
     """
 
@@ -194,7 +194,7 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
     ]
     if not found:
         raise InputError(
-            f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed bench-kernels"
+            f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed gpu bench"
         )
     return found
 

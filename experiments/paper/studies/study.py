@@ -15,6 +15,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from testbed.core.errors import InputError
+from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import STYLE
 from testbed.experiments.runs.run_store import RunStore
 
@@ -102,7 +103,9 @@ class Study(ABC):
     def draw(self, table: Path) -> Figure:
         """The figure, from nothing but the CSV file of its table."""
         with style.context(STYLE):
-            figure: Figure = hydra.utils.get_method(self.drawing)(pd.read_csv(table), **self.looks)
+            figure: Figure = hydra.utils.get_method(self.drawing)(
+                read_csv_table(table), **self.looks
+            )
         return figure
 
 

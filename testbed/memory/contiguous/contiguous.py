@@ -17,6 +17,7 @@ from testbed.core.slots import (
     Extent,
     Fixed,
     Footprint,
+    Keep,
     NonSequenceSlots,
     Ops,
     Refusal,
@@ -26,7 +27,8 @@ from testbed.core.slots import (
 )
 from testbed.memory.contiguous.buddy import BuddyAllocator
 from testbed.memory.layouts import ExtentLayout
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.leases import LeasingPolicy
+from testbed.memory.policy import PoolSpec
 
 
 class Reservation(NamedTuple):
@@ -58,12 +60,13 @@ class FullAt(BatchIndex):
         return min(self._full_at.values()) - self.batch.extended if self._full_at else None
 
 
-class Contiguous(MemoryPolicy):
+class Contiguous(LeasingPolicy):
     """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large
     enough; NEVER: none is.
     """
 
     def __init__(self, pool: PoolSpec, block_size: int = 16) -> None:
+        super().__init__()
         check_least(1, block_size=block_size)
         self.block_size = block_size
         self.max_len = pool.max_len
@@ -103,7 +106,7 @@ class Contiguous(MemoryPolicy):
         self._live += num_tokens * len(batch.sequences)
         return GRANTED
 
-    def release(self, seq: Sequence) -> None:
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
         held = self._reservations.pop(seq.seq_id)
         self._live -= seq.num_slots
         self._held -= held.slots

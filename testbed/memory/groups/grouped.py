@@ -20,6 +20,7 @@ from testbed.core.slots import (
     Granular,
     GroupTable,
     Growth,
+    Keep,
     NonSequenceSlots,
     Refusal,
     Usage,
@@ -31,8 +32,9 @@ from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
 from testbed.memory.layouts import PageLayout
+from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.policy import PoolSpec
 
 ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
 WINDOW_SHARE = 0.8  # SGLang's default
@@ -44,7 +46,7 @@ RULES: dict[str, Callable[..., PagePool]] = {
 }
 
 
-class Grouped(MemoryPolicy):
+class Grouped(LeasingPolicy):
     """Pages of block_size tokens, taken when needed and shared between the groups by `page_rule`.
 
     Its slots are units: what a token takes in one attention layer, so that a token takes as many as
@@ -62,6 +64,7 @@ class Grouped(MemoryPolicy):
         watermark: float = 0.01,
         window_share: float = WINDOW_SHARE,
     ) -> None:
+        super().__init__()
         check_least(1, block_size=block_size)
         if page_rule not in RULES:
             raise InputError(
@@ -164,7 +167,7 @@ class Grouped(MemoryPolicy):
     def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint
 
-    def release(self, seq: Sequence) -> None:
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
         table = self._tables.pop(seq.seq_id)
         for i, pages in enumerate(table.pages):
             self._put(i, pages)

@@ -2,14 +2,16 @@
 reads.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 
 from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import Answer, Answers, CacheHit, Grant
+from testbed.core.slots import Answer, Answers, CacheHit, Grant, Keep
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
+from testbed.memory.groups.shared_pages import SharedPages
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import Content, block_contents
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
@@ -99,15 +101,38 @@ class GroupedCaching(Grouped):
             return answer._replace(ends_refusals=True)
         return answer
 
-    def release(self, seq: Sequence) -> None:
-        super().release(seq)
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
+        if keep is Keep.NOTHING:
+            self._unpublish(seq)
+        super()._give_back(seq, keep)
         self._unready.pop(seq.seq_id, None)
+
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        repeated = num_layers = 0
+        for i, column in enumerate(self.pages.columns):
+            if column.reads_all:
+                reads = batch.index((self, i), partial(self._shared_pages, i))
+                repeated += reads.again_with(others) * self.tokens_per_page * column.width
+                num_layers += column.width
+        return repeated // max(num_layers, 1)
 
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._evictions}
 
     def check(self) -> None:
         self._index.check()
+
+    def _shared_pages(self, column: int, batch: Batch) -> SharedPages:
+        return SharedPages(self._tables, column, self.tokens_per_page)
+
+    def _unpublish(self, seq: Sequence) -> None:
+        """What the pages of `seq` store is not found any more, as far as no other sequence holds
+        them.
+        """
+        for column, pages in enumerate(self._tables[seq.seq_id].pages):
+            for page in pages:
+                if (column, page) not in self._holders and page in self._index.by_page:
+                    self._index.forget(page)
 
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids

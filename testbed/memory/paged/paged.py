@@ -25,7 +25,6 @@ from testbed.core.slots import (
     Granular,
     Growth,
     Keep,
-    Lease,
     Move,
     NonSequenceSlots,
     Ops,
@@ -35,13 +34,15 @@ from testbed.core.slots import (
     record,
 )
 from testbed.memory.layouts import BlockLayout
+from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables, moving
+from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.paged.watermark import Watermark
-from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
+from testbed.memory.policy import PoolSpec, UnsupportedError
 
 
-class BlockMemory(MemoryPolicy):
+class BlockMemory(LeasingPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
     free (watermark.py).
 
@@ -62,6 +63,7 @@ class BlockMemory(MemoryPolicy):
             raise InputError(
                 f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
             )
+        super().__init__()
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
@@ -69,7 +71,6 @@ class BlockMemory(MemoryPolicy):
         self._watermark = Watermark(watermark, self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
-        self._leased: dict[Lease, list[Sequence]] = {}
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         """Several sequences share the whole blocks of their prompt, as they would after a fork and
@@ -138,16 +139,6 @@ class BlockMemory(MemoryPolicy):
             )
         return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
 
-    def release(self, seq: Sequence, keep: Keep | Lease = Keep.CACHED) -> None:
-        if isinstance(keep, Lease):
-            self._leased.setdefault(keep, []).append(seq)
-        else:
-            self._give_back(seq, keep)
-
-    def end_lease(self, lease: Lease) -> None:
-        for seq in self._leased.pop(lease, ()):
-            self._give_back(seq, Keep.CACHED)
-
     def table(self, seq: Sequence) -> list[Extent]:
         return self._extents(self._tables.of(seq).blocks)
 
@@ -160,6 +151,11 @@ class BlockMemory(MemoryPolicy):
             Usage,
             (total, live, held, held, cached * size, free * size, most, saved, in_transit * size),
         )
+
+    def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
+        tables = self._tables
+        reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
+        return (reads.again_with(others) if others else reads.again) * self.block_size
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
@@ -176,10 +172,15 @@ class BlockMemory(MemoryPolicy):
 
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         self._tables.fork(parent, child)
-        if parent.num_slots % self.block_size:
-            for seq in (parent, child):
-                if seq.batch is not None:
-                    (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
+        has_tail = parent.num_slots % self.block_size > 0
+        for seq in (parent, child):
+            if seq.batch is None:
+                continue
+            if has_tail:
+                (seq.batch.indexes.get(self) or seq.batch.index(self, self._index)).forked(seq)
+            reads: SharedBlocks | None = seq.batch.indexes.get(self._tables)
+            if reads is not None:
+                reads.forked(seq)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
@@ -242,6 +243,9 @@ class BlockMemory(MemoryPolicy):
 
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
+
+    def _shared_reads(self, batch: Batch) -> SharedBlocks:
+        return SharedBlocks(self._tables)
 
     def _capacity(self) -> int:
         return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))

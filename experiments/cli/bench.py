@@ -1,0 +1,28 @@
+"""`testbed bench`: the speed of the simulator."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.experiments.cli.parameters import AtLeastOne
+
+
+def bench(
+    *,
+    lengths: Annotated[
+        str | None,
+        Parameter(metavar="FILE", help="ShareGPT length file; default: the embedded model"),
+    ] = None,
+    repeats: Annotated[AtLeastOne, Parameter(help="keep the fastest of N")] = 3,
+    requests: Annotated[AtLeastOne, Parameter(help="requests of the long run")] = 1_000_000,
+) -> None:
+    """Measure the speed of the simulator.
+
+    On one core, with all records in memory; each measurement in a process of its own.
+    """
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.choice_names import length_file
+    from testbed.experiments.runs.simulator_speed import HEAD, measured
+
+    files = (length_file(lengths),) if lengths else ()
+    show(plain_table(HEAD, measured(files, requests, repeats)))

@@ -1,0 +1,164 @@
+"""`testbed calibrate fit software|profile|constants`: unmeasured times, fitted to logs or to
+published numbers.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AtLeastOne, TrustPlugIns
+from testbed.experiments.cli.replayed_logs import (
+    BlocksFromLog,
+    LogConfigFolder,
+    LogRequest,
+    LogWord,
+    Workload,
+)
+
+app = App(name="calibrate", help="Fit unmeasured times to logs or published numbers.")
+fit = App(name="fit", help="Fit software times, a server's profile, or the paper's constants.")
+app.command(fit)
+
+
+@fit.command
+def software(
+    *words: LogWord,
+    workload: Workload | None = None,
+    blocks_from_log: BlocksFromLog = False,
+    config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    out: Annotated[
+        Path | None, Parameter(metavar="FILE", help="write the profile with these times")
+    ] = None,
+) -> None:
+    """Fit the software times of a server to its logs.
+
+    Per iteration, running request and scheduled token, and of the front end before the first token
+    and after the last. Each of several logs has a slowness relative to their median, which the
+    profile describes. Prints standard errors and correlated pairs.
+    """
+    from testbed.cost.profile import read_profile
+    from testbed.cost.sections import dump
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.validation import profile_fit, software_fit
+    from testbed.experiments.validation.fit_report import report
+    from testbed.experiments.validation.log_replay import PROFILE_COST
+
+    request = LogRequest(
+        "calibrate fit software", words, workload, blocks_from_log, config_dir, trust_plug_ins
+    )
+    logs, servers = request.replayed()
+    config = servers[0].config
+    if config.cost.name != PROFILE_COST:
+        raise InputError(
+            "software times: need a measured profile's costs (set cost=profile cost.path=FILE)"
+        )
+    names = [*software_fit.KEYS, *software_fit.front_ends(logs)]
+    problem = software_fit.Problem(logs, [server.config for server in servers], names)
+    show(*dict.fromkeys(line for server in servers for line in server.notes))
+    with spoken(problem.progress):
+        fitted = software_fit.fit(problem)
+    show(*report(fitted, problem.names))
+    if out:
+        base = read_profile(str(config.cost.parameters["path"]))
+        write_text(out, dump(profile_fit.with_software(base, fitted, request.paths)))
+        show(f"profile with these times: {out}; validate it on other logs")
+
+
+@fit.command
+def profile(
+    *words: LogWord,
+    workload: Workload | None = None,
+    blocks_from_log: BlocksFromLog = False,
+    config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    source: Annotated[
+        str | None,
+        Parameter(
+            name="--from",
+            metavar="PROFILE",
+            help="the profile to scale, a file or a name that ships (default: one that ships of "
+            "the model's shape, carried to the GPU)",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME", help="a model's name, or its config.json (default: the profile's)"
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)"
+        ),
+    ] = None,
+    tensor_parallel: Annotated[AtLeastOne, Parameter(help="GPUs")] = 1,
+    out: Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")],
+) -> None:
+    """Fit a server's profile to a benchmark client's logs, without measuring its GPU.
+
+    The nearest profile with all kernels scaled by one factor, an iteration's software time and a
+    front end's. The first log is fitted, the second judges; a single one is halved in time.
+    For example:
+
+    testbed calibrate fit profile run1.json run2.json +system=vllm-v1 --model llama-3.1-8b
+    --gpu l40s --out mine.json
+    """
+    from testbed.cost.sections import dump
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.validation import profile_fit, scaled_profile
+
+    request = LogRequest(
+        "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
+    )
+    base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
+    made = scaled_profile.scaled(
+        base, lambda path: request.with_words("cost=profile", f"cost.path={path}").replayed()
+    )
+    show(scaled_profile.description(base), *made.remarks)
+    show(plain_table(("error of", *made.errors), profile_fit.table(made.errors)))
+    write_text(out, dump(made.profile))
+    show(f"profile: {out} (cost=profile cost.path={out})")
+
+
+@fit.command
+def constants(
+    kind: Annotated[Literal["2023", "beams", "sampler"], Parameter(name="KIND", help="see above")],
+    file: Annotated[
+        Path | None,
+        Parameter(
+            name="FILE",
+            help="2023: CSV of ShareGPT lengths in the artifact's order; sampler: output of "
+            "testbed gpu measure sampler (default: the kept rows)",
+        ),
+    ] = None,
+    /,
+) -> None:
+    """Fit the paper's unmeasured constants.
+
+    2023: software times of the 2023 system, to two bars of Figure 13; beams: the concentration of
+    synthetic beams, to a beam width of 2 in Figure 15b; sampler: the time of a plain request over
+    requests, sequences and forks. Prints the constants as lines for the YAML.
+    """
+    from testbed.experiments.paper.fits import fit_2023, fit_beams, report
+    from testbed.experiments.runs.run_store import RunStore
+
+    if file is None and kind == "2023":
+        raise InputError("2023: needs the lengths (testbed calibrate fit constants 2023 LENGTHS)")
+    if file is not None and kind == "beams":
+        raise InputError(f"beams: reads no file (leave out {file})")
+    if kind == "sampler":
+        print("\n".join(report(file)))
+        return
+    with TemporaryDirectory() as folder:
+        if kind == "beams":
+            print(f"concentration: {fit_beams(RunStore(Path(folder))):.3g}")
+        else:
+            fit_2023(RunStore(Path(folder), (("sharegpt", str(file)),)))

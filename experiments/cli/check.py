@@ -1,0 +1,57 @@
+"""`testbed check`: a plug-in against the contract of its kind."""
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+
+
+def check(
+    plug_in: Annotated[str, Parameter(name="MODULE:CLASS", help="such as my_module:MyPolicy")],
+    /,
+    *parameters: Annotated[
+        str, Parameter(name="NAME=VALUE", help="parameters of the class, without its pool")
+    ],
+    slots: Annotated[int | None, Parameter(metavar="N", help="slots of a single pool")] = None,
+    max_len: Annotated[
+        int | None, Parameter(metavar="N", help="the longest sequence in tokens")
+    ] = None,
+    host_slots: Annotated[int | None, Parameter(metavar="N", help="slots of the host pool")] = None,
+    examples: Annotated[int, Parameter(metavar="N", help="random histories in each pool")] = 200,
+) -> int:
+    """Check a plug-in against the contract of its kind.
+
+    A memory policy: every clause in pools of several sizes; prints the first violated clause and
+    the shortest sequence of calls that violates it. A scheduler is simulated and every plan
+    compared with its outcome; a cost model computes costs in spans and one by one. Exit code 1
+    where a clause is violated.
+    """
+    from testbed.checking import check
+    from testbed.experiments.runs.progress import spoken
+
+    values = dict(parameter(text) for text in parameters)
+    with spoken(lambda: f"checking {plug_in}"):
+        broken = check(
+            plug_in,
+            num_slots=slots,
+            max_len=max_len,
+            host_slots=host_slots,
+            num_examples=examples,
+            **values,
+        )
+    if broken is None:
+        print(f"{plug_in} keeps the contract")
+        return 0
+    print(f"{plug_in} breaks the contract, {broken}", *broken.calls, sep="\n    ")
+    return 1
+
+
+def parameter(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, with the value parsed as YAML."""
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"{text!r} is not NAME=VALUE")
+    return name, yaml.safe_load(value)

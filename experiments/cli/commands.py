@@ -1,0 +1,50 @@
+"""The commands of `testbed` in the order of its help: name, function, and a line about each.
+
+The function is MODULE:NAME in testbed.experiments.cli, or a Cyclopts app where the command is a
+group; the line is the first one of its docstring or help. This module imports nothing, so that
+`testbed --help` answers at once.
+"""
+
+SECTIONS = {
+    "Simulate": (
+        ("run", "run:app", "Simulate a configuration, or with -m a sweep of several."),
+        ("capacity", "capacity:capacity", "Find the highest request rate that meets an SLO."),
+        ("list", "list:list_choices", "List the options of every config group."),
+        ("check", "check:check", "Check a plug-in against the contract of its kind."),
+        ("bench", "bench:bench", "Measure the speed of the simulator."),
+    ),
+    "Read results": (
+        ("compare", "compare:compare", "Compare finished runs, simulated or on a GPU."),
+        ("report", "report:report", "Write one self-contained HTML page of results."),
+        ("show", "show:app", "Show the memory or the timeline of a run."),
+    ),
+    "Reproduce the paper": (
+        ("reproduce", "reproduce:reproduce", "Reproduce figures and tables of the paper."),
+        ("plot", "reproduce:plot", "Draw a figure of the paper from its stored table."),
+    ),
+    "Compare with real servers": (
+        ("validate", "validate:app", "Compare the simulation with measurements."),
+        ("lockstep", "lockstep:lockstep", "Compare the installed vLLM's scheduler with ours."),
+        ("import", "importing:app", "Convert models, profiles and lengths of others."),
+        ("calibrate", "calibrate:app", "Fit unmeasured times to logs or published numbers."),
+        ("gpu", "gpu:app", "Measure, check and run on an NVIDIA GPU."),
+    ),
+    "Shell": (("completion", "completion:completion", "Print the tab completion of a shell."),),
+}
+COMMANDS = tuple(command for section in SECTIONS.values() for command in section)
+ABOUT = "A testbed for KV-cache memory management in LLM serving."
+WIDTH = max(len(name) for name, _, _ in COMMANDS) + 2
+
+
+def help_text() -> str:
+    """The answer to `testbed --help`."""
+    lines = ["Usage: testbed COMMAND ...", "", ABOUT]
+    for section, commands in SECTIONS.items():
+        lines += ["", f"{section}:"]
+        lines += [f"  {name:<{WIDTH}}{about}" for name, _, about in commands]
+    lines += [
+        "",
+        "testbed COMMAND --help explains a command. --debug shows the traceback of an error.",
+        "testbed --version prints the version.",
+    ]
+    return "\n".join(lines)

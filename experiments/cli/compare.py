@@ -1,0 +1,63 @@
+"""`testbed compare`: finished runs next to each other."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.experiments.cli.parameters import AsJson, TrustPlugIns
+
+
+def compare(
+    *runs: Annotated[
+        str,
+        Parameter(
+            name="[NAME=]RUN", required=True, help="run folders; changes are from the first of them"
+        ),
+    ],
+    trust_plug_ins: TrustPlugIns = False,
+    csv: Annotated[
+        Path | None, Parameter(metavar="OUT", help="write a row per number and run")
+    ] = None,
+    html: Annotated[
+        Path | None, Parameter(metavar="OUT", help="write one page with curves and tables")
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        Parameter(metavar="OUT", help="draw the curves of all runs (.png, .pdf or .svg)"),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Compare finished runs, simulated or on a GPU."""
+    from dataclasses import replace
+
+    from testbed.core.errors import InputError
+    from testbed.experiments.cli.json_answers import comparison_answer
+    from testbed.experiments.cli.output import print_json, show
+    from testbed.experiments.compare.comparison import compare, tidy
+    from testbed.experiments.compare.finished_run import blame, read_runs
+    from testbed.experiments.compare.tables import charts, compare_page, texts
+    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.runs.plots import figure_of, save
+    from testbed.experiments.runs.whole_files import write_text
+
+    comparison = compare(read_runs(runs, trusts_plug_ins=trust_plug_ins))
+    blamed, remarks = blame(comparison.runs)
+    comparison = replace(comparison, remarks=[*comparison.remarks, *remarks])
+    drawn = list(charts(comparison.runs))
+    if figure and not drawn:
+        raise InputError(
+            f"--figure {figure}: no run has a table to draw (run them again with outputs=full)"
+        )
+    if json:
+        print_json(comparison_answer(comparison))
+    else:
+        show(*texts(comparison, blamed))
+    if csv:
+        write_text(csv, csv_text(tidy(comparison)))
+    if figure:
+        save(figure_of(drawn), figure)
+    if html:
+        write_text(html, compare_page(comparison, blamed))
+    if not json:
+        show(*map(str, filter(None, (csv, figure, html))))

@@ -1,0 +1,179 @@
+"""`testbed import model`, `profile` and `lengths`: files of others as ours."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from testbed.core.errors import InputError
+from testbed.core.hf_config import model_of, supported
+from testbed.experiments.cli.parameters import AboveZero, AtLeastOne
+from testbed.experiments.runs.whole_files import write_text
+
+app = App(name="import", help="Convert models, profiles and lengths of others.")
+
+
+@app.command
+def model(
+    config: Annotated[
+        Path, Parameter(name="CONFIG", help=f"config.json of {', '.join(supported())}")
+    ],
+    /,
+    *,
+    name: Annotated[
+        str | None,
+        Parameter(help="the model's name (default: the file's name for it, else its folder)"),
+    ] = None,
+    out: Annotated[
+        Path | None, Parameter(metavar="FILE", help="file to write (default: model/NAME.yaml)")
+    ] = None,
+) -> None:
+    """Convert a Hugging Face config.json to a model of a config."""
+    shape = model_of(config, name)
+    if name is None and out is None:
+        _check_file_name(shape.name, config)
+    out = out or Path("model") / f"{shape.name}.yaml"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    values = {key: value for key, value in asdict(shape).items() if value is not None}
+    is_yaml = out.suffix == ".yaml"
+    write_text(out, (_as_yaml(values) if is_yaml else json.dumps(values, indent=1)) + "\n")
+    print(
+        f"{shape.name}: {shape.num_params / 1e9:.2f} billion weights, "
+        f"{shape.kv_bytes_per_token / 1024:g} KiB of KV cache a token, "
+        f"up to {shape.max_len:,} tokens -> {out}"
+    )
+    if is_yaml and out.parent.name == "model":
+        folder = out.parent.parent.absolute()
+        print(f"testbed run --config-dir {folder} model={out.stem} server=...")
+
+
+def _check_file_name(name: str, config: Path) -> None:
+    """Raise InputError for a model's name that leads into another folder."""
+    if name in (".", "..") or Path(name).name != name:
+        raise InputError(
+            f"{config}: its model is called {name!r}, which is no name of a file (give --name or "
+            "--out)"
+        )
+
+
+def _as_yaml(values: dict[str, object]) -> str:
+    lines = [f"{key}: {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join(["_target_: testbed.core.specs.ModelSpec", *lines])
+
+
+@app.command
+def profile(
+    source: Annotated[
+        Path,
+        Parameter(
+            name="FOLDER",
+            help="a folder of LLMServingSim's (profiler/perf/.../tpN), or AIConfigurator's "
+            "systems/data/GPU (its tables need pip install 'kvcache-testbed[parquet]')",
+        ),
+    ],
+    /,
+    *,
+    out: Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")],
+    model: Annotated[
+        str | None,
+        Parameter(metavar="NAME", help="a model's name, or its config.json; if not in the source"),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source"
+        ),
+    ] = None,
+    tensor_parallel: Annotated[
+        AtLeastOne | None, Parameter(help="GPUs; if not in the source")
+    ] = None,
+    kv_dtype_bytes: Annotated[
+        AtLeastOne | None,
+        Parameter(
+            help="bytes of a cached value, 1 for fp8 (default: the model's; AIConfigurator's "
+            "tables)"
+        ),
+    ] = None,
+    weight_bits: Annotated[
+        AboveZero | None,
+        Parameter(
+            metavar="N",
+            help="bits of a weight of the layers, 8 for fp8 (default: the model's; "
+            "AIConfigurator's tables)",
+        ),
+    ] = None,
+    link: Annotated[
+        AboveZero | None,
+        Parameter(metavar="GB/S", help="bandwidth each way between two GPUs"),
+    ] = None,
+    all_reduce_us: Annotated[
+        AboveZero | None,
+        Parameter(metavar="US", help="an all-reduce's time beyond its bytes"),
+    ] = None,
+    nccl: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FOLDER",
+            help="NCCL's times of a GPU with like links: AIConfigurator's systems/data/GPU",
+        ),
+    ] = None,
+) -> None:
+    """Convert layer times of LLMServingSim or AIConfigurator to a cost profile.
+
+    --link, --all-reduce-us and --nccl are of several GPUs' all-reduces, if not measured in the
+    source; without them the config.json of LLMServingSim's benchmark is, in the folder or above
+    it. Prints missing sections of the source, and the extrapolation beyond its grid.
+    """
+    from testbed.cost.sections import check_profile, dump
+    from testbed.experiments.importers.imported import Requested, add_all_reduces
+    from testbed.experiments.importers.readers import reader_of
+
+    requested = Requested(
+        model,
+        gpu,
+        tensor_parallel,
+        link=None if link is None else link * 1e9,
+        all_reduce_s=None if all_reduce_us is None else all_reduce_us * 1e-6,
+        nccl=nccl,
+        kv_dtype_bytes=kv_dtype_bytes,
+        weight_bits=weight_bits,
+    )
+    found = reader_of(source).read(source, requested)
+    add_all_reduces(found, source, requested)
+    made = found.profile()
+    check_profile(made, source)
+    write_text(out, dump(made))
+    print(f"{found.source}: {found.model.name} on {found.num_gpus} x {found.device} -> {out}")
+    for name, section in made["sections"].items():
+        print(f"  {name}: {len(section['points']):,} points")
+    for note in dict.fromkeys(found.notes):
+        print(f"  {note}")
+
+
+@app.command
+def lengths(
+    path: Annotated[
+        str,
+        Parameter(name="PICKLE", help="a pickled list of (prompt, output) lengths or token ids"),
+    ],
+    out: Annotated[
+        str, Parameter(name="CSV", help="the file to write, gzipped where its name ends in .gz")
+    ],
+    /,
+) -> None:
+    """Convert the lengths of the paper's artifact to a CSV.
+
+    Reports whether the rows are known; reading the pickle runs no code.
+    """
+    from testbed.traces.csv_lengths import PUBLISHED, read_pairs, rows_sha256, write_lengths
+
+    rows = read_pairs(path)
+    write_lengths(out, rows)
+    means = f"{rows.prompt_len.mean():.2f} and {rows.output_len.mean():.2f}"
+    digest = rows_sha256(rows)
+    print(f"{len(rows):,} requests, means of {means} tokens: {out}")
+    print(
+        f"SHA-256 of the rows {digest}: {PUBLISHED.get(digest, 'not rows that this project knows')}"
+    )

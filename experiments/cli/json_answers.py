@@ -1,0 +1,150 @@
+"""The answers of `--json`: the fields of each dataclass are the keys of a JSON object, described in
+JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from testbed.api import Capacity
+    from testbed.experiments.compare.comparison import Comparison
+    from testbed.experiments.validation.deviations import Compared
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of a config group."""
+
+    kind: str
+    name: str
+    option: str
+    source: str
+    target: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The answer of `testbed list --json`."""
+
+    choices: list[Choice]
+
+
+@dataclass(frozen=True)
+class TriedRate:
+    """A rate that `testbed capacity` has simulated."""
+
+    rate: float
+    share_inside: float
+    goodput: float
+
+
+@dataclass(frozen=True)
+class CapacityAnswer:
+    """The answer of `testbed capacity --json`."""
+
+    rate: float
+    share: float
+    share_inside: float
+    goodput: float
+    tried: list[TriedRate]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run of `testbed compare`."""
+
+    name: str
+    folder: str
+    on_gpu: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A config key whose values differ between runs."""
+
+    key: str
+    values: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ComparedNumber:
+    """A number of one run."""
+
+    group: str
+    quantity: str
+    unit: str
+    run: str
+    value: float | None
+    change: float | None
+    change_unit: str | None
+    reference: str | None
+
+
+@dataclass(frozen=True)
+class ComparisonAnswer:
+    """The answer of `testbed compare --json`."""
+
+    runs: list[ComparedRun]
+    differences: list[Difference]
+    numbers: list[ComparedNumber]
+    remarks: list[str]
+
+
+@dataclass(frozen=True)
+class MetricError:
+    """A metric of a log and of its simulation."""
+
+    log: str
+    metric: str
+    real: float
+    simulated: float
+    error_percent: float | None
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A metric of the simulated server with and without a change."""
+
+    log: str
+    change: str
+    metric: str
+    unchanged: float
+    changed: float
+    effect_percent: float | None
+
+
+@dataclass(frozen=True)
+class ValidationAnswer:
+    """The answer of `testbed validate --json`."""
+
+    errors: list[MetricError]
+    effects: list[Effect]
+    notes: list[str]
+    within_percent: float | None
+    is_within: bool | None
+
+
+def capacity_answer(found: "Capacity") -> CapacityAnswer:
+    """The capacity, with the rates that were tried."""
+    tried = [TriedRate(*point) for point in found.points]
+    best = next(point for point in tried if point.rate == found.rate)
+    return CapacityAnswer(found.rate, found.share, best.share_inside, best.goodput, tried)
+
+
+def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
+    """The runs, their differences and their numbers."""
+    from testbed.experiments.compare.comparison import number_rows
+
+    runs = [ComparedRun(run.name, str(run.folder), run.on_gpu) for run in comparison.runs]
+    differences = [
+        Difference(str(key), {str(run): str(value) for run, value in values.items()})
+        for key, values in comparison.differences.iterrows()
+    ]
+    numbers = [ComparedNumber(*row) for row in number_rows(comparison)]
+    return ComparisonAnswer(runs, differences, numbers, list(comparison.remarks))
+
+
+def metric_error(row: "Compared") -> MetricError:
+    """A row of a validation."""
+    return MetricError(row.log, row.metric, row.real, row.simulated, row.error_percent)

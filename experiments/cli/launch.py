@@ -1,0 +1,102 @@
+"""`testbed run`, launched: one run in this process, or a sweep that Hydra distributes to its
+launcher's processes.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.output import wide_console
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.compose import (
+    configured,
+    key_errors_explained,
+    register_models,
+    typed_config,
+)
+from testbed.experiments.runs.option_files import check_option_classes
+from testbed.experiments.runs.overrides import chosen, normalize, user_folders
+from testbed.experiments.runs.progress import one_line
+from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.summary_table import summary_table
+from testbed.experiments.runs.sweeps import Point, draw_sweep, shown, write_sweep
+from testbed.experiments.runs.whole_files import clean_up
+from testbed.identity import run_id
+
+RUNS = "runs"  # the default folder of all runs
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+
+
+def run_one(words: Sequence[str], again: bool) -> None:
+    """Run what the overrides say, and print its summary; `again` repeats a complete run."""
+    config = configured([word for word in words if not word.startswith(f"{RUN_FOLDER}=")])
+    folder = Path(chosen(words).get(RUN_FOLDER, f"{RUNS}/{run_id(config)}"))
+    try:
+        summary, is_new = run_into(config, folder, again=again, show=True)
+    except SystemExit as error:  # of a plug-in
+        raise InputError(one_line(error)) from None
+    console = wide_console()
+    console.print(summary_table(summary))
+    state = "run folder" if is_new else "complete already, nothing was run (--again runs it again)"
+    console.print(f"{state}: {folder}", highlight=False)
+
+
+def sweep(words: Sequence[str], again: bool) -> None:
+    """Run every combination, and write and print their table; one line for the first that fails."""
+    folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
+    register_models()
+    with (
+        key_errors_explained(words),
+        initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"),
+    ):
+        launcher = GlobalHydra.instance().hydra
+        assert launcher is not None
+        point = partial(_run_point, words=words, working_folder=os.getcwd(), again=again)
+        try:
+            batches = launcher.multirun(
+                "run", point, normalize(words), with_log_configuration=False
+            )
+        finally:
+            clean_up(folder)  # of workers that were stopped
+    results = [job.return_value for batch in batches for job in batch]
+    points = [result for result in results if isinstance(result, Point)]
+    if points:
+        table, console = folder / "sweep.csv", wide_console()
+        write_sweep(table, points)
+        console.print(shown(points, console.width))
+        console.print(f"every number of every point: {table}", highlight=False)
+        if draw_sweep(table.with_suffix(".png"), points):
+            console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
+    for error in (result for result in results if isinstance(result, str)):
+        raise InputError(error)
+
+
+def _run_point(
+    config: DictConfig, *, words: Sequence[str], working_folder: str, again: bool
+) -> Point | str:
+    """Run one point; its error as one line, because not every exception can leave a launcher's
+    process.
+    """
+    if names_a_plug_in(words):
+        put_last(working_folder)
+    hydra = HydraConfig.get()
+    try:
+        check_option_classes(config, words, user_folders(words))
+        typed = typed_config(config)
+        folder = Path(hydra.sweep.dir) / run_id(typed)
+        summary, is_new = run_into(typed, folder, again=again)
+    except (Exception, SystemExit) as error:
+        return one_line(error)
+    task, latency = list(hydra.overrides.task), summary["normalized_latency_s_per_token"]["mean"]
+    headline = "" if latency is None else f"  ({latency:.3g} s/token)"
+    state = "done" if is_new else "complete already"
+    wide_console().print(f"{folder.name} {state}: {' '.join(task)}{headline}", highlight=False)
+    return Point(chosen(task), summary, folder.name)

@@ -1,0 +1,94 @@
+"""`testbed lockstep`: the installed vLLM's scheduler against ours."""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from testbed.experiments.cli.parameters import AtLeastOne, Override
+
+
+def lockstep(
+    server: Annotated[Literal["vllm"], Parameter(metavar="SERVER", help="the other scheduler")],
+    /,
+    *overrides: Override,
+    random: Annotated[
+        AtLeastOne | None, Parameter(help="N random configurations instead of yours")
+    ] = None,
+    seed: Annotated[int, Parameter(help="of the random configurations")] = 0,
+    requests: Annotated[AtLeastOne, Parameter(help="in each of them")] = 150,
+    histories: Annotated[
+        AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")
+    ] = None,
+    capacity: Annotated[
+        bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")
+    ] = False,
+) -> int:
+    """Compare the installed vLLM's scheduler with ours.
+
+    Both serve one workload, every iteration taking the same time; prints how many iterations
+    decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
+    differs. For example:
+
+    testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib'
+    arrivals.rate=2
+    """
+    if histories:
+        from testbed.experiments.lockstep.manager_histories import check_histories
+
+        lines = check_histories(histories, seed)
+        print(*lines, sep="\n")
+        return int(len(lines) > 1)
+    if capacity:
+        from testbed.experiments.lockstep.capacities import check_capacities
+
+        lines, is_different = check_capacities(overrides)
+        print(*lines, sep="\n")
+        return int(is_different)
+    runs = _random_runs(random, seed, overrides, requests) if random else [("", overrides, None)]
+    different = [_differs(*run) for run in runs]
+    return int(any(different))
+
+
+def _random_runs(
+    number: int, seed: int, overrides: Sequence[str], num_requests: int
+) -> Iterator[tuple[str, Sequence[str], Any]]:
+    """The name of each run, its overrides and its requests."""
+    from testbed.experiments.lockstep.comparison import draw
+
+    for i in range(seed, seed + number):
+        words, requests = draw(Random(i), overrides, num_requests)
+        yield f"seed {i}: ", words, requests
+
+
+def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
+    """Whether a run decides anything differently; prints the report. requests: None where the
+    configuration has some.
+    """
+    from testbed.experiments.lockstep.capacities import third_column
+    from testbed.experiments.lockstep.comparison import (
+        ITERATION_PS,
+        compare,
+        report,
+        shortest,
+        workload,
+    )
+    from testbed.experiments.lockstep.sides import served, sides_of
+
+    make, setup = sides_of(overrides, requests)
+    taken, left_out = served(setup)
+    sides = make()
+    found = compare(sides, taken, ITERATION_PS)
+    lines = [*report(sides, found), *third_column(setup, taken, ITERATION_PS)]
+    if left_out:
+        lines.append(f"{left_out:,} requests never fit the pool, and are left out")
+    print(name + lines[0], *lines[1:], sep="\n", flush=True)
+    if found.first is None:
+        return False
+    print(
+        "shortest workload that was found:",
+        *workload(shortest(make, taken, ITERATION_PS)),
+        sep="\n",
+    )
+    return True

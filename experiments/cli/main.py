@@ -1,0 +1,108 @@
+"""The `testbed` command: runs the command of the words; every error is one line and exit code 2.
+
+`testbed --help` and `--version` are answered before the command-line library is imported.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.commands import help_text
+from testbed.experiments.cli.working_folder import prepare_working_folder
+
+HELP = ("-h", "--help")
+VERSION = ("-V", "--version")
+EXIT_CLOSED_OUTPUT = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Entry point of the console command: run these words (default: those of sys.argv), and
+    return the exit code. With --debug, anywhere, an error shows its traceback.
+    """
+    if words is None:
+        words = sys.argv[1:]
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, _terminated)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in HELP:
+        print(help_text())
+        return 0
+    if words[0] in VERSION:
+        print(version())
+        return 0
+    try:
+        prepare_working_folder(words)
+        return call(words[0], words[1:]) or 0
+    except KeyboardInterrupt as stopped:
+        return _stopped(stopped)
+    except BrokenPipeError:  # the reader of the output has closed it, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_CLOSED_OUTPUT
+    except Exception as error:
+        if debug:
+            raise
+        return _refused(words, error)
+
+
+def call(command: str, arguments: Sequence[str] = ()) -> int | None:
+    """Run a command, such as "show memory", in this process. The exit code, or None for success.
+    Raises the command's errors, and InputError for arguments that it does not take.
+    """
+    from cyclopts import CycloptsError
+
+    from testbed.experiments.cli.app import application
+
+    words = [*command.split(), *arguments]
+    try:
+        code: int | None = application(words, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        from testbed.experiments.cli.usage_errors import sentence
+
+        raise InputError(sentence(error, words)) from None
+    return code
+
+
+def version() -> str:
+    """The versions of the package and of Python, and whether the package is compiled."""
+    from testbed.compiled import release
+
+    installed = release() or "of a source tree that is not installed"
+    return f"testbed {installed}, Python {sys.version.partition(' ')[0]}"
+
+
+def _refused(words: Sequence[str], error: Exception) -> int:
+    """Print an error as one line that begins with the command."""
+    from testbed.experiments.cli.usage_errors import command_of
+    from testbed.experiments.runs.progress import one_line
+
+    print(f"{command_of(words)}: error: {one_line(error)}", file=sys.stderr)
+    return EXIT_BAD_INPUT
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
+
+
+def _terminated(number: int, frame: FrameType | None) -> NoReturn:
+    # A second SIGTERM must not interrupt the clean-up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
+
+
+def _stopped(stopped: KeyboardInterrupt) -> int:
+    terminated = isinstance(stopped, Terminated)
+    print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+    return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Types of parameters that several commands share: each with its check and its help."""
+
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from testbed.experiments.cli.completed_words import override_words
+
+PICTURES = (".pdf", ".png", ".svg")
+
+
+def _at_least_one(_: Any, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError("must be at least 1")
+
+
+def _above_zero(_: Any, value: float | None) -> None:
+    if value is not None and not (value > 0 and isfinite(value)):
+        raise ValueError("must be a number above 0")
+
+
+def _seconds(_: Any, value: float | None) -> None:
+    from testbed.schema import LAST_S
+
+    if value is not None and not 0 <= value <= LAST_S:
+        raise ValueError(f"must be a number of seconds from 0 to {LAST_S:,}")
+
+
+def _picture(_: Any, path: Path | None) -> None:
+    if path is not None and path.suffix not in PICTURES:
+        raise ValueError(f"must end in {', '.join(PICTURES)}")
+
+
+AtLeastOne = Annotated[int, Parameter(validator=_at_least_one, metavar="N")]
+AboveZero = Annotated[float, Parameter(validator=_above_zero)]
+Seconds = Annotated[float, Parameter(validator=_seconds, metavar="S")]
+Picture = Annotated[Path, Parameter(validator=_picture, metavar="FILE")]
+
+Override = Annotated[
+    str,
+    Parameter(
+        name="OVERRIDE",
+        help="Hydra words: GROUP=NAME selects an option, KEY=VALUE sets a value",
+        completer=override_words,
+    ),
+]
+ConfigFolder = Annotated[
+    Path, Parameter(metavar="DIR", help="a folder of user options: DIR/model/NAME.yaml, ...")
+]
+ConfigFolders = Annotated[
+    list[Path],
+    Parameter(
+        name="--config-dir",
+        metavar="DIR",
+        help="a folder of user options: DIR/model/NAME.yaml, ...; may be given again",
+    ),
+]
+TrustPlugIns = Annotated[
+    bool,
+    Parameter(
+        help="load classes that a folder's files name and that are not this project's, which runs "
+        "their code; a class that the command line names needs no trust"
+    ),
+]
+VllmCommand = Annotated[
+    str,
+    Parameter(
+        metavar="COMMAND",
+        help='the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no '
+        "counterpart is reported",
+    ),
+]
+AsJson = Annotated[
+    bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
+]

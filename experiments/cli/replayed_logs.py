@@ -1,0 +1,106 @@
+"""Logs of real servers on a command line, with the values of a config among them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.completed_words import log_words
+
+if TYPE_CHECKING:
+    from testbed.experiments.validation.logged_server import Described
+    from testbed.traces.vllm_log import VllmLog
+
+LogWord = Annotated[
+    str,
+    Parameter(
+        name="LOG | KEY=VALUE",
+        required=True,
+        completer=log_words,
+        help="logs: requests.jsonl of vLLM's engine, the JSON of vllm bench serve --save-detailed "
+        "or of GuideLLM, or a CSV with input_tokens, output_tokens, arrival_s, first_token_s, "
+        "finish_s; values: those of testbed run, such as +system=vllm-v1 cost=profile "
+        "cost.path=FILE server.num_blocks=N; with cost=profile, model, GPU and number of GPUs are "
+        "the profile's; KV blocks and links are those of meta.json and config.json in a log's "
+        "folder, if they exist",
+    ),
+]
+Workload = Annotated[
+    str,
+    Parameter(
+        metavar="FILE",
+        help="the prompts' contents, JSON line by line as in the log: input_tok_ids, or hash_ids "
+        "(each of tokens_per_id tokens, by default 512)",
+    ),
+]
+BlocksFromLog = Annotated[
+    bool,
+    Parameter(
+        help="the KV pool is what the logs' requests used at once, if others waited for memory "
+        "meanwhile"
+    ),
+]
+LogConfigFolder = Annotated[
+    str, Parameter(metavar="DIR", help="a folder of user options, as in testbed run")
+]
+
+
+@dataclass(frozen=True)
+class LogRequest:
+    """The logs that a command replays, and what it says of their server. `words` are paths and
+    overrides in any order.
+    """
+
+    command: str
+    words: Sequence[str]
+    workload: str | None = None
+    blocks_from_log: bool = False
+    config_dir: str | None = None
+    trusts_plug_ins: bool = False
+    others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
+
+    def with_words(self, *more: str) -> "LogRequest":
+        """The same logs, with more overrides."""
+        return replace(self, words=[*self.words, *more])
+
+    @property
+    def paths(self) -> list[str]:
+        """The logs."""
+        paths = [word for word in self.words if Path(word).is_file() or "=" not in word]
+        for path in paths:
+            if not Path(path).is_file():
+                from testbed.schema import did_you_mean
+
+                near = did_you_mean(path, self.others)
+                raise InputError(
+                    f"{path}: no such log{near}; give the path of a requests.jsonl, JSON or CSV"
+                )
+        if not paths:
+            raise InputError(f"LOG: is missing (see testbed {self.command} --help)")
+        if self.workload and len(paths) > 1:
+            raise InputError(
+                f"--workload: is the workload of a single log ({self.command} the others "
+                "separately)"
+            )
+        return paths
+
+    @property
+    def overrides(self) -> list[str]:
+        """The values of a config."""
+        paths = self.paths
+        return [word for word in self.words if word not in paths]
+
+    def replayed(self) -> "tuple[list[VllmLog], list[Described]]":
+        """The logs, and the server of each."""
+        from testbed.experiments.validation.log_replay import server_config
+        from testbed.experiments.validation.logged_server import described
+        from testbed.traces.vllm_log import VllmLog
+        from testbed.trusted import FLAG
+
+        logs = [VllmLog(path, self.workload) for path in self.paths]
+        trust = [FLAG] if self.trusts_plug_ins else []
+        config = server_config([*trust, *self.overrides], self.config_dir)
+        return logs, described(logs, config, self.overrides, self.blocks_from_log)

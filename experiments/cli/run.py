@@ -1,0 +1,83 @@
+"""`testbed run`: one simulation, or with -m a sweep."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from testbed.experiments.cli.parameters import ConfigFolders, Override, TrustPlugIns, VllmCommand
+
+app = App(name="run", help_flags=[])  # its own --help also shows the config groups
+
+
+@app.default
+def run(
+    *overrides: Override,
+    multirun: Annotated[
+        bool,
+        Parameter(
+            name=("--multirun", "-m"),
+            help="run every combination of the overrides' comma-separated values",
+        ),
+    ] = False,
+    again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
+    config_dir: ConfigFolders | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    from_vllm: VllmCommand | None = None,
+    values: Annotated[
+        bool, Parameter(help="print every value of this configuration with its unit; run nothing")
+    ] = False,
+    help: Annotated[
+        bool, Parameter(name=("--help", "-h"), help="print this text and every group's options")
+    ] = False,
+) -> None:
+    """Simulate a configuration, or with -m a sweep of several.
+
+    hydra.run.dir=DIR names the run folder; the default is runs/ID, a hash of config and inputs.
+    hydra/launcher=joblib runs a sweep on all cores. For example:
+
+    testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib
+    """
+    if help:
+        return print_help(config_dir or [])
+    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    if values:
+        from testbed.experiments.runs.shown_values import value_lines
+
+        return print(*value_lines(words), sep="\n")
+    from testbed.experiments.cli import launch
+
+    if multirun:
+        return launch.sweep(words, again)
+    return launch.run_one(words, again)
+
+
+def given_words(
+    overrides: tuple[str, ...], folders: list[Path], trust_plug_ins: bool, from_vllm: str | None
+) -> list[str]:
+    """The overrides, with those of vLLM's words, the folders of user options and the trust in
+    their plug-ins before them.
+    """
+    from testbed.core.errors import InputError
+    from testbed.experiments.runs.overrides import expand
+    from testbed.trusted import FLAG
+
+    for word in overrides:
+        if word.lstrip("+").startswith("hydra.mode="):
+            raise InputError(f"{word}: is not read (-m makes a sweep)")
+    words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
+    if trust_plug_ins:
+        words = [FLAG, *words]
+    return words if from_vllm is None else expand(from_vllm, words)
+
+
+def print_help(folders: list[Path]) -> None:
+    """Print the parameters, then the options of each group, those of user folders included."""
+    from testbed.experiments.cli.app import application
+    from testbed.experiments.runs.choice_names import GROUPS, KEYS, names_of
+
+    application.help_print(["run"])
+    print("Groups (GROUP=NAME selects an option):")
+    for group in GROUPS:
+        print(f"  {KEYS.get(group, group)}: {', '.join(names_of(group, folders))}")
+    print("testbed list GROUP says what each option is; testbed run --values shows all values.")

@@ -1,0 +1,101 @@
+"""`testbed show memory` and `testbed show timeline`: a run simulated again, and looked into."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import Seconds, TrustPlugIns
+
+MEMORY_MAP = "memory_map.html"
+TIMELINE = "timeline.json"
+
+RunFolder = Annotated[
+    Path, Parameter(metavar="RUN", help="a folder that `testbed run` has written")
+]
+From = Annotated[Seconds, Parameter(name="--from", help="from this second on")]
+To = Annotated[Seconds, Parameter(name="--to", help="up to this second (default: the end)")]
+
+app = App(name="show", help="Show the memory or the timeline of a run.")
+
+
+@app.command
+def memory(
+    run: RunFolder,
+    /,
+    *,
+    start: From = 0.0,
+    stop: To | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    out: Annotated[
+        Path | None, Parameter(metavar="DIR", help=f"write {MEMORY_MAP} here (default: RUN)")
+    ] = None,
+) -> None:
+    """Write the owners of physical blocks over time as an interactive page.
+
+    Simulates the run of a folder again.
+    """
+    from testbed.core.request import PS
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.memory_map.map_page import page, retrace, title_of
+    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.runs.run_folder import changed_since, read_config
+    from testbed.experiments.runs.whole_files import write_text
+
+    part = _interval(start, stop)
+    config = read_config(run, trusts_plug_ins=trust_plug_ins)
+    with spoken(lambda: "simulating again, step by step"):
+        trace = retrace(config, *part)
+    out = out or run
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
+    show(str(out / MEMORY_MAP))
+    if trace.num_states > len(trace.frames):
+        show(
+            f"{len(trace.frames):,} of {trace.num_states:,} states are drawn; --from and --to zoom "
+            f"in"
+        )
+    show(*changed_since(run, config, part, trace.end_ps / PS, "page"))
+
+
+@app.command
+def timeline(
+    run: RunFolder,
+    /,
+    *,
+    start: From = 0.0,
+    stop: To | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    out: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE",
+            help=f"file to write (default: RUN/{TIMELINE}); a name in .gz is packed",
+        ),
+    ] = None,
+) -> None:
+    """Export the requests, iterations and pool of a run for Perfetto.
+
+    Simulates the run of a folder again.
+    """
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.runs.run_folder import changed_since, read_config
+    from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
+
+    part = _interval(start, stop)
+    config = read_config(run, trusts_plug_ins=trust_plug_ins)
+    trace, end_s = trace_of(config, *part)
+    show(*changed_since(run, config, part, end_s, "trace"))
+    out = out or run / TIMELINE
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_trace(out, trace)
+    events = len(trace["traceEvents"])
+    show(f"{out}: {events:,} events; open it at ui.perfetto.dev or chrome://tracing")
+
+
+def _interval(start: float, stop: float | None) -> tuple[float, float | None]:
+    """[start, stop) in s; stop None means the end of the run."""
+    if stop is not None and stop <= start:
+        raise InputError(f"--from {start:g} --to {stop:g}: is an empty interval")
+    return start, stop

@@ -1,0 +1,102 @@
+"""Errors of the command-line library as one line: `what was given: what is wrong (what to do)`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
+
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+    ValidationError,
+)
+
+from testbed.experiments.cli.app import application
+from testbed.schema import did_you_mean
+
+TYPES = {int: "a whole number", float: "a number"}
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command that the words call, with its groups, as its user writes it."""
+    chain, _, _ = application.parse_commands(words)
+    return " ".join(("testbed", *chain))
+
+
+def sentence(error: CycloptsError, words: Sequence[str]) -> str:
+    """The error in a command's words."""
+    command = command_of(words)
+    for kind, phrase in PHRASES.items():
+        if isinstance(error, kind):
+            return f"{phrase(error)} ({command} --help)"
+    return f"{' '.join(str(error).split())} ({command} --help)"
+
+
+def _unknown_option(error: UnknownOptionError) -> str:
+    given = (error.token.keyword or error.token.value).partition("=")[0]
+    names = [name for argument in error.argument_collection for name in argument.names]
+    options = ["--help", *(name for name in names if name.startswith("--"))]
+    return f"{given}: no such option{did_you_mean(given, options)}"
+
+
+def _unknown_command(error: UnknownCommandError) -> str:
+    given = (error.unused_tokens or [""])[0]
+    app = error.app or application
+    names = list(names_of_commands(app))
+    kind = "option" if given.startswith("-") else "command"
+    near = did_you_mean(given, [*names, "--help", "--version", "--debug"])
+    return f"{given}: no such {kind}{near}; choose from {', '.join(names)}"
+
+
+def names_of_commands(app: App) -> Iterator[str]:
+    """The commands of a group, in order."""
+    yield from (name for name in app.resolved_commands() if not name.startswith("-"))
+
+
+def _not_converted(error: CoercionError) -> str:
+    given = f"{_name(error)} {error.token.value}" if error.token else _name(error)
+    choices = get_args(error.target_type)
+    if choices and all(isinstance(choice, str) for choice in choices) and error.token:
+        near = did_you_mean(error.token.value, choices)
+        return f"{given}: must be one of {', '.join(choices)}{near}"
+    kind = TYPES.get(error.target_type) if error.target_type else None
+    return f"{given}: must be {kind or 'a ' + str(error.target_type)}"
+
+
+def _refused_value(error: ValidationError) -> str:
+    tokens = error.argument.tokens if error.argument else []
+    values = " ".join(token.value for token in tokens)
+    return f"{_name(error)} {values}: {error.exception_message}"
+
+
+def _missing(error: MissingArgumentError) -> str:
+    if error.keyword:
+        return f"{error.keyword}: has no value"
+    return f"{_name(error)}: is missing"
+
+
+def _twice(error: RepeatArgumentError) -> str:
+    return f"{error.token.keyword}: is given twice"
+
+
+def _unused(error: UnusedCliTokensError) -> str:
+    return f"{(error.unused_tokens or [''])[0]}: nothing reads it"
+
+
+def _name(error: Any) -> str:
+    return str(error.argument.name) if error.argument else "the command"
+
+
+PHRASES: dict[type[CycloptsError], Callable[[Any], str]] = {
+    UnknownOptionError: _unknown_option,
+    UnknownCommandError: _unknown_command,
+    CoercionError: _not_converted,
+    ValidationError: _refused_value,
+    MissingArgumentError: _missing,
+    RepeatArgumentError: _twice,
+    UnusedCliTokensError: _unused,
+}

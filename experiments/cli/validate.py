@@ -1,0 +1,229 @@
+"""`testbed validate`: the simulation against measurements of real servers and GPUs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture, TrustPlugIns
+from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
+
+PAIRS = Path("kernels/results/engine/pairs")
+ENGINE_PROFILE = Path("kernels/results/engine/profiles/h200-llama-3-8b-tp1.json")
+SWAPS = Path("kernels/results/engine/swaps")
+COMMANDS = ("batches", "costs", "pairs", "transfers")
+
+app = App(name="validate", help="Compare the simulation with measurements.")
+
+
+@app.default
+def logs(
+    *words: LogWord,
+    workload: Workload | None = None,
+    blocks_from_log: BlocksFromLog = False,
+    config_dir: LogConfigFolder | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    what_if: Annotated[
+        list[str] | None,
+        Parameter(
+            metavar="'KEY=VALUE ...'",
+            help="compare the simulated server with one of these values; may be given again",
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None, Parameter(metavar="OUT", help="write a row per log and metric")
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE",
+            help="running requests over time, TTFT and TPOT, and each request's predicted against "
+            "measured latency",
+        ),
+    ] = None,
+    within: Annotated[
+        AboveZero | None,
+        Parameter(metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT"),
+    ] = None,
+    json: AsJson = False,
+) -> int:
+    """Replay logs of real servers and print the errors of the simulation; or a COMMAND below.
+
+    A log whose name is a command's is written ./NAME.
+    """
+    from testbed.experiments.cli.replayed_logs import LogRequest
+    from testbed.experiments.cli.validated_logs import Validation
+
+    request = LogRequest(
+        "validate", words, workload, blocks_from_log, config_dir, trust_plug_ins, COMMANDS
+    )
+    validation = Validation(request, what_if or [])
+    if json:
+        validation.print_json(within)
+    else:
+        validation.print_tables()
+    if csv:
+        validation.write_csv(csv)
+    if figure:
+        validation.draw(figure)
+        if not json:
+            print(f"figure: {figure}")
+    return validation.exit_code(within, is_quiet=json)
+
+
+@app.command
+def batches(
+    latencies: Annotated[
+        Path,
+        Parameter(
+            name="LATENCIES",
+            help="CSV with a row per batch: model, tensor_parallel, batch_size, input_len, "
+            "output_len, latency_ms or latency_s; also beam_width, device (as its driver names it)",
+        ),
+    ],
+    /,
+    *values: Annotated[
+        str, Parameter(name="COLUMN=VALUE", help="of a column that the file does not have")
+    ],
+    kernels: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FOLDER",
+            help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm (default: "
+            "FasterTransformer's costs in the figures)",
+        ),
+    ] = None,
+    models: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE",
+            help="shapes: model, num_layers, num_heads, head_size, vocab_size (default: "
+            "models.csv in the latencies' folder, if it exists)",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, Parameter(metavar="TEXT", help="only batches of cards whose name has it")
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        Parameter(metavar="OUT", help="write predictions of all rows, also without latency"),
+    ] = None,
+) -> None:
+    """Compare static batches, such as FasterTransformer's, with measured kernels.
+
+    Prints the errors of decode steps and of whole batches, and the unmeasured parts.
+    """
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.validation.batches import report
+    from testbed.experiments.validation.measured_batches import as_csv, predicted
+    from testbed.experiments.validation.measured_batches import latencies as read_latencies
+
+    adjacent = latencies.with_name("models.csv")
+    shapes = models or (adjacent if adjacent.is_file() else None)
+    table = predicted(read_latencies(latencies, values, device), kernels, shapes)
+    show(*report(table))
+    if csv:
+        write_text(csv, as_csv(table))
+
+
+@app.command
+def costs(
+    *folders: Annotated[
+        Path,
+        Parameter(
+            name="FOLDER",
+            help="others' measurements, as testbed import profile reads them: AIConfigurator's "
+            "systems/data/GPU, LLMServingSim's tpN",
+        ),
+    ],
+    held_back: Annotated[
+        AtLeastOne | None,
+        Parameter(
+            help="in place of that: hold every N-th row of AIConfigurator's tables of attention, "
+            "experts and states back, and predict it from the others, in the shapes of the models "
+            "that ship"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
+    ] = None,
+) -> None:
+    """Leave each profile out and predict it from the others.
+
+    By every way that finds costs: the errors that a run's first line quotes.
+    """
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.validation import left_out_tables
+
+    if held_back:
+        rows = left_out_tables.held_back_rows(folders, held_back)
+        return show(plain_table(left_out_tables.HELD_BACK, rows))
+    table = left_out_tables.left_out_table(folders)
+    if out:
+        write_text(out, csv_text(table))
+    head = "each profile left out and predicted from the others: median error in percent (largest)"
+    show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
+
+
+@app.command
+def pairs(
+    *,
+    runs: Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")] = PAIRS,
+    profile: Annotated[Path, Parameter(metavar="FILE", help="the engine's")] = ENGINE_PROFILE,
+    out: Annotated[
+        Path | None, Parameter(metavar="DIR", help="folder for the simulated runs (default: none)")
+    ] = None,
+    figure: Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")] = None,
+) -> None:
+    """Compare runs on a GPU with their simulations, as tables in Markdown."""
+    from testbed.experiments.validation.pairs import draw, section, simulated
+    from testbed.kernels.engine.pairs.plan import device
+
+    found = simulated(runs, profile, device(), out)
+    print(section(found))
+    if figure:
+        draw(found, figure)
+
+
+@app.command
+def transfers(
+    *runs: Annotated[Path, Parameter(name="RUN", help=f"run folders (default: those in {SWAPS})")],
+    trust_plug_ins: TrustPlugIns = False,
+    gpu: Annotated[
+        str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
+    ] = "h200",
+    figure: Annotated[
+        Path | None, Parameter(metavar="FILE", help="draw GB/s by the bytes of an extent")
+    ] = None,
+) -> None:
+    """Compare measured transfers with points held back, and with a GPU's swaps.
+
+    Every fifth transfer is predicted from the others; the swaps, stores and loads of runs on a GPU
+    are compared with the table and with their simulation.
+    """
+    from testbed.core.errors import InputError
+    from testbed.cost.link_times import SECTION, read_transfers
+    from testbed.cost.sections import rows
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.importers.known_shapes import gpu_named
+    from testbed.experiments.validation import transfers as measured
+
+    spec = gpu_named(gpu)
+    if spec.transfers is None:
+        raise InputError(
+            f"--gpu {spec.name}: names no measured transfers (testbed gpu measure transfers)"
+        )
+    points = rows(read_transfers(spec), SECTION)
+    show(plain_table(measured.BY_METHOD, measured.by_method(points)))
+    if figure:
+        measured.draw(points, figure)
+    folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
+    lines = [
+        line
+        for folder in folders
+        for line in measured.engine_transfers(folder, trusts_plug_ins=trust_plug_ins)
+    ]
+    show(plain_table(measured.MOVED, lines))

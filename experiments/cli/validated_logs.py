@@ -1,0 +1,130 @@
+"""Logs of real servers, replayed, and the errors of the simulation as tables or JSON."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from testbed.experiments.cli.json_answers import Effect, ValidationAnswer, metric_error
+from testbed.experiments.cli.output import plain_table, print_json, show
+from testbed.experiments.cli.replayed_logs import LogRequest
+from testbed.experiments.runs.progress import short_names
+from testbed.experiments.runs.whole_files import write_cells
+from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
+from testbed.experiments.validation.log_replay import notes, replay
+
+HEAD = ("log", "metric", "real", "simulated", "error")
+EFFECT = ("log", "metric", "simulated", "what if", "effect")
+OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
+
+
+class Validation:
+    """The logs of a request, replayed on their servers; and once more for each change in
+    `what_if`, words of overrides.
+    """
+
+    def __init__(self, request: LogRequest, what_if: Sequence[str]) -> None:
+        self.logs, self.servers = request.replayed()
+        paths = [Path(log.path) for log in self.logs]
+        self.names = dict(zip(map(str, paths), short_names(paths), strict=True))
+        self.runs = [
+            replay(log, config) for log, (config, _) in zip(self.logs, self.servers, strict=True)
+        ]
+        self.errors = [
+            row
+            for log, run in zip(self.logs, self.runs, strict=True)
+            for row in compare(log.path, log.times, run.times)
+        ]
+        self.effects = {change: list(self._effects(request, change)) for change in what_if}
+
+    def _effects(self, request: LogRequest, change: str) -> Iterator[Compared]:
+        _, servers = request.with_words(*change.split()).replayed()
+        for log, (config, _), unchanged in zip(self.logs, servers, self.runs, strict=True):
+            changed = replay(log, config)
+            yield from compare(log.path, unchanged.times, changed.times, f"{log.path}, {change}")
+
+    def notes(self) -> Iterator[str]:
+        """Remarks on each log and its server."""
+        for log, (config, remarks), run in zip(self.logs, self.servers, self.runs, strict=True):
+            for line in (*remarks, *notes(log, config, run)):
+                yield f"{self.names[log.path]}: {line}"
+
+    def conclusions(self) -> Iterator[str]:
+        """Remarks on what the errors mean."""
+        for log, (config, _), run in zip(self.logs, self.servers, self.runs, strict=True):
+            yield from conclude(log, config, run)
+
+    def print_tables(self) -> None:
+        """The errors by metric and over time, the effects of the changes, and remarks."""
+        show(*self.notes(), plain_table(HEAD, self._cells(self.errors)))
+        for log, run in zip(self.logs, self.runs, strict=True):
+            show(
+                f"\n{self.names[log.path]}, over time: errors of the means of a quarter of its "
+                "requests at a time",
+                plain_table(OVER_TIME, over_time(log.times, run.times)),
+            )
+        effects = [row for rows in self.effects.values() for row in rows]
+        if effects:
+            show(
+                "\nwhat if, compared with the simulation of the unchanged server: without the "
+                "model's error",
+                plain_table(EFFECT, self._cells(effects)),
+            )
+        show(*self.conclusions())
+
+    def print_json(self, within: float | None) -> None:
+        """The same as JSON."""
+        effects = [
+            Effect(log.path, change, row.metric, row.real, row.simulated, row.error_percent)
+            for change, rows in self.effects.items()
+            for log in self.logs
+            for row in rows
+            if row.log == f"{log.path}, {change}"
+        ]
+        remarks = [*self.notes(), *self.conclusions()]
+        is_within = None if within is None else self.worst_percent <= within
+        errors = [metric_error(row) for row in self.errors]
+        print_json(ValidationAnswer(errors, effects, remarks, within, is_within))
+
+    def _cells(self, rows: Sequence[Compared]) -> Iterator[tuple[str, ...]]:
+        for row in rows:
+            path = next(path for path in self.names if f"{row.log}, ".startswith(f"{path}, "))
+            name = self.names[path] + row.log.removeprefix(path)
+            numbers = (f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%")
+            yield (name, row.metric, *numbers)
+
+    def write_csv(self, path: Path) -> None:
+        """Write a row per log and metric, then one per change."""
+        effects = [row for rows in self.effects.values() for row in rows]
+        rows = [*self.errors, *effects]
+        names = (*Compared._fields, "error_percent")
+        columns = {name: [getattr(row, name) for row in rows] for name in names}
+        if effects:
+            columns["compared"] = ["with the log"] * len(self.errors)
+            columns["compared"] += ["with the simulation"] * len(effects)
+        write_cells(path, columns)
+
+    def draw(self, path: Path) -> None:
+        """Draw measured and simulated requests."""
+        runs = zip(self.logs, self.runs, strict=True)
+        draw([(self.names[log.path], log.times, run.times) for log, run in runs], path)
+
+    @property
+    def worst(self) -> Compared:
+        """The metric with the largest error."""
+        return max(self.errors, key=lambda row: abs(row.error_percent))
+
+    @property
+    def worst_percent(self) -> float:
+        """Its error, without sign."""
+        return abs(self.worst.error_percent)
+
+    def exit_code(self, within: float | None, is_quiet: bool) -> int:
+        """1 if an error exceeds `within` percent, else 0; prints the largest if it does."""
+        if within is None or self.worst_percent <= within:
+            return 0
+        if not is_quiet:
+            row = self.worst
+            print(
+                f"not within {within:g}%: {row.metric} of {row.log} is "
+                f"{row.error_percent:+.1f}% off"
+            )
+        return 1

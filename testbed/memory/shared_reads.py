@@ -1,0 +1,116 @@
+"""Tokens that the sequences of an iteration read more than once because they share them.
+
+`read_again` walks tables: the plain statement, right for any policy. `SharedReads` is an index of a
+batch that gives the same without walking it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from collections.abc import Sequence as Row
+
+from testbed.core.sequence import BatchIndex, Sequence
+from testbed.core.slots import GroupTable
+
+
+def read_again(reads: Iterable[tuple[int, Row[GroupTable]]]) -> int:
+    """Tokens that are read more than once in a layer, for pairs of (tokens, tables of a sequence).
+
+    The tables are those of the layers that read all tokens. A token that n sequences read counts
+    n - 1 times. Where the layers of a group lie in several columns, the result is their mean.
+    """
+    ranges = list[tuple[int, int]]()
+    slots_per_token = 0
+    for num_tokens, tables in reads:
+        slots_per_token = sum(table.slots_per_token for table in tables)
+        for table in tables:
+            ranges += slots_read(table, num_tokens)
+    if not ranges:
+        return 0
+    num_read = sum(end - start for start, end in ranges)
+    return (num_read - num_distinct(ranges)) // slots_per_token
+
+
+def slots_read(table: GroupTable, num_tokens: int) -> list[tuple[int, int]]:
+    """The slots of a table that store the first num_tokens tokens, as ranges (start, end)."""
+    left = (num_tokens - table.first) * table.slots_per_token
+    ranges = list[tuple[int, int]]()
+    for start, length in table.extents:
+        if left <= 0:
+            break
+        ranges.append((start, start + min(length, left)))
+        left -= length
+    return ranges
+
+
+def num_distinct(ranges: Iterable[tuple[int, int]]) -> int:
+    """Slots that lie in at least one of the ranges (start, end)."""
+    total = reached = 0
+    for start, end in sorted(ranges):
+        total += max(end - max(start, reached), 0)
+        reached = max(end, reached)
+    return total
+
+
+class SharedReads(BatchIndex):
+    """How many members of a batch read each block.
+
+    `readers` counts the members by block, `again` the reads of a block but the first. Only blocks
+    that were full when their sequence joined, or forked, are counted: a block that a step fills
+    belongs to one sequence until that forks, and a partial one that is shared is copied before the
+    step that reads it.
+    """
+
+    def __init__(self) -> None:
+        self.readers: dict[int, int] = {}
+        self.again = 0
+        self._counted: dict[int, list[int]] = {}
+
+    @abstractmethod
+    def full_blocks(self, seq: Sequence) -> list[int]:
+        """A new list of the blocks of `seq` that are full, in order."""
+
+    def added(self, seq: Sequence) -> None:
+        blocks = self._counted[seq.seq_id] = self.full_blocks(seq)
+        self._count(blocks)
+
+    def removed(self, seq: Sequence) -> None:
+        self._discount(self._counted.pop(seq.seq_id))
+
+    def forked(self, seq: Sequence) -> None:
+        """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones."""
+        before, blocks = self._counted[seq.seq_id], self.full_blocks(seq)
+        # Sharing begins at the first block: all blocks before the last common one are common too.
+        common = min(len(before), len(blocks))
+        while common and before[common - 1] != blocks[common - 1]:
+            common -= 1
+        self._discount(before[common:])
+        self._count(blocks[common:])
+        self._counted[seq.seq_id] = blocks
+
+    def again_with(self, others: Iterable[Sequence]) -> int:
+        """Reads of a block but the first, where `others` read theirs beside the members."""
+        again, readers = self.again, self.readers
+        read = set[int]()
+        for seq in others:
+            for block in self.full_blocks(seq):
+                again += block in readers or block in read
+                read.add(block)
+        return again
+
+    def _count(self, blocks: list[int]) -> None:
+        readers = self.readers
+        for block in blocks:
+            count = readers.get(block, 0)
+            readers[block] = count + 1
+            if count:
+                self.again += 1
+
+    def _discount(self, blocks: list[int]) -> None:
+        readers = self.readers
+        for block in blocks:
+            count = readers[block] - 1
+            if count:
+                readers[block] = count
+                self.again -= 1
+            else:
+                del readers[block]

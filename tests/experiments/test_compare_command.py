@@ -1,0 +1,102 @@
+"""`testbed compare` and `testbed report`: names of runs, what differs, one table on the screen, in
+the CSV and on the page.
+"""
+
+import csv
+import re
+
+import pytest
+from refusals import check_words
+
+
+@pytest.fixture
+def pair(testbed, tiny):
+    """The folders of two runs that differ in their policy and their objective."""
+    for folder, words in (("small", ("slo.ttft_s=0.1",)), ("max", ("policy=contiguous_max",))):
+        testbed.done("run", *tiny, *words, f"hydra.run.dir={folder}")
+    return "small", "max"
+
+
+def test_comparison_lists_what_differs_and_every_number_once(testbed, pair, tmp_path):
+    output = testbed.done("compare", *pair, "--csv", "c.csv")
+    differing = output.partition("What differs in the configs")[2].partition("Main numbers")[0]
+    assert re.findall(r"(?m)^│ ([\w.]+) +│", differing) == [
+        "policy",
+        "policy.watermark",
+        "slo.ttft_s",
+    ]
+    check_words(("all runs serve the same requests", "Paged", "ContiguousMax"), output)
+    with (tmp_path / "c.csv").open() as file:
+        rows = {(row["group"], row["quantity"], row["run"]): row for row in csv.DictReader(file)}
+    ours, theirs = (rows["throughput", "requests", name] for name in pair)
+    expected = 100 * (float(theirs["value"]) / float(ours["value"]) - 1)
+    assert float(theirs["change"]) == pytest.approx(expected)
+    assert (theirs["change_unit"], theirs["reference"]) == ("%", "small")
+    assert f"{expected:+.1f}%" in output
+    assert (ours["change"], ours["reference"]) == ("", "")
+
+
+def test_page_of_a_comparison_has_both_runs_and_its_curves(testbed, pair, tmp_path):
+    testbed.done("compare", *pair, "--html", "c.html", "--figure", "c.svg")
+    page = (tmp_path / "c.html").read_text()
+    check_words(("small", "max", "TTFT by time of arrival", "KV cache", "policy.watermark"), page)
+    assert page.count('class="chart"') >= 8
+    assert (tmp_path / "c.svg").read_text().count("<path") > 10
+
+
+def test_runs_are_called_as_asked(testbed, pair):
+    output = testbed.done("compare", "a=small", "b=max")
+    check_words(("a: opt-13b", "b: opt-13b"), output)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        pytest.param(("small",), ("small", "a single run", "second folder"), id="one run"),
+        pytest.param(
+            ("small", "small", "--figure", "x.png"),
+            ("small", "is the name of two runs", "name them"),
+            id="one folder twice",
+        ),
+        pytest.param(
+            ("x=small", "x=max"), ("x", "is the name of two runs", "name them"), id="one name twice"
+        ),
+    ],
+)
+def test_runs_without_names_of_their_own_are_refused(testbed, pair, words, parts):
+    check_words(parts, testbed.refused("compare", *words))
+
+
+def text_of(page):
+    """What a page says, without tags, styles and scripts."""
+    page = re.sub(r"(?s)<style>.*?</style>|<script>.*?</script>", "", page)
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, tiny, tmp_path):
+    for name, words in (
+        ("b", ("policy=paged", "seed=10", "arrivals.speedup=2")),
+        ("a", ("policy=contiguous_max", "seed=9")),
+        ("c", ("policy=paged", "seed=9")),
+    ):
+        testbed.done("run", *tiny, *words, "outputs=full", f"hydra.run.dir=many/{name}")
+    testbed.done("report", "many", "--out", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    check_words(("3 runs in many, by policy and arrivals.speedup", "TTFT by time"), text_of(page))
+    head = re.search(r"(?s)<thead>(.*?)</thead>", page)[1]
+    columns = [text_of(cell) for cell in re.findall(r"(?s)<th.*?</th>", head)]
+    assert columns[:2] == ["policy", "arrivals.speedup"]  # a replay draws nothing by the seed
+    assert len(re.findall(r'<section class="card"', page)) == 3
+
+
+def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):
+    for seed in range(9):
+        testbed.done("run", *tiny, f"seed={seed}", f"hydra.run.dir=many/{seed}", "outputs=full")
+    testbed.done("report", "many", "--out", "nine.html")
+    assert "TTFT by time" not in (tmp_path / "nine.html").read_text()
+
+
+def test_folder_without_results_is_refused(testbed, tmp_path):
+    (tmp_path / "empty").mkdir()
+    error = testbed.refused("report", "empty")
+    check_words(("empty", "neither scorecard.csv nor summary.json", "give a folder"), error)

@@ -1,0 +1,360 @@
+"""What is said of runs side by side: references, remarks, changes, cost terms, curves; and how a
+summary reads.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from tiny_run import tiny_result
+
+from testbed.cost.model import WORK_COLUMNS, Work
+from testbed.experiments.compare.comparison import compare, tidy
+from testbed.experiments.compare.finished_run import FinishedRun, blame, cost_models, terms
+from testbed.experiments.compare.tables import change, charts, ttft_by_arrival
+from testbed.experiments.runs.summary_table import number, percent, quantities, summary_table
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The finished run of seven requests on ten blocks."""
+    result = tiny_result(tmp_path_factory.mktemp("tiny"))
+    summary = json.loads(json.dumps(result.summary))
+    values = result.setup.config.values
+    return FinishedRun("one", None, values, summary, result.requests, result.iterations)
+
+
+def changed(run, name, **more):
+    """The run under another name, with other values in its summary."""
+    return replace(run, name=name, summary={**run.summary, **more})
+
+
+def of_a_gpu(run, name="gpu"):
+    return changed(run, name, engine={"kind": "gpu"})
+
+
+def test_first_run_is_the_reference_of_simulations(run):
+    compared = compare([run, changed(run, "slow"), changed(run, "slower")])
+    assert compared.references == [0, 0]
+    assert compared.words == ["change", "change"]
+
+
+def test_simulations_are_errors_from_the_measured_run(run):
+    compared = compare([of_a_gpu(run), run, of_a_gpu(run, "gpu 2")])
+    assert compared.references == [0, 0]
+    assert compare([of_a_gpu(run), run]).words == ["error"]
+
+
+def test_a_simulation_beside_others_is_compared_with_the_last_measured_run(run):
+    compared = compare([run, of_a_gpu(run), changed(run, "slow")])
+    assert compared.references[0] == 0
+    assert compared.words == ["error", "change"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(
+            lambda run: changed(run, "x", stopped_at_latency=0.12345),
+            ("x was stopped as overloaded", "0.123 s/token"),
+            id="stopped",
+        ),
+        pytest.param(
+            lambda run: replace(run, name="x", requests=None),
+            ("x has no requests.csv", "run it again with outputs=full"),
+            id="no table of requests",
+        ),
+        pytest.param(
+            lambda run: replace(run, name="x", spans=None),
+            ("x has no iterations.csv", "run it again with outputs=full"),
+            id="no table of iterations",
+        ),
+        pytest.param(
+            lambda run: replace(
+                run,
+                name="x",
+                summary={k: v for k, v in run.summary.items() if k not in ("run", "counters")},
+            ),
+            ("x was written by another version", "no counters"),
+            id="another version",
+        ),
+        pytest.param(
+            lambda run: changed(
+                run, "x", requests={"arrived": 1300, "finished": 70, "rejected": 9}
+            ),
+            ("x is unfinished", "1,221 of 1,300 requests"),
+            id="unfinished",
+        ),
+        pytest.param(
+            lambda run: changed(run, "x", requests={"arrived": 7}),
+            ("x is unfinished", "7 of 7 requests"),
+            id="nothing finished",
+        ),
+    ],
+)
+def test_a_run_that_cannot_be_compared_as_a_whole_is_named(run, spoil, words):
+    remarks = list(compare([run, spoil(run)]).remarks)
+    assert any(all(word in remark for word in words) for remark in remarks), remarks
+
+
+def test_a_run_whose_queue_grows_is_called_overloaded(run):
+    """35 arrivals of one a second, of which those of the second half are never served."""
+    requests = pd.concat([run.requests] * 5, ignore_index=True).assign(
+        request_id=range(35),
+        arrival_s=np.arange(35.0),
+        first_token_s=[*np.arange(10.0), *[np.nan] * 25],
+    )
+    remarks = list(compare([run, replace(run, name="x", requests=requests)]).remarks)
+    assert "x is overloaded: 0 of 1 req/s served in the second half of the arrivals" in " ".join(
+        remarks
+    )
+
+
+SAME = "all runs serve the same requests"
+OTHER = "the runs do not serve the same requests"
+
+
+@pytest.mark.parametrize(
+    ("requests", "remark"),
+    [
+        pytest.param(lambda table: table, SAME, id="the same"),
+        pytest.param(
+            lambda table: table.assign(arrival_s=table["arrival_s"] + 4e-7), SAME, id="below 1 us"
+        ),
+        pytest.param(
+            lambda table: table.assign(arrival_s=table["arrival_s"] + 2e-6), OTHER, id="above 1 us"
+        ),
+        pytest.param(lambda table: table.iloc[4:], SAME, id="the later ones"),
+        pytest.param(
+            lambda table: table.assign(request_id=table["request_id"] + 100), OTHER, id="other ids"
+        ),
+        pytest.param(lambda table: table.drop(columns="request_id"), OTHER, id="no ids"),
+    ],
+)
+def test_the_same_requests_are_those_of_equal_ids_and_arrivals(run, requests, remark):
+    other = replace(run, name="other", requests=requests(run.requests))
+    assert list(compare([run, other]).remarks) == [remark]
+
+
+def test_changes_are_in_percent_of_the_reference_and_in_points_of_shares(run):
+    slow = changed(
+        run,
+        "slow",
+        simulated_s=2 * run.summary["simulated_s"],
+        preemptions={"swap": 3, "recompute": 0},
+    )
+    table = tidy(compare([run, slow])).query("run == 'slow'").set_index(["group", "quantity"])
+    assert table.loc[("requests", "time"), "change"] == pytest.approx(100)
+    assert table.loc[("requests", "time"), "change_unit"] == "%"
+    assert table.loc[("preemptions", "recompute"), "change"] == pytest.approx(-100)
+    assert np.isnan(table.loc[("preemptions", "swap"), "change"])  # of none to three
+    assert table.loc[("memory per iteration", "token states"), "change_unit"] == "points"
+    assert set(table["reference"]) == {"one"}
+
+
+def quantity(is_share):
+    return next(each for each in quantities() if each.is_share is is_share)
+
+
+@pytest.mark.parametrize(
+    ("is_share", "value", "text"),
+    [
+        (True, None, "-"),
+        (True, -3.456, "-3.46 pt"),
+        (False, None, "-"),
+        (False, 0.0, "+0.0%"),
+        (False, -3.456, "-3.5%"),
+        (False, 899.96, "+900.0%"),
+        (False, 900.0, "x 10"),
+        (False, 1234.0, "x 13.34"),
+    ],
+)
+def test_changes_are_shown_in_percent_in_points_or_as_a_factor_from_ten_on(is_share, value, text):
+    assert change(quantity(is_share), value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (0.123456, "0.1235"), (999.96, "1,000"), (12345.6, "12,346")],
+)
+def test_numbers_are_shown_with_four_digits(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0, "0.0%"), (0.12345, "12.3%"), (1, "100.0%")]
+)
+def test_shares_are_shown_in_percent(value, text):
+    assert percent(value) == text
+
+
+def test_share_of_found_tokens_is_that_of_all_prompts_tokens():
+    found = next(each for each in quantities() if each.whole)
+    assert found.value({"counters": {"hit_tokens": 30, "tokens": 120}}) == 25.0
+    assert found.value({"counters": {"hit_tokens": 30}}) is None
+    assert found.value({}) is None
+
+
+def test_curves_are_drawn_of_the_runs_that_have_tables(run):
+    old = replace(run, name="old", requests=None)
+    drawn = {chart.title: [s.name for s in chart.series] for chart in charts([run, old])}
+    assert drawn["KV cache"] == ["one", "old"]
+    assert drawn["TTFT, distribution"] == ["one"]
+    assert list(charts([replace(old, spans=None)])) == []
+
+
+def test_first_token_times_by_arrival_are_means_of_sixty_intervals():
+    values = np.arange(121.0)
+    times, means = ttft_by_arrival(pd.DataFrame({"arrival_s": values, "ttft_s": 2 * values}))
+    assert len(times) == 60
+    assert times[:3].tolist() == [0.5, 2.5, 4.5]
+    assert means[:3].tolist() == [1.0, 5.0, 9.0]
+
+
+def test_few_first_token_times_are_shown_one_by_one():
+    values = np.arange(7.0)
+    times, means = ttft_by_arrival(pd.DataFrame({"arrival_s": values, "ttft_s": 2 * values}))
+    assert times.tolist() == values.tolist()
+    assert means.tolist() == (2 * values).tolist()
+
+
+DECODES = Work(decode_seqs=8, decode_context=4000, decode_max_context=900, num_requests=8)
+PROMPTS = Work(prefill=((300, 0), (40, 100)), num_requests=2)
+BOTH = Work(
+    decode_seqs=2,
+    decode_context=600,
+    decode_max_context=400,
+    prefill=((64, 0),),
+    num_requests=3,
+)
+
+
+def measured_row(run, work, gpu_share):
+    """An iteration whose kernels take a quarter more than predicted where it has prompts, and 2 ms
+    of software.
+    """
+    whole, kernels = cost_models(run.config)
+    gpu_s = kernels.iteration(work) / 1e12 * (1.25 if work.prefill else 1)
+    return {
+        "gpu_s": gpu_share * gpu_s,
+        "duration_s": whole.iteration(work) / 0.8e12 + 2e-3,
+        **{
+            name: json.dumps(value) if isinstance(value, tuple) else value
+            for name, value in zip(WORK_COLUMNS, work, strict=False)
+        },
+    }
+
+
+def measured(run, gpu_share=1):
+    rows = [measured_row(run, work, gpu_share) for work in (DECODES, PROMPTS, BOTH) * 2]
+    return replace(of_a_gpu(run), spans=pd.DataFrame(rows))
+
+
+def test_cost_terms_name_the_part_that_is_predicted_wrong(run):
+    found = {term.term: term for term in terms(run, measured(run))}
+    assert set(found) == {
+        "software",
+        "kernels: prompts",
+        "kernels: decodes and prompts",
+        "kernels: decodes",
+    }
+    assert found["kernels: prompts"].error_percent == pytest.approx(100 * (1 / 1.25 - 1))
+    assert found["kernels: decodes"].error_percent == pytest.approx(0, abs=1e-6)
+    assert found["kernels: decodes"].iterations == 2
+    whole, kernels = cost_models(run.config)
+    software_s = sum(
+        2 * (whole.iteration(work) - kernels.iteration(work)) / 1e12
+        for work in (DECODES, PROMPTS, BOTH)
+    )
+    assert found["software"].predicted_s == pytest.approx(software_s)
+
+
+def test_cost_terms_are_sorted_by_the_size_of_their_error(run):
+    errors = [abs(term.error_s) for term in terms(run, measured(run))]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_an_engine_without_times_of_kernels_is_compared_by_whole_iterations(run):
+    found = {term.term: term for term in terms(run, measured(run, gpu_share=0))}
+    assert set(found) == {"all of: decodes", "all of: prompts", "all of: decodes and prompts"}
+    whole, _ = cost_models(run.config)
+    prompts = found["all of: prompts"]
+    assert prompts.predicted_s == pytest.approx(2 * whole.iteration(PROMPTS) / 1e12)
+    assert prompts.measured_s == pytest.approx(prompts.predicted_s / 0.8 + 4e-3)
+
+
+def test_cost_terms_are_compared_with_the_measured_run_and_missing_columns_are_named(run):
+    by_pair, remarks = blame([run, measured(run)])
+    assert list(by_pair) == [("one", "gpu")]
+    assert remarks == []
+    by_pair, remarks = blame([run, of_a_gpu(run)])
+    assert by_pair == {}
+    assert "no column gpu_s" in remarks[0]
+
+
+def shown(summary):
+    """The lines of its table, by the words that they begin with."""
+    console = Console(width=180, record=True)
+    with console.capture() as captured:
+        for text in [summary_table(summary)]:
+            console.print(text)
+    cells = [line.split("│") for line in captured.get().splitlines() if line.count("│") >= 3]
+    return {row[1].strip(): row[2].strip() for row in cells}
+
+
+def test_summary_shows_objectives_counters_and_overload(run):
+    rows = shown(
+        {
+            **run.summary,
+            "slo": {
+                "ttft_s": None,
+                "tpot_s": 0.5,
+                "share_inside": 0.98765,
+                "goodput_requests_per_s": 1234.56,
+            },
+            "counters": {"blocks": 3000, "hit_blocks": 1000, "some_thing": 2},
+            "stopped_at_latency": 0.5,
+            "overload": {"served_requests_per_s": 0.59, "offered_requests_per_s": 1.0},
+        }
+    )
+    assert rows["requests"] == "7 arrived, 7 finished, 0 rejected"
+    for word in ("98.8% of the requests", "1,235 req/s", "TPOT 0.5 s"):
+        assert word in rows["inside the objectives"]
+    for word in ("33.3%", "3,000 blocks", "1,000 hit blocks", "2 some thing"):
+        assert word in rows["counted by the policy"]
+    assert "0.5 s/token" in rows["stopped early"]
+    assert "0.59 of 1 req/s served" in rows["overloaded"]
+
+
+def free_memory(run, external, free, cached, largest):
+    parts = {"free": free, "cached": cached, "largest_free": largest}
+    return {
+        **run.summary,
+        "memory": {**run.summary["memory"], "external": {"per_iteration": external}},
+        "memory_free": {name: {"per_iteration": share} for name, share in parts.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        pytest.param((0.3, 0.3, 0.1, 0.3), "cached 10.0%, free 20.0%", id="one free piece"),
+        pytest.param((0.3, 0.3, 0.0, 0.3), "free 30.0%", id="nothing cached"),
+        pytest.param((0.3, 0.3, 0.1, 0.2), "external 30.0%", id="several free pieces"),
+        pytest.param((0.3, None, None, 0.3), "external 30.0%", id="unknown pieces"),
+    ],
+)
+def test_unused_memory_is_free_where_it_is_one_piece_and_external_otherwise(run, shares, words):
+    row = shown(free_memory(run, *shares))["memory per iteration"]
+    assert row.endswith(words)
+
+
+def test_summary_of_an_older_version_shows_what_it_has(run):
+    rows = shown({**run.summary, "run": {}, "engine": {}, "counters": {"blocks": 0}})
+    assert "model, server" not in rows
+    assert rows["counted by the policy"] == "0 blocks"
+    counts = run.summary["preemptions"]
+    assert rows["preemptions"] == f"0 swap, {counts['recompute']} recompute"

@@ -1,0 +1,80 @@
+"""Every error becomes one line; paths are named by the shortest ends that differ; files of lengths
+by name.
+"""
+
+from pathlib import Path
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from refusals import check_refusal
+
+from testbed.core.errors import InputError
+from testbed.experiments.runs.choice_names import length_file
+from testbed.experiments.runs.progress import one_line, short_names
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(2, "No such file", "a.csv"), "a.csv: No such file"),
+        (OSError(28, "No space"), "output: No space"),
+        (SystemExit(3), "a plug-in: calls sys.exit(3) (raise an error instead)"),
+        (InputError("plain"), "plain"),
+        (ValueError("a\n  b.\n\nc; "), "a; b. c"),
+        (ValueError(""), "unknown error"),
+        (KeyError("k"), "KeyError: 'k'"),
+        (RuntimeError(), "RuntimeError:"),
+        (HydraException("one\nConfig search path: two"), "one"),
+        (OmegaConfBaseException("bad:\nkey"), "bad: key"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_error_becomes_one_line(error, line):
+    assert one_line(error).strip() == line
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["x", "y"], ["x", "y"]),
+        (["a/x", "b/x"], ["a/x", "b/x"]),
+        (["c/a/x", "c/b/x", "d/b/y"], ["a/x", "b/x", "b/y"]),
+        (["r/a/x", "s/a/x"], ["r/a/x", "s/a/x"]),
+    ],
+)
+def test_paths_are_named_by_the_shortest_ends_that_differ(paths, names):
+    assert short_names([Path(path) for path in paths]) == names
+
+
+@pytest.fixture
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny.csv", "a=b.csv"):
+        (tmp_path / name).write_text("")
+
+
+@pytest.mark.usefixtures("_folder")
+@pytest.mark.parametrize(
+    ("text", "trace", "path"),
+    [
+        ("tiny.csv", "sharegpt", "tiny.csv"),
+        ("alpaca=tiny.csv", "alpaca", "tiny.csv"),
+        ("a=b.csv", "sharegpt", "a=b.csv"),
+    ],
+)
+def test_file_of_lengths_is_of_sharegpt_unless_a_trace_is_named(text, trace, path):
+    assert length_file(text) == (trace, path)
+
+
+@pytest.mark.usefixtures("_folder")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lost=tiny.csv", ("no trace 'lost'", "sharegpt, alpaca")),
+        ("alpaca=none.csv", ("none.csv", "no such file")),
+        ("none.csv", ("none.csv", "no such file")),
+    ],
+)
+def test_file_of_lengths_without_a_trace_or_a_file_is_refused(text, words):
+    check_refusal(words, length_file, text)

@@ -1,0 +1,111 @@
+"""`--from-vllm "vllm serve ..."`: which options of vLLM's become which of ours, with vLLM's own
+defaults, and what has no counterpart.
+"""
+
+import pytest
+import yaml
+from refusals import check_words
+
+SHORT = ("arrivals.duration_s=1", "outputs=summary")
+
+
+@pytest.fixture
+def translated(testbed):
+    """The options that a command of vLLM's becomes, as the note says them."""
+
+    def call(command, *options):
+        code, _, notes = testbed("run", "--from-vllm", command, *options, *SHORT)
+        assert code == 0, notes
+        first, *others = notes.splitlines()
+        return first.partition("--from-vllm: ")[2].split(), " ".join(others)
+
+    return call
+
+
+def test_parallelism_memory_and_limits_are_translated(translated):
+    words, ignored = translated(
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --gpu_memory_utilization=0.8 "
+        "--max-num-seqs 1k --max-num-batched-tokens=2K",
+        "gpu=h200",
+    )
+    assert {
+        "model=llama-3.1-8b",
+        "+system=vllm-v1",
+        "server.memory_utilization=0.8",
+        "server.num_gpus=2",
+        "scheduler.max_num_seqs=1000",
+        "scheduler.max_num_batched_tokens=2048",
+    } <= set(words)
+    assert ignored == ""
+
+
+def test_caching_types_and_lengths_are_translated_and_ports_ignored(translated):
+    words, ignored = translated(
+        "vllm serve --model facebook/opt-13b --no-enable-prefix-caching --port 80 "
+        "--enable-chunked-prefill --kv-cache-dtype fp8 --max-model-len 1024",
+        "gpu=h200",
+    )
+    assert {"model=opt-13b", "policy=paged", "++model.kv_dtype_bytes=1"} <= set(words)
+    assert any(word.endswith("max_len=1024") for word in words)
+    check_words(("ignored", "--port 80"), ignored)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "max_num_seqs", "max_num_batched_tokens"),
+    [
+        pytest.param("gpu=a100-80gb", 256, 2048, id="an A100 has less compute than memory"),
+        pytest.param("gpu=l4", 256, 2048, id="a small GPU"),
+        pytest.param("server=h200", 1024, 8192, id="a server"),
+        pytest.param("gpu=h100-80gb", 1024, 8192, id="a large GPU"),
+    ],
+)
+def test_limits_that_are_not_given_are_vllms_defaults_for_the_gpu(
+    translated, gpu, max_num_seqs, max_num_batched_tokens
+):
+    words, _ = translated("vllm serve Qwen/Qwen2.5-0.5B-Instruct", gpu)
+    assert "model=qwen2.5-0.5b" in words
+    assert f"scheduler.max_num_seqs={max_num_seqs}" in words
+    assert f"scheduler.max_num_batched_tokens={max_num_batched_tokens}" in words
+
+
+def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
+    translated("vllm serve opt-13b", "gpu=h200", "scheduler.max_num_seqs=9", "hydra.run.dir=out")
+    config = yaml.safe_load((tmp_path / "out" / "config.yaml").read_text())
+    assert config["scheduler"]["max_num_seqs"] == 9
+    assert config["scheduler"]["max_num_batched_tokens"] == 8192
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        pytest.param("vllm server opt-13b", ("vllm serve MODEL",), id="not serve"),
+        pytest.param("serve opt-13b", ("vllm serve MODEL",), id="not vllm"),
+        pytest.param("vllm serve 'opt", ("cannot be read", "quotation"), id="an open quotation"),
+        pytest.param("vllm serve gpt-9", ("gpt-9", "has no shape here"), id="an unknown model"),
+        pytest.param(
+            "vllm serve opt-13b --max-num-seqs many", ("many", "no number"), id="no number"
+        ),
+        pytest.param("vllm serve opt-13b --max-num-seqs", ("no number",), id="no value"),
+        pytest.param(
+            "vllm serve opt-13b --kv-cache-dtype fp9", ("fp9", "choose from auto, fp8"), id="fp9"
+        ),
+        pytest.param(
+            "vllm serve opt-13b --quantization awq",
+            ("awq", "has no counterpart"),
+            id="quantization",
+        ),
+        pytest.param("vllm serve opt-13b -pp 2", ("pipeline", "has no counterpart"), id="pipeline"),
+    ],
+)
+def test_commands_that_change_what_is_not_simulated_are_refused(testbed, command, parts):
+    error = testbed.refused("run", "--from-vllm", command, "gpu=h200", *SHORT)
+    check_words(("--from-vllm", *parts), error)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [pytest.param("model=opt-13b", id="no GPU"), pytest.param("server=of-opt-13b", id="a default")],
+)
+def test_a_command_without_a_gpu_is_refused(testbed, option):
+    error = testbed.refused("run", "--from-vllm", "vllm serve opt-13b", option, *SHORT)
+    check_words(("does not say on which GPU", "gpu=NAME", "h200"), error)

@@ -1,0 +1,150 @@
+"""`--json`: the output has the keys and types of the documented schema, and the tables' numbers."""
+
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import get_args, get_origin, get_type_hints
+
+import pytest
+from tiny_run import tiny_run
+
+from testbed import experiments
+from testbed.experiments.cli import json_answers
+from testbed.experiments.cli.json_answers import (
+    CapacityAnswer,
+    Choices,
+    ComparisonAnswer,
+    ValidationAnswer,
+)
+from testbed.experiments.cli.output import print_json
+
+PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
+LOG = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n9,4,1,1.1,1.3\n"
+SCALARS = {str: "string", float: "number", bool: "boolean", NoneType: "null"}
+ANSWERS = {name: kind for name, kind in vars(json_answers).items() if is_dataclass(kind)}
+
+
+def documented():
+    """The fields of each class in JSON.md with their types."""
+    classes = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and cells[1:] == ["type", "meaning"]:
+            described = classes[cells[0]] = {}
+        elif line.startswith("| `"):
+            described[cells[0].strip("`")] = cells[1]
+    return classes
+
+
+def in_words(hint):
+    """A type as JSON.md says it."""
+    if get_origin(hint) is list:
+        return f"list of {in_words(get_args(hint)[0])}"
+    if get_origin(hint) is dict:
+        return f"map of {in_words(get_args(hint)[1])}"
+    if get_args(hint):
+        return " or ".join(map(in_words, get_args(hint)))
+    return SCALARS.get(hint) or hint.__name__
+
+
+def check(value, hint, where):
+    """The value is of this type, with every key of its class and no other."""
+    if is_dataclass(hint):
+        assert value.keys() == {field.name for field in fields(hint)}, where
+        for name, inner in get_type_hints(hint).items():
+            check(value[name], inner, f"{where}.{name}")
+    elif get_origin(hint) is list:
+        assert isinstance(value, list), where
+        for inner in value:
+            check(inner, get_args(hint)[0], where)
+    elif get_origin(hint) is dict:
+        assert isinstance(value, dict), where
+        for inner in value.values():
+            check(inner, get_args(hint)[1], where)
+    else:
+        kinds = get_args(hint) or (hint,)
+        numbers = (int, float) if float in kinds else ()
+        assert isinstance(value, (*kinds, *numbers)), f"{where} is {value!r}"
+        assert not (isinstance(value, bool) and bool not in kinds), where
+
+
+def test_page_has_the_fields_and_types_of_the_classes():
+    assert documented() == {
+        name: {field: in_words(hint) for field, hint in get_type_hints(kind).items()}
+        for name, kind in ANSWERS.items()
+    }
+
+
+def test_list_gives_kinds_names_and_sources(testbed, tmp_path):
+    (tmp_path / "mine" / "policy").mkdir(parents=True)
+    (tmp_path / "mine" / "policy" / "first_fit.yaml").write_text("# Mine\n_target_: a.FirstFit\n")
+    answer = json.loads(testbed.done("list", "policy", "model", "--config-dir", "mine", "--json"))
+    check(answer, Choices, "choices")
+    found = {(choice["kind"], choice["name"]): choice for choice in answer["choices"]}
+    assert found["policy", "first_fit"] == {
+        "kind": "policy",
+        "name": "first_fit",
+        "option": "policy=first_fit",
+        "source": "user folder",
+        "target": "a.FirstFit",
+        "about": "Mine",
+    }
+    assert found["policy", "paged"]["source"] == found["model", "opt-13b"]["source"] == "built in"
+
+
+def test_every_listed_option_is_in_the_table_too(testbed):
+    table = testbed.done("list")
+    for choice in json.loads(testbed.done("list", "--json"))["choices"]:
+        assert re.search(rf"│ {choice['kind']} +│ {re.escape(choice['name'])} ", table), choice
+
+
+def test_capacity_answers_with_every_tried_rate(testbed):
+    words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
+    code, printed, progress = testbed(*words, "--json")
+    answer = json.loads(printed)
+    assert code == 0
+    check(answer, CapacityAnswer, "capacity")
+    assert len(answer["tried"]) == progress.count("req/s")
+    best = next(point for point in answer["tried"] if point["rate"] == answer["rate"])
+    assert best["share_inside"] == answer["share_inside"] >= answer["share"] == 0.9
+    assert f"capacity: {answer['rate']:g} req/s" in testbed(*words)[1]
+
+
+def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):
+    for name, blocks in (("a", 18), ("b", 30)):
+        tiny_run(tmp_path / name, blocks=blocks)
+    answer = json.loads(testbed.done("compare", "x=a", "b", "--csv", "all.csv", "--json"))
+    check(answer, ComparisonAnswer, "comparison")
+    assert [run["name"] for run in answer["runs"]] == ["x", "b"]
+    assert any(row["key"].startswith("server.kv_memory_gib") for row in answer["differences"])
+    rows = (tmp_path / "all.csv").read_text().splitlines()[1:]
+    assert len(answer["numbers"]) == len(rows)
+    for row, line in zip(answer["numbers"], rows, strict=True):
+        assert line.startswith((f"{row['group']},{row['quantity']},", f'{row["group"]},"'))
+
+
+@pytest.mark.parametrize(("within", "code"), [("1e9", 0), ("1e-9", 1)])
+def test_validation_has_errors_effects_and_the_verdict(testbed, tmp_path, within, code):
+    (tmp_path / "log.csv").write_text(LOG)
+    words = ("validate", "log.csv", "--what-if", "policy.block_size=32", "--within", within)
+    found, printed, _ = testbed(*words, "--json")
+    answer = json.loads(printed)
+    check(answer, ValidationAnswer, "validation")
+    assert found == code
+    assert answer["is_within"] == (code == 0)
+    assert answer["within_percent"] == float(within)
+    assert {row["log"] for row in answer["errors"]} == {"log.csv"}
+    assert {row["change"] for row in answer["effects"]} == {"policy.block_size=32"}
+    metrics = [row["metric"] for row in answer["errors"]]
+    assert [row["metric"] for row in answer["effects"]] == metrics
+    table = testbed(*words)[1]
+    for row in answer["errors"]:
+        assert f"{row['metric']}" in table
+        assert f"{row['simulated']:.4g}" in table
+
+
+def test_number_that_is_not_finite_becomes_null(capsys):
+    print_json(json_answers.MetricError("a", "b", 0.0, 1.0, float("inf")))
+    assert json.loads(capsys.readouterr().out)["error_percent"] is None

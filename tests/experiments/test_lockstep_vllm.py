@@ -1,0 +1,322 @@
+"""`testbed lockstep vllm`: what it prints where vLLM and ours differ; broken managers of vLLM's.
+What needs vLLM or AISimulate is skipped where it is not installed.
+"""
+
+import json
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from refusals import check_refusal, check_words
+
+from testbed.core.request import Request
+from testbed.experiments.lockstep.capacities import (
+    block_size,
+    fitting,
+    slot_bytes,
+    third_column,
+)
+from testbed.experiments.lockstep.sides import served, sides_of
+from testbed.experiments.lockstep.vllm_installation import options_of
+
+WORDS = ("+system=vllm-v1", "policy.watermark=0", "~server.kv_memory_gib", "server.num_blocks=40")
+MS = 10**9  # in picoseconds
+
+
+def setup_of(*words, requests=()):
+    return sides_of((*WORDS, *words), list(requests))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(
+            (),
+            {"block_size": 16, "max_model_len": 2048, "asynchronous": True, "caches": True},
+            id="the defaults of the release",
+        ),
+        pytest.param(
+            ("scheduler=vllm_v1", "policy=paged", "policy.block_size=8", "model.max_len=99"),
+            {"block_size": 8, "max_model_len": 99, "asynchronous": False, "caches": False},
+            id="without caching",
+        ),
+        pytest.param(
+            (
+                "scheduler.ignore_eos=false",
+                "scheduler.enable_chunked_prefill=false",
+                "scheduler.max_num_batched_tokens=999",
+            ),
+            {
+                "ignore_eos": False,
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": 999,
+            },
+            id="limits of the scheduler",
+        ),
+    ],
+)
+def test_vllms_server_has_the_options_of_the_configuration(words, expected):
+    options = asdict(options_of(setup_of(*words)))
+    assert options["num_blocks"] == 40
+    assert {name: options[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "blocks"),
+    [
+        ("opt-175b", 4, [(16, 49152), (16, 24576), (16, 12288), (16, 3072)]),
+        ("qwen3-next-80b-a3b", 2, [(544, 2048), (544, 1024), (272, 1024), (80, 1024)]),
+        ("deepseek-v3", 8, [(64, 1152)] * 4),
+    ],
+)
+def test_blocks_of_a_shard_grow_where_states_take_a_page(name, num_gpus, blocks):
+    """Tokens of a block and bytes of a slot on 1, 2, 4 and 16 GPUs."""
+    config = fitting(name, ())
+    assert config.server.num_gpus == num_gpus
+    model = config.model
+    found = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
+    assert found == blocks
+
+
+def test_a_model_that_fits_no_server_is_refused():
+    check_refusal(
+        ("model=opt-13b", "does not fit"), fitting, "opt-13b", ("server.workspace_gib=139",)
+    )
+
+
+def test_requests_longer_than_the_model_are_left_out():
+    words = ("policy.block_size=4", "model.max_len=60")
+    fits, too_long, short = (
+        Request(0, 0, 50, 10),
+        Request(1, 0, 51, 10),
+        Request(2, 5, 3, 3),
+    )
+    taken, left_out = served(setup_of(*words, requests=[fits, too_long, short]))
+    assert ([request.request_id for request in taken], left_out) == ([0, 2], 1)
+    check_refusal(("no request that fits the pool",), served, setup_of(*words, requests=[too_long]))
+
+
+@pytest.fixture
+def lockstep(testbed):
+    """`testbed lockstep vllm ...`, where vLLM is installed."""
+    pytest.importorskip("vllm")
+    return lambda *words: testbed("lockstep", "vllm", *words)
+
+
+FEW = (
+    "policy.block_size=4",
+    "trace=csv",
+    "trace.path=few.csv",
+    "arrivals=replay",
+    "cost=analytic",
+)
+
+
+@pytest.mark.parametrize("words", [(), ("--seed", "3")])
+def test_vllms_own_manager_breaks_no_clause(lockstep, words):
+    code, output, _ = lockstep("--histories", "10", *words)
+    assert code == 0
+    check_words(("10 histories", "break no clause"), output)
+
+
+def test_random_configurations_are_equal_to_the_end(lockstep):
+    code, output, _ = lockstep("--random", "3", "--requests", "30")
+    assert code == 0
+    for line in output.splitlines():
+        equal, _, iterations = line.partition(": ")[2].partition(" iterations")[0].split()
+        assert equal == iterations
+
+
+def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path, monkeypatch):
+    """vLLM may run two requests at once, and ours any number."""
+    (tmp_path / "few.csv").write_text(
+        "input_tokens,output_tokens,arrival_s\n3,4,0.001\n11,2,0.001\n40,40,0.002\n"
+        "5,3,0.012\n9,6,0.013\n"
+    )
+    monkeypatch.setattr(
+        "testbed.experiments.lockstep.sides.options_of",
+        lambda setup: replace(options_of(setup), max_num_seqs=2),
+    )
+    words = [word for word in WORDS if "num_blocks" not in word]
+    code, output, _ = lockstep(*words, *FEW, "server.num_blocks=10", "scheduler=vllm_v1")
+    assert code == 1
+    check_words(
+        (
+            "5 of 10 iterations are equal",
+            "first difference: iteration 3",
+            "1 requests never fit the pool",
+            "shortest workload that was found",
+        ),
+        output,
+    )
+    assert output.count(": 1 tokens in, 1 out") == 3
+
+
+def broken(monkeypatch, name, change):
+    """Replace a method of vLLM's block pool or cache manager by change(the method)."""
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    kind = BlockPool if hasattr(BlockPool, name) else KVCacheManager
+    monkeypatch.setattr(kind, name, change(getattr(kind, name)))
+
+
+def every(number, method, otherwise):
+    """The method, but for each so-manieth call."""
+    calls = count()
+
+    def call(self, *arguments):
+        turn = next(calls) % number
+        return method(self, *arguments) if turn else otherwise(self)
+
+    return call
+
+
+def counted_twice(method):
+    def new_blocks(self, number):
+        blocks = method(self, number)
+        for block in blocks:
+            block.ref_cnt = 2
+        return blocks
+
+    return new_blocks
+
+
+def fails_at_three(method):
+    def allocate(self, request, number, *others):
+        if number == 3:
+            raise IndexError("pop from empty list")
+        return method(self, request, number, *others)
+
+    return allocate
+
+
+BROKEN = [
+    pytest.param(
+        "touch", lambda method: lambda *_: None, "clause 4: blocks were lost", id="no hold"
+    ),
+    pytest.param(
+        "get_new_blocks",
+        counted_twice,
+        "clause 5: block 1 is written while 2 hold it",
+        id="counted twice",
+    ),
+    pytest.param(
+        "free", lambda method: lambda *_: None, "clause 4: blocks are missing", id="nothing freed"
+    ),
+    pytest.param(
+        "get_block_ids",
+        lambda method: lambda self, name: tuple([0, *table[1:]] for table in method(self, name)),
+        "clause 5: token 0 is written to the null block",
+        id="the null block in tables",
+    ),
+    pytest.param(
+        "get_computed_blocks",
+        lambda method: lambda self, request: (method(self, request)[0], 2),
+        "clause 8: 2 of 1 tokens are said to be cached",
+        id="more cached than there are",
+    ),
+    pytest.param(
+        "get_computed_blocks",
+        lambda method: lambda self, request: (method(self, request)[0], -4),
+        "clause 8: -4 of 1 tokens",
+        id="fewer than none cached",
+    ),
+    pytest.param(
+        "get_computed_blocks",
+        lambda method: every(3, method, lambda self: (self.empty_kv_cache_blocks, 0)),
+        "clause 9: the same calls gave different answers",
+        id="answers that change",
+    ),
+    pytest.param(
+        "allocate_slots",
+        lambda method: every(5, method, lambda self: None),
+        "clause 2: a refusal was not given again",
+        id="refusals that change",
+    ),
+    pytest.param("allocate_slots", fails_at_three, "clause 10: IndexError", id="an error"),
+    pytest.param(
+        "allocate_slots",
+        lambda method: (
+            lambda self, request, number, *others: method(
+                self, request, number - number // 9, *others
+            )
+        ),
+        "clause 4: 3 blocks for 13 tokens",
+        id="too few blocks",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "clause"), BROKEN)
+def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name, change, clause):
+    broken(monkeypatch, name, change)
+    code, output, _ = lockstep("--histories", "20")
+    assert code == 1
+    check_words((clause, "Call(verb="), output)
+
+
+def test_blocks_of_shipped_shapes_are_vllms(lockstep, monkeypatch):
+    names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "opt-13b"]
+    monkeypatch.setattr("testbed.experiments.lockstep.capacities.model_names", lambda: names)
+    code, output, _ = lockstep("--capacity")
+    assert code == 0
+    rows = [line.strip("| ").split(" | ") for line in output.splitlines()[2:]]
+    assert [row[0] for row in rows] == names
+    assert all(row[4:7] == row[7:10] for row in rows)
+
+
+SIMULATED = [
+    Request(0, 3 * MS, 9, 3, prompt_ids=(5, 6, 7, 8, 9), tokens_per_id=2),
+    Request(1, 4 * MS + 7, 8, 2),
+    Request(2, 12 * MS, 12, 1, prompt_ids=(5, 6, 7, 8, 9, 1), tokens_per_id=2),
+    Request(3, 13 * MS, 8, 4, prompt_ids=(0, 6, 7, 8), tokens_per_id=2),
+]
+SMALL = (
+    "policy.block_size=4",
+    "scheduler.max_num_seqs=7",
+    "scheduler.max_num_batched_tokens=30",
+)
+
+
+@pytest.fixture
+def synchronous():
+    """A server without asynchronous scheduling, where AISimulate is installed."""
+    pytest.importorskip("dynamo")
+    return setup_of(*SMALL, "scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=0")
+
+
+def test_aisimulate_is_given_blocks_by_content_and_the_servers_limits(synchronous, monkeypatch):
+    given = {}
+
+    def replayed(paths, **options):
+        given["rows"] = [json.loads(line) for line in Path(paths[0]).read_text().splitlines()]
+        given["engine"] = options["extra_engine_args"]["engine"]
+        return {"per_request": []}
+
+    monkeypatch.setattr("dynamo._core.run_mocker_trace_replay", replayed)
+    check_words(("0 of 4 requests",), " ".join(third_column(synchronous, SIMULATED, 7 * MS)))
+    assert [row["hash_ids"] for row in given["rows"]] == [[1, 2, 3], [4, 5], [1, 2, 6], [7, 8]]
+    assert [row["timestamp"] for row in given["rows"]] == [0, 1, 9, 10]
+    assert given["engine"]["num_gpu_blocks"] == 39  # vLLM keeps one block for itself
+    assert given["engine"]["max_num_batched_tokens"] == 30
+
+
+def test_aisimulate_ends_requests_when_ours_do(synchronous):
+    found = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
+    check_words(("4 of 4 requests have their last token when ours have it",), found)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("scheduler=vllm_v1_async",),
+        ("scheduler=vllm_v1", "scheduler.long_prefill_token_threshold=8"),
+        ("scheduler=vllm_v1", "scheduler.enable_chunked_prefill=false"),
+    ],
+)
+def test_schedulers_that_aisimulate_has_not_are_left_out(words):
+    pytest.importorskip("dynamo")
+    setup = setup_of(*SMALL, *words, "scheduler.max_num_batched_tokens=64")
+    check_words(("left out",), " ".join(third_column(setup, SIMULATED, 7 * MS)))

@@ -1,0 +1,221 @@
+"""`testbed run`: its screen, the folder that it leaves, the same run once more, another one in the
+same folder; what a summary says of policies and limits.
+"""
+
+import csv
+import json
+
+import pytest
+from refusals import check_words
+from tiny_run import LENGTHS
+
+FOLDER = "hydra.run.dir=out"
+
+
+@pytest.fixture
+def full(testbed, tiny, tmp_path):
+    """The folder of the tiny run with all its tables."""
+    testbed.done("run", *tiny, FOLDER, "slo.ttft_s=0.1")
+    return tmp_path / "out"
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_screen_of_a_run(testbed, tiny, snapshot):
+    """The one snapshot of a run's screen."""
+    assert testbed.done("run", *tiny, FOLDER, "slo.ttft_s=0.1") == snapshot
+
+
+def test_a_run_leaves_its_config_tables_summary_time_charts_and_the_meaning_of_columns(full):
+    assert {path.name for path in full.iterdir()} == {
+        "config.yaml",
+        "requests.csv",
+        "iterations.csv",
+        "summary.json",
+        "timing.json",
+        "charts.png",
+        "COLUMNS.md",
+    }
+
+
+def test_table_of_requests_has_the_requests_of_the_trace(full):
+    wanted = [line.split(",") for line in LENGTHS.splitlines()[1:]]
+    rows = table(full / "requests.csv")
+    assert [(row["prompt_len"], row["output_len"]) for row in rows] == [
+        (prompt, output) for prompt, output, _ in wanted
+    ]
+    assert [float(row["arrival_s"]) for row in rows] == [float(arrival) for *_, arrival in wanted]
+
+
+def test_summary_counts_what_the_tables_list(full):
+    found, rows = summary(full), table(full / "requests.csv")
+    assert found["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
+    for kind in ("swap", "recompute"):
+        assert sum(int(row[f"num_{kind}s"]) for row in rows) == found["preemptions"][kind]
+    tokens = sum(int(row["output_len"]) for row in rows)
+    assert found["throughput"]["output_tokens_per_s"] == pytest.approx(
+        tokens / found["simulated_s"]
+    )
+    inside = sum(float(row["ttft_s"]) <= 0.1 for row in rows) / len(rows)
+    assert found["slo"]["share_inside"] == pytest.approx(inside)
+
+
+def test_shares_of_the_pool_add_up_to_one(full):
+    shares = summary(full)["memory"]
+    for mean in ("per_iteration", "over_time"):
+        assert sum(share[mean] for share in shares.values()) == pytest.approx(1)
+
+
+def test_config_of_the_folder_runs_again_to_the_same_tables(testbed, tiny, full, tmp_path):
+    testbed.done("run", *tiny, "slo.ttft_s=0.1", "hydra.run.dir=again")
+    for name in ("config.yaml", "requests.csv", "iterations.csv", "summary.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (full / name).read_bytes(), name
+
+
+def test_a_complete_run_is_shown_and_not_repeated(testbed, tiny, full):
+    before = {path: path.stat().st_mtime_ns for path in full.iterdir()}
+    output = testbed.done("run", *tiny, FOLDER, "slo.ttft_s=0.1")
+    check_words(("complete already", "--again", "7 arrived, 7 finished"), output)
+    assert {path: path.stat().st_mtime_ns for path in full.iterdir()} == before
+
+
+def test_another_run_is_not_written_over_a_folder(testbed, tiny, full):
+    before = summary(full)
+    error = testbed.refused("run", *tiny, FOLDER, "seed=1")
+    check_words(("out", "has another run", "--again", "hydra.run.dir"), error)
+    assert summary(full) == before
+
+
+def test_another_run_replaces_the_folder_when_asked_to(testbed, tiny, full):
+    testbed.done("run", *tiny, FOLDER, "--again", "outputs=summary")
+    assert {path.name for path in full.iterdir()} == {"config.yaml", "summary.json", "timing.json"}
+    assert summary(full)["slo"]["ttft_s"] is None
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda text: text.replace("seed: 0", "seed: 1"), id="another seed"),
+        pytest.param(lambda text: "a: [1", id="no YAML"),
+        pytest.param(lambda text: "model: 1", id="no configuration"),
+    ],
+)
+def test_an_edited_config_of_a_run_is_refused(testbed, full, edit):
+    config = full / "config.yaml"
+    config.write_text(edit(config.read_text()))
+    check_words(("config.yaml",), testbed.refused("show", "memory", "out"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"run": {}}'])
+def test_a_run_whose_summary_is_spoilt_is_run_again(testbed, tiny, full, text):
+    before = summary(full)
+    (full / "summary.json").write_text(text)
+    code, output, _ = testbed("run", *tiny, FOLDER, "slo.ttft_s=0.1", "--again")
+    assert code == 0
+    assert "complete already" not in output
+    assert summary(full) == before
+
+
+def test_a_run_without_a_folder_is_named_by_its_id(testbed, tiny, tmp_path):
+    output = testbed.done("run", *tiny, "outputs=summary")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert summary(folder)["run"]["id"] == folder.name
+    check_words((f"runs/{folder.name}",), output)
+
+
+def test_an_overloaded_server_is_called_so(run):
+    """One reservation of the longest output at a time serves fewer than the three that arrive."""
+    found = run("policy=contiguous_oracle arrivals.duration_s=30 arrivals.rate=3 slo.tpot_s=0.05")
+    check_words(("overloaded", "the queue grows", "TPOT 0.05 s"), found.output)
+    rates = found.summary["overload"]
+    assert rates["served_requests_per_s"] < 0.9 * rates["offered_requests_per_s"]
+    assert found.summary["memory"]["internal"]["per_iteration"] < 0.01  # its reservations are exact
+
+
+def test_counts_of_a_prefix_cache_are_shown(run):
+    found = run(
+        "policy=prefix_caching trace=chat_histories model=llama-3-8b arrivals.duration_s=20"
+    )
+    counters = found.summary["counters"]
+    assert 0 < counters["hit_blocks"] < counters["blocks"]
+    assert counters["hit_tokens"] == 16 * counters["hit_blocks"]
+    share = counters["hit_blocks"] / counters["blocks"]
+    check_words((f"{share:.1%} of all prompt blocks found",), found.output)
+
+
+def test_a_window_ends_the_run(run):
+    found = run(
+        "+system=vllm-v1 model=llama-3-8b window_s=[5,20] arrivals.duration_s=20 arrivals.rate=30"
+    )
+    requests = found.summary["requests"]
+    assert found.summary["simulated_s"] == pytest.approx(20, abs=0.1)
+    assert requests["finished"] < requests["arrived"]
+
+
+def test_a_run_stops_at_a_latency_and_says_so(run):
+    found = run("arrivals.rate=20 stop_at_latency=0.03 arrivals.duration_s=30 preemption=swap")
+    check_words(("stopped early", "s/token"), found.output)
+    assert found.summary["stopped_at_latency"] >= 0.03
+    assert found.summary["requests"]["finished"] < found.summary["requests"]["arrived"]
+
+
+def test_pool_of_groups_of_layers_is_given_in_slots_of_one_layer(run):
+    found = run("model=gemma-2-27b policy=grouped arrivals.duration_s=5")
+    check_words(("slots of one layer", "Grouped("), found.output)
+
+
+SWEEP = ("-m", "policy=paged,contiguous_max", "arrivals.speedup=0.5,1,2", "outputs=summary")
+
+
+def lines_of_table(output):
+    """The lines of a sweep's table, without the names of its runs."""
+    return "\n".join(line for line in output.splitlines() if line[:1] in "┏┃┡│└")
+
+
+def test_table_of_a_sweep(testbed, tiny, snapshot):
+    """The one snapshot of a sweep."""
+    assert lines_of_table(testbed.done("run", *tiny, *SWEEP)) == snapshot
+
+
+def test_points_of_a_sweep_are_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp_path):
+    output = testbed.done("run", *tiny, *SWEEP)
+    rows = table(tmp_path / "runs" / "sweep.csv")
+    assert [(row["policy"], row["arrivals.speedup"]) for row in rows] == [
+        (policy, speedup) for policy in ("paged", "contiguous_max") for speedup in ("0.5", "1", "2")
+    ]
+    for row in rows:
+        found = summary(tmp_path / "runs" / row["folder"])
+        assert float(row["ttft_s_p99"]) == pytest.approx(found["ttft_s"]["p99"])
+        assert int(row["preemptions_recompute"]) == found["preemptions"]["recompute"]
+    assert (tmp_path / "runs" / "sweep.png").stat().st_size > 10_000
+    check_words(("Sweep: 6 points", "runs/sweep.csv", "runs/sweep.png"), output)
+
+
+def test_a_sweep_once_more_runs_nothing(testbed, tiny):
+    words = ("-m", "policy.block_size=2,4", "outputs=summary", "hydra.sweep.dir=other")
+    first = testbed.done("run", *tiny, *words)
+    again = testbed.done("run", *tiny, *words)
+    assert (first.count("done:"), again.count("complete already:")) == (2, 2)
+    assert lines_of_table(again) == lines_of_table(first)
+
+
+def test_a_wrong_point_of_a_sweep_is_refused_and_the_others_are_kept(testbed, tiny, tmp_path):
+    code, output, error = testbed(
+        "run", *tiny, "-m", "policy.block_size=0,8", "outputs=summary", "hydra.sweep.dir=third"
+    )
+    assert code == 2
+    check_words(("policy.block_size=0",), error)
+    check_words(("Sweep: 1 points",), output)
+    assert len(table(tmp_path / "third" / "sweep.csv")) == 1
+
+
+def test_refusal_of_a_mistyped_choice(testbed, tiny, snapshot):
+    """The one snapshot of a refusal."""
+    assert testbed.refused("run", *tiny, "-m", "policy=paged,pagd") == snapshot

