@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
-from testbed.core.slots import record
 
 PS = 10**12
 Column = NDArray[np.int64]
@@ -59,7 +58,18 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        return record(Incoming, (*self[:3], *self[4:]))
+        return Incoming(
+            self.request_id,
+            self.arrival_ps,
+            self.prompt_len,
+            self.num_seqs,
+            self.beam,
+            self.registered_prefix,
+            self.prompt_ids,
+            self.tokens_per_id,
+            self.session,
+            self.priority,
+        )
 
     @property
     def final_len(self) -> int:
@@ -206,9 +216,24 @@ class Workload:
         lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
         session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
         priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
-        counts = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, strict=True)
+        arrivals = self.arrival_ps.tolist()
         prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
-        columns = zip(counts, prompt_ids, zip(session, priority, strict=True), strict=True)
-        prefix, each = rows.registered_prefix, rows.tokens_per_id
-        for i, (numbers, ids, identity) in enumerate(columns):
-            yield record(Request, (i, *numbers, prefix, ids, each, *identity))
+        columns = zip(
+            arrivals, *lengths, num_seqs, beam, prompt_ids, session, priority, strict=True
+        )
+        for request_id, (at_ps, prompt, output, count, is_beam, ids, job, rank) in enumerate(
+            columns
+        ):
+            yield Request(
+                request_id,
+                at_ps,
+                prompt,
+                output,
+                count,
+                is_beam,
+                rows.registered_prefix,
+                ids,
+                rows.tokens_per_id,
+                job,
+                rank,
+            )

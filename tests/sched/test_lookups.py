@@ -1,4 +1,4 @@
-"""A prompt is matched against the cache once for each attempt to admit it, whatever the scheduler."""
+"""A prompt is matched against the cache once per attempt to admit it, whatever the scheduler."""
 
 import pytest
 from manual_driver import scheduler_of
@@ -97,7 +97,7 @@ def test_a_prompt_is_matched_once_per_admission(policy, kind):
 
 
 def test_a_group_that_waits_for_budget_is_not_admitted_and_looked_up_again_later():
-    """vLLM without chunked prefill asks for the hit before it knows that the budget is too small."""
+    """vLLM without chunked prefill needs the hit to know that the budget is too small."""
     caching = counting(PrefixCaching)(POOL)
     options = {**LIMITS, **RELEASE, "enable_chunked_prefill": False}
     scheduler = scheduler_of(VllmV1, caching, Recompute(), **options)

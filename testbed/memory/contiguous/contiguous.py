@@ -93,7 +93,7 @@ class Contiguous(LeasingPolicy):
         if not blocks:
             return Refusal.LATER
         for seq, block in zip(seqs, blocks, strict=True):
-            self._reservations[seq.seq_id] = record(Reservation, (block, order, slots))
+            self._reservations[seq.seq_id] = Reservation(block, order, slots)
         self._live += num_tokens * len(seqs)
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)

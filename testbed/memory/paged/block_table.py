@@ -130,7 +130,7 @@ class Tables:
             source, target = table.blocks[-1], pool.free.pop()
             pool.drop(source)
             table.blocks[-1] = target
-            copies.append(record(Copy, (source * size, target * size, size)))
+            copies.append(Copy(source * size, target * size, size))
             self.live += table.seq.num_slots % size
         return Ops(tuple(copies))
 

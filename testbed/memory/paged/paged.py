@@ -255,7 +255,7 @@ class BlockMemory(LeasingPolicy):
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
-        return [record(Extent, (block * size, size)) for block in blocks]
+        return [Extent(block * size, size) for block in blocks]
 
     def _requested_by(
         self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]
