@@ -12,7 +12,7 @@ from refusals import refuses
 from same_runs import FEW_AND_MANY
 
 from testbed.build import build
-from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.shapes import read_model
@@ -117,7 +117,10 @@ def test_page_sizes_are_those_of_the_rules():
 def test_what_it_cannot_serve_is_refused():
     policy = grouped("hybrid", "one_page_size")
     seqs = samples(8)
-    refuses(r"workload\.num_seqs=1", policy.admit, seqs, 8, error=UnsupportedError)
+    refusal = policy.admit(seqs, 8)
+    assert refusal.is_final
+    assert "one sequence a request" in refusal.reason
+    assert policy.max_seq_len(8, 2) == 0 < policy.max_seq_len(8, 1)
     for options, message in (
         ({"page_rule": "x"}, "page_rule=x"),
         ({"window_share": 0.5}, "window_share=0.5"),
