@@ -32,9 +32,8 @@ INTERPRETED = {
     "core/layers.py": "pydantic reads the annotations of its models",
     "core/specs.py": "pydantic reads the annotations of its models",
     "core/units.py": "its annotations have marks, which the compiler drops",
-    "memory/traced.py": (
-        "it copies any policy's traits and forwards any attribute; only pictures use it"
-    ),
+    "memory/protocols.py": "compiled protocols cannot be looked for in an object",
+    "sched/protocols.py": "the same",
     "engine/audit.py": (
         "it checks the types of plug-ins' answers, for which the compiler has other messages"
     ),

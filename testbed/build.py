@@ -4,18 +4,21 @@ alike.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from testbed.config import RunConfig, Slo
 from testbed.core.errors import InputError
+from testbed.core.oracles import is_oracle
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.description import describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.machine import make_cost, make_pool
-from testbed.memory.groups.grouped import Grouped
+from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.parts import Part, locate
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
@@ -37,6 +40,9 @@ KINDS: Mapping[str, type] = {
 class Setup:
     """Everything that a run needs, the objectives that its summary counts by, and what the run
     is.
+
+    lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
+    it.
     """
 
     config: RunConfig
@@ -49,6 +55,7 @@ class Setup:
     window_ps: tuple[int, int] | None
     slo: Slo
     description: Mapping[str, Any]
+    lengths: dict[int, int]
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
         """Start and stop of the part to show, and where the run ends then: at the stop, or where it
@@ -63,38 +70,19 @@ def build(config: RunConfig) -> Setup:
     positional arguments.
     """
     _check_kinds(config)
-    pool = make_pool(config)
-    policy: Any = _kept("policy", config.policy.make("policy", pool))
-    if config.policy.is_instance:
-        if policy.usage().allocated:
-            name = type(policy).__qualname__
-            raise InputError(
-                f"policy is a {name} whose pool is in use; give a new one, or the class"
-            )
-        pool = replace(pool, num_slots=policy.usage().total)
-    elif isinstance(policy, Grouped):
-        if config.server.num_blocks is not None and len(pool.groups) > 1:
-            raise InputError(
-                f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
-                f"server "
-                f"counts pages of {config.model.name}'s groups (give server.kv_memory_gib)"
-            )
-        pool = policy.pool
-    elif config.model.states:
-        raise InputError(
-            f"model={config.model.name}: {config.model.states.num_layers} layers keep a state for "
-            f"each "
-            f"sequence, and {type(policy).__name__} stores none (policy=grouped does)"
-        )
+    lengths = dict[int, int]()
+    policy, pool = _policy_and_pool(config, lengths)
+    memory = capabilities_of(policy)
     cost = make_cost(config.cost, config.model, config.server, config.software)
-    preemption = config.preemption.make("preemption", cost)
-    _check_tiers(config, policy, preemption)
-    scheduler = _kept("scheduler", config.scheduler.make("scheduler", policy, preemption))
+    preemption = _made(config, "preemption", lengths, cost)
+    _check_tiers(config, memory, preemption)
+    scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
     workload = make_workload(config)
-    if workload.rows.registered_prefix and policy.shares:
-        policy.register_prefix(workload.rows.registered_prefix)
-    if getattr(policy, "reads_future", False):
-        policy.foresee_prompts(workload.rows.prompts())
+    _check_workload(config, memory, workload)
+    if workload.rows.registered_prefix and memory.registers_prefixes is not None:
+        memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
+    if memory.foresees_prompts is not None:
+        memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
     beams = config.beams.make("beams")
     if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
         raise InputError(
@@ -118,29 +106,73 @@ def build(config: RunConfig) -> Setup:
         window_ps,
         config.slo,
         describe(config, pool, scheduler, cost),
+        lengths,
     )
 
 
-def _check_tiers(config: RunConfig, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
-    name = type(policy).__name__
-    if isinstance(preemption, Swap) and not policy.moves_tiers:
+def _policy_and_pool(config: RunConfig, lengths: dict[int, int]) -> tuple[MemoryPolicy, PoolSpec]:
+    """The policy, and its pool in the policy's own slots."""
+    pool = make_pool(config)
+    policy: MemoryPolicy = _checked("policy", _made(config, "policy", lengths, pool))
+    memory, model = capabilities_of(policy), config.model
+    if config.policy.is_instance:
+        if policy.usage().allocated:
+            raise InputError(
+                f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or "
+                f"the class"
+            )
+        return policy, replace(pool, num_slots=policy.usage().total)
+    if memory.layered is None and model.states:
         raise InputError(
-            f"preemption=swap: {name} moves no sequences to the host (choose preemption=recompute, "
-            f"or "
-            "policy=paged)"
+            f"model={model.name}: {model.states.num_layers} layers keep a state for each sequence, "
+            f"and {memory.name} stores none (policy=grouped does)"
+        )
+    if memory.layered is not None and config.server.num_blocks is not None and len(pool.groups) > 1:
+        raise InputError(
+            f"server.num_blocks={config.server.num_blocks}: counts blocks of all layers, and a "
+            f"server counts pages of {model.name}'s groups (give server.kv_memory_gib)"
+        )
+    return policy, memory.pool_in_slots(pool)
+
+
+def _made(config: RunConfig, group: str, lengths: dict[int, int], *first: Any) -> Any:
+    """The object of a part; an oracle gets a view of the true output lengths."""
+    part: Part = getattr(config, group)
+    if part.is_instance:
+        return part.make(group, *first)
+    target = locate(part.target, group) if isinstance(part.target, str) else part.target
+    if is_oracle(target):
+        part = part.updated(lengths=MappingProxyType(lengths))
+    return part.make(group, *first)
+
+
+def _check_workload(config: RunConfig, memory: Capabilities, workload: Workload) -> None:
+    """A policy that serves no request of the workload is refused before the run."""
+    num_seqs, longest = workload.num_seqs, memory.policy.max_seq_len
+    is_uniform = workload.rows.num_seqs is None and num_seqs > 1
+    if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
+        raise InputError(
+            f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
+            f"sequences (give a smaller number, or choose another policy or pool)"
+        )
+
+
+def _check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:
+    if isinstance(preemption, Swap) and memory.swaps is None:
+        raise InputError(
+            f"preemption=swap: {memory.name} moves no sequences to the host (choose "
+            f"preemption=recompute, or policy=paged)"
         )
     if isinstance(preemption, Swap) and config.swap_space_gib == 0:
         raise InputError(
             "preemption=swap: swap_space_gib=0 leaves no slots on the host (give swap_space_gib, "
-            "or "
-            "choose preemption=recompute)"
+            "or choose preemption=recompute)"
         )
-    if config.server.tiers and not (policy.moves_in_background or policy.uses_tiers):
+    if config.server.tiers and memory.stores_below is None:
         raise InputError(
-            f"server.tiers: {name} uses no tier but the swap space (choose policy=tiered, or leave "
-            f"{', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
-            f"uses_tiers = "
-            "True)"
+            f"server.tiers: {memory.name} uses no tier but the swap space (choose policy=tiered, "
+            f"or leave {', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
+            f"tier_slots())"
         )
 
 
@@ -159,7 +191,7 @@ def _check_kinds(config: RunConfig) -> None:
         )
 
 
-def _kept(group: str, built: Any) -> Any:
+def _checked(group: str, built: Any) -> Any:
     if not isinstance(built, KINDS[group]):
         raise InputError(_no_kind(group, type(built)))
     return built

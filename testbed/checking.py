@@ -1,4 +1,6 @@
-"""`testbed.check`: whether a memory policy, a scheduler or a cost model keeps the contract."""
+"""`testbed.check`: whether a memory policy, an eviction order, a scheduler or a cost model keeps
+the contract.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -9,15 +11,18 @@ from typing import Any
 
 from testbed.contract import check_policy
 from testbed.contract.clauses import ClauseBroken, require
-from testbed.contract.search import POOLS, MakePolicy
+from testbed.contract.orders import check_order
+from testbed.contract.questions import MakePolicy
+from testbed.contract.search import POOLS
 from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.parts import locate, plug_in_errors
 from testbed.sched.preemption import Recompute
@@ -45,12 +50,12 @@ def check(
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
     if it keeps all.
 
-    plug_in: a class of policies, schedulers or cost models, a function that makes a policy of the
-    PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots, max_len (tokens) and
-    host_slots are used in place of those of the contract's pools. num_examples: random histories of
-    a policy in each pool, or iterations of a cost model. A scheduler is simulated under three
-    policies, every plan compared with what happens. Raises InputError for what is no such plug-in
-    or cannot be made.
+    plug_in: a class of policies, eviction orders, schedulers or cost models, a function that makes
+    a policy of the PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots,
+    max_len (tokens) and host_slots are used in place of those of the contract's pools.
+    num_examples: random histories of a policy in each pool, or of an eviction order, or iterations
+    of a cost model. A scheduler is simulated under three policies, every plan compared with what
+    happens. Raises InputError for what is no such plug-in or cannot be made.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):
@@ -60,6 +65,10 @@ def check(
     pools = _pools(num_slots, max_len, host_slots)
     if inspect.isclass(target) and issubclass(target, Scheduler):
         return _check_scheduler(target, pools, parameters)
+    if inspect.isclass(target) and issubclass(target, EvictionOrder):
+        make_order = partial(target, **parameters)
+        called(make_order, "eviction", target.__name__)
+        return check_order(make_order, num_examples)
     if inspect.isclass(target) and issubclass(target, CostModel):
         kind: Any = target
         make_cost = partial(kind, MODEL, SERVER, **parameters)

@@ -19,6 +19,7 @@ from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import CostModel
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
+from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
 from testbed.parts import Part
 from testbed.sched.scheduler import Scheduler
@@ -45,7 +46,8 @@ def describe(
     over all GPUs together.
     """
     model, server, policy = config.model, config.server, scheduler.policy
-    size = getattr(policy, "block_size", None)
+    layout = scheduler.memory.layout
+    size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
     block_size = size if isinstance(size, int) and size > 0 else None
     return {
         "model": model.name,

@@ -1,7 +1,12 @@
 """Short simulations of a policy or a scheduler: fast-forwarded, step by step, again, and with
-another future.
+another future. All must give the same, bit for bit; the last until the first of the outputs that
+differ has ended.
 
-All must give the same, bit for bit; the last until the first of the outputs that differ has ended.
+The clauses of schedulers: 7 what many steps at once give equals the same steps one by one; 9 the
+same requests give the same run; 10 a plan says what happens, and does not depend on outputs that
+are not over; 17 a plan has at most max_num_batched_tokens tokens unless it has a single item, and
+at most max_num_seqs requests run; 18 every request is in one place until it is answered; 19 none
+waits while nothing runs; 20 a plan that computes nothing and sets wake_ps wakes later than now.
 """
 
 from collections import defaultdict
@@ -9,22 +14,28 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import product, zip_longest
 from random import Random
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from testbed.contract import ClauseBroken
-from testbed.contract.clauses import overrides, pool_of, require
-from testbed.contract.search import MakePolicy
-from testbed.core.errors import PlugInError
-from testbed.core.request import Request
+from testbed.contract.clauses import require
+from testbed.contract.questions import MakePolicy
+from testbed.contract.search import histories_of, shortest, without_runs
+from testbed.core.errors import InputError, PlugInError
+from testbed.core.oracles import is_oracle, with_lengths
+from testbed.core.request import Incoming, Request
+from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.model import UNBOUNDED
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.capabilities import Capabilities, capabilities_of
+from testbed.memory.policy import PoolSpec
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.plan import Chunk, Plan
+from testbed.sched.plan import Chunk, Outcome, Plan, Results
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
@@ -35,6 +46,7 @@ SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1, tie
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 12}
 SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, ChunkedPrefill)
 NUM_REQUESTS = 24
+MAX_TRIES = 60  # of fewer requests
 GAPS_PS = (10**8, 10**10)
 
 
@@ -50,39 +62,107 @@ class Decision(NamedTuple):
     used: Usage
 
 
-def watched(kind: type[Scheduler], env: Environment, decisions: list[Decision]) -> type[Scheduler]:
+class Watcher:
+    """What a scheduler must keep to in every plan, and which requests it has not answered yet."""
+
+    def __init__(self, env: Environment, limits: Mapping[str, Any]) -> None:
+        self.env = env
+        self.decisions: list[Decision] = []
+        self.unanswered: set[int] = set()
+        self._budget: int | None = limits.get("max_num_batched_tokens")
+        self._max_groups: int | None = limits.get("max_num_seqs")
+
+    def check(self, scheduler: Scheduler, plan: Plan, steps: int) -> None:
+        """The plan extends the batch by so many steps."""
+        check_decodes(scheduler, plan, steps)
+        check_chunks(scheduler, plan)
+        for group in plan.rejected:
+            self.unanswered.discard(group.request.request_id)
+        self._check_limits(scheduler, plan)
+        self.check_requests(scheduler)
+        self._check_progress(scheduler, plan)
+        self.decisions.append(decision_of(scheduler, plan, int(self.env.now)))
+
+    def _check_limits(self, scheduler: Scheduler, plan: Plan) -> None:
+        """Clause 17; an item larger than the budget may run alone."""
+        num_tokens = plan.decode_seqs + sum(chunk.new for chunk in plan.chunks)
+        num_items = plan.decode_seqs + len(plan.chunks)
+        if self._budget is not None and num_items > 1:
+            reported = f"plan() computes {num_tokens} tokens in an iteration of {self._budget}"
+            require(17, num_tokens <= self._budget, reported)
+        num_groups = len(scheduler.state.running)
+        if self._max_groups is not None and num_groups > 1:
+            reported = f"{num_groups} requests run, of at most {self._max_groups}"
+            require(17, num_groups <= self._max_groups, reported)
+
+    def check_requests(self, scheduler: Scheduler) -> None:
+        """Clause 18."""
+        state = scheduler.state
+        groups = [*state.waiting, *state.running.values(), *state.swapped, *state.arriving]
+        listed = [group.request.request_id for group in groups]
+        twice = sorted({one for one in listed if listed.count(one) > 1})
+        require(18, not twice, f"requests {twice} are in two places")
+        lost = sorted(self.unanswered.difference(listed))
+        require(18, not lost, f"requests {lost} are neither answered nor waiting nor running")
+
+    def _check_progress(self, scheduler: Scheduler, plan: Plan) -> None:
+        """Clauses 19 and 20, of a plan that computes nothing."""
+        if plan or plan.rejected or any(ops.background for ops in plan.ops):
+            return
+        state, now_ps = scheduler.state, int(self.env.now)
+        wakes = plan.wake_ps != UNBOUNDED
+        later = not wakes or plan.wake_ps > now_ps
+        require(20, later, f"an idle plan of {now_ps} ps wakes at {plan.wake_ps} ps")
+        may_wait = wakes or plan.preempted_any or scheduler.memory.transfers is not None
+        if state.waiting and not may_wait and not (state.running or state.swapped):
+            waiting = state.waiting[0].request.request_id
+            require(19, False, f"request {waiting} waits, and nothing runs")
+
+
+def decision_of(scheduler: Scheduler, plan: Plan, now_ps: int) -> Decision:
+    """What a plan decides."""
+    state = scheduler.state
+    moved = plan.preempted, plan.swapped_in, plan.rejected, state.running.values()
+    chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)
+    groups = (tuple(group.request.request_id for group in some) for some in moved)
+    decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
+    return Decision(now_ps, decodes, tuple(chunks), tuple(groups), state.policy.usage())
+
+
+def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
     """The scheduler, each of whose plans is checked and written down."""
 
+    def add(this: Any, request: Incoming) -> SequenceGroup:
+        watcher.unanswered.add(request.request_id)
+        return kind.add(this, request)
+
     def plan(this: Any) -> Plan:
+        watcher.check_requests(this)
         before = this.state.batch.extended
         built: Plan = kind.plan(this)
         require(10, isinstance(built, Plan), f"plan() answered {built!r}, which is no Plan")
-        check_decodes(this, built, this.state.batch.extended - before)
-        check_chunks(this, built)
-        state, moved = (
-            this.state,
-            (built.preempted, built.swapped_in, built.rejected, this.state.running.values()),
-        )
-        chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in built.chunks)
-        groups = (tuple(group.request.request_id for group in some) for some in moved)
-        decodes = built.decode_seqs, built.decode_context, built.decode_max_context
-        decisions.append(
-            Decision(int(env.now), decodes, tuple(chunks), tuple(groups), state.policy.usage())
-        )
+        watcher.check(this, built, this.state.batch.extended - before)
         return built
 
-    return type(kind.__name__, (kind,), {"plan": plan})
+    def commit(this: Any, plan: Plan, steps: int, results: Results) -> Outcome:
+        outcome = kind.commit(this, plan, steps, results)
+        for group in outcome.finished:
+            watcher.unanswered.discard(group.request.request_id)
+        watcher.check_requests(this)
+        return outcome
+
+    return type(kind.__name__, (kind,), {"add": add, "plan": plan, "commit": commit})
 
 
 def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or
     pads.
     """
-    batch, policy = scheduler.state.batch, scheduler.policy
+    batch, memory = scheduler.state.batch, scheduler.memory
     require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
     stepping = [*batch] if steps else []
     stepping += [seq for group in plan.stepping for seq in group.sequences]
-    read = [policy.num_stored(seq.num_slots) for seq in stepping]
+    read = [memory.num_stored(seq.num_slots) for seq in stepping]
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)
     enough = all(reported >= known for reported, known in zip(counted, least, strict=True))
@@ -99,7 +179,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
         f"plan() counts decodes as {counted}: more context than they can have",
     )
     if plan.guaranteed_steps:
-        promised, claimed = policy.guaranteed_steps(batch), plan.guaranteed_steps
+        promised, claimed = memory.guaranteed_steps(batch), plan.guaranteed_steps
         reported = (
             f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
         )
@@ -144,21 +224,28 @@ class Case:
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
-        policy, decisions, env = self.make(self.pool), list[Decision](), Environment(0)
-        registered(policy, prefix)
+        lengths = dict[int, int]()
+        seen = MappingProxyType(lengths)
+        policy = with_lengths(self.make, seen)(self.pool)
+        memory, env = capabilities_of(policy), Environment(0)
+        watcher = Watcher(env, self.parameters)
+        registered(memory, prefix)
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
-        scheduler: Any = watched(self.scheduler, env, decisions)
+        scheduler: Any = with_lengths(watched(self.scheduler, watcher), seen)
         served = scheduler(policy, self.rule(cost), **self.parameters)
-        pool = pool_of(policy, self.pool)
+        pool = memory.pool_in_slots(self.pool)
         recorder = simulate(
-            requests, served, cost, pool.max_len, pool=pool, fast_forward=fast_forward, env=env
+            requests,
+            served,
+            cost,
+            pool.max_len,
+            pool=pool,
+            fast_forward=fast_forward,
+            env=env,
+            lengths=lengths,
         )
-        return Served(
-            recorder,
-            dict(policy.counters()),
-            decisions,
-            served.reads_output_len or policy.reads_output_len,
-        )
+        foresees = is_oracle(self.make) or is_oracle(self.scheduler)
+        return Served(recorder, dict(policy.counters()), watcher.decisions, foresees)
 
 
 @dataclass(frozen=True)
@@ -186,38 +273,86 @@ def differs(
     parameters: Mapping[str, Any] = LIMITS,
 ) -> ClauseBroken | None:
     """What simulations do not agree in: clause 7, 9 or 10; None where they agree."""
-    rules: list[Any] = [Recompute, Swap] if make(pool).moves_tiers else [Recompute]
+    rules: list[Any] = [Recompute, Swap] if capabilities_of(make(pool)).swaps else [Recompute]
     for scheduler, rule, gap_ps in product(schedulers, rules, GAPS_PS):
-        policy = make(pool)
-        prefix = registered(policy, pool.max_len // 4)
-        requests = list(workload(policy, pool.max_len, prefix, gap_ps))
+        memory = capabilities_of(make(pool))
+        prefix = registered(memory, pool.max_len // 4)
+        several = histories_of(make, pool).serves_several
+        requests = list(workload(memory, several, pool.max_len, prefix, gap_ps))
         name = (
             f"{scheduler.__name__} with {rule.__name__}, {NUM_REQUESTS} requests {gap_ps / 1e12} "
             f"s apart, {pool}"
         )
-        try:
-            broken = disagreement(Case(make, pool, scheduler, rule, parameters), requests, prefix)
-        except ClauseBroken as error:
-            broken = error
-        except PlugInError as error:
-            broken = ClauseBroken(10, f"a simulation failed: {error}")
-        if broken:
-            broken.calls = [name]
-            return broken
+        case = Case(make, pool, scheduler, rule, parameters)
+        broken = broken_by(case, requests, prefix)
+        if broken is not None:
+            return shrunk(case, requests, prefix, broken, name)
     return None
+
+
+def broken_by(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
+    """The clause that is broken where a case serves these requests."""
+    try:
+        return disagreement(case, requests, prefix)
+    except ClauseBroken as error:
+        return error
+    except InputError:  # it may need another policy
+        raise
+    except PlugInError as error:
+        return ClauseBroken(10, f"a simulation failed: {error}")
+    except Exception as error:
+        return ClauseBroken(10, f"a simulation raised {type(error).__name__}: {error}")
+
+
+def shrunk(
+    case: Case, requests: list[Request], prefix: int, broken: ClauseBroken, name: str
+) -> ClauseBroken:
+    """The same clause, broken by the fewest and shortest requests that so many tries find."""
+
+    def fails(candidate: list[Request]) -> bool:
+        found = broken_by(case, candidate, prefix)
+        return found is not None and found.clause == broken.clause
+
+    fewest = shortest(requests, fails, fewer_requests, MAX_TRIES)
+    again = broken_by(case, fewest, prefix)
+    broken = again if again is not None and again.clause == broken.clause else broken
+    broken.calls = [name, *map(described, fewest)]
+    return broken
+
+
+def fewer_requests(requests: list[Request]) -> Iterator[list[Request]]:
+    """The same requests but for some, the longest runs first; then with one length halved."""
+    yield from without_runs(requests)
+    for i, request in enumerate(requests):
+        for name in ("prompt_len", "output_len"):
+            least = request.registered_prefix + 1 if name == "prompt_len" else 1
+            half = getattr(request, name) // 2
+            if half >= least:
+                shorter = request._replace(**{name: half})
+                if request.prompt_ids is not None:
+                    shorter = shorter._replace(prompt_ids=request.prompt_ids[: shorter.prompt_len])
+                yield [*requests[:i], shorter, *requests[i + 1 :]]
+
+
+def described(request: Request) -> str:
+    """A request, for a reader."""
+    lengths = f"{request.prompt_len} + {request.output_len} tokens"
+    kind = f"beam of {request.num_seqs}" if request.beam else f"{request.num_seqs} sequences"
+    several = f", {kind}" if request.num_seqs > 1 else ""
+    return f"request {request.request_id} at {request.arrival_ps} ps: {lengths}{several}"
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
     """What a run does not agree in with one step by step, with the same again, or with one of
     another future.
     """
-    fast, slow = case.serve(requests, prefix), case.serve(requests, prefix, fast_forward=False)
-    if parts := unequal(fast, slow):
+    fast = case.serve(requests, prefix)
+    if parts := unequal(fast, case.serve(requests, prefix)):
+        return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")
+    if parts := unequal(fast, case.serve(requests, prefix, fast_forward=False)):
         return ClauseBroken(
             7, f"simulate() with fast_forward and without differ in {', '.join(parts)}"
         )
-    if parts := unequal(fast, case.serve(requests, prefix)):
-        return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")
     if fast.foresees:
         return None
     others = other_future(requests, fast.recorder.rejections)
@@ -266,20 +401,20 @@ def unequal(one: Served, other: Served) -> list[str]:
     return parts + (["counters()"] if one.counters != other.counters else [])
 
 
-def registered(policy: MemoryPolicy, num_tokens: int) -> int:
-    """Register a prefix of num_tokens tokens where the policy shares and can store it; its length,
-    or 0.
-    """
-    if not num_tokens or not policy.shares or not overrides(policy, "register_prefix"):
+def registered(memory: Capabilities, num_tokens: int) -> int:
+    """Register a prefix of num_tokens tokens where the policy can store it; its length, or 0."""
+    if not num_tokens or memory.registers_prefixes is None:
         return 0
     try:
-        policy.register_prefix(num_tokens)
+        memory.registers_prefixes.register_prefix(num_tokens)
     except ValueError:
         return 0
     return num_tokens
 
 
-def workload(policy: MemoryPolicy, max_len: int, prefix: int, gap_ps: int) -> Iterator[Request]:
+def workload(
+    memory: Capabilities, serves_several: bool, max_len: int, prefix: int, gap_ps: int
+) -> Iterator[Request]:
     """Requests of one sequence, groups and beams, some of which share a beginning or have the
     registered prefix.
     """
@@ -288,7 +423,7 @@ def workload(policy: MemoryPolicy, max_len: int, prefix: int, gap_ps: int) -> It
         arrival_ps += random.randint(0, gap_ps)
         has_prefix = prefix > 0 and random.random() < 0.5
         prompt_len = random.randint(prefix + 1 if has_prefix else 1, max_len // 2)
-        num_seqs = 1 if policy.single_sequence else random.choice([1, 1, 2, 3])
+        num_seqs = random.choice([1, 1, 2, 3]) if serves_several else 1
         shared = random.randint(0, prompt_len)
         ids = tuple(token if token < shared else -1 - i for token in range(prompt_len))
         yield Request(
@@ -299,5 +434,5 @@ def workload(policy: MemoryPolicy, max_len: int, prefix: int, gap_ps: int) -> It
             num_seqs,
             beam=num_seqs > 1 and random.random() < 0.5,
             registered_prefix=prefix if has_prefix else 0,
-            prompt_ids=ids if policy.caches_prefixes else None,
+            prompt_ids=ids if memory.publishes is not None else None,
         )

@@ -68,6 +68,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
                 beams=setup.beams,
                 snapshots_ps=[start_ps],
                 stop_ps=stop_ps,
+                lengths=setup.lengths,
             )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps

@@ -22,9 +22,9 @@ def check(
     """Check a plug-in against the contract of its kind.
 
     A memory policy: every clause in pools of several sizes; prints the first violated clause and
-    the shortest sequence of calls that violates it. A scheduler is simulated and every plan
-    compared with its outcome; a cost model computes costs in spans and one by one. Exit code 1
-    where a clause is violated.
+    the shortest sequence of calls that violates it; so is an eviction order. A scheduler is
+    simulated and every plan compared with its outcome; a cost model computes costs in spans and
+    one by one. Exit code 1 where a clause is violated.
     """
     from testbed.checking import check
     from testbed.experiments.runs.progress import spoken

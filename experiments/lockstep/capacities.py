@@ -24,7 +24,7 @@ from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.experiments.runs.compose import configured
 from testbed.machine import make_pool
 from testbed.memory.groups.page_rules import OnePageSize
-from testbed.memory.prefix_cache.prefix_index import block_contents
+from testbed.memory.prefix_cache.hash_chain import block_contents
 
 MS = PS // 1000
 PS_PER_US = PS // 10**6

@@ -88,7 +88,7 @@ class Ours:
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
         self.block_size = int(setup.config.policy.parameters["block_size"])
-        self.outputs = Outputs(self.scheduler.state, setup.beams)
+        self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths)
         self._max_len = setup.model.max_len
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:

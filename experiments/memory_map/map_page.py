@@ -1,4 +1,4 @@
-"""The page of `testbed show memory`: a run simulated again with a traced policy, and its trace as
+"""The page of `testbed show memory`: a run simulated again with a traced pool, and its trace as
 the page's JSON.
 
 Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding,
@@ -155,6 +155,7 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
         pool=setup.pool,
+        lengths=setup.lengths,
     )
     if not trace.frames:
         raise InputError(

@@ -84,7 +84,7 @@ def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None)
 
 
 def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
-    """Simulate again with a traced policy; the interactive page."""
+    """Simulate again with a traced pool; the interactive page."""
     config = result.setup.config
     trace = map_page.retrace(config, start_s, stop_s)
     return Page(map_page.page(trace, map_page.title_of(trace, config)))

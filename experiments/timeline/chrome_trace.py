@@ -222,6 +222,7 @@ def trace_of(
         recorder=recorder,
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
+        lengths=setup.lengths,
     )
     if start_ps >= recorder.end_ps:
         raise InputError(

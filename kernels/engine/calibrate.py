@@ -16,11 +16,13 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from testbed.core.errors import InputError
+from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Request
 from testbed.core.shapes import read_model
 from testbed.cost.model import CostModel, Work
@@ -37,7 +39,9 @@ from testbed.kernels.measure.network_sections import embedding_points, head_poin
 from testbed.kernels.measure.profile_sections import described, shipped
 from testbed.kernels.measure.sweeps import Point, point, ragged_lens
 from testbed.kernels.measure.timing import Timing, fingerprint, warm_up
-from testbed.memory.contiguous.contiguous import Contiguous, ContiguousOracle
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.contiguous.reservations import ContiguousOracle
+from testbed.memory.layouts import ExtentLayout
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.mixed import MixedPrefill
@@ -61,12 +65,16 @@ class Bench:
         their length.
         """
         lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
-        times = 2 if isinstance(kind, type) and issubclass(kind, Contiguous) else 1
+        outputs = dict[int, int]()
+        make = with_lengths(kind, MappingProxyType(outputs))
+        layout = capabilities_of(make(PoolSpec(BLOCK, BLOCK))).layout
+        times = 2 if isinstance(layout, ExtentLayout) else 1
         pool = PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
         scheduler = MixedPrefill(
-            kind(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs
+            make(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs
         )
-        options = replace(self.options, graphs=min(self.options.graphs, num_seqs))
+        graphs = min(self.options.graphs, num_seqs)
+        options = replace(self.options, graphs=graphs, lengths=outputs)
         return assemble(scheduler, pool, self.arch, self.weights, options)
 
 

@@ -126,6 +126,7 @@ class GpuEngine:
         clock: WallClock,
         max_len: int,
         window_s: tuple[float, float] | None = None,
+        lengths: dict[int, int] | None = None,
     ) -> None:
         outputs = Outputs(scheduler.state, SyntheticBeams())  # not for parents: the model has them
         self.scheduler = scheduler

@@ -20,8 +20,9 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
 from testbed.kernels.verify.reference import NAN_E4M3
-from testbed.memory.groups.grouped import Grouped
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.layouts import PageLayout
+from testbed.memory.policy import PoolSpec
 
 Ints = NDArray[np.int64]
 
@@ -130,9 +131,9 @@ class Blocks:
         """A layer's K and V as rows, from the one on that its tables count from."""
         return pools.rows()[2 * layer : 2 * layer + 2]
 
-    def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
+    def place_of(self, memory: Capabilities, seq: Sequence) -> Place:
         """A sequence's place."""
-        return self.place(policy.table(seq), seq)
+        return self.place(memory.policy.table(seq), seq)
 
     def place(self, table: list[Extent], owner: object) -> Place:
         """A table as a place; raises PlugInError, which names `owner`, where these kernels cannot
@@ -216,15 +217,17 @@ class Pages(Blocks):
     All layers share one pool. Layer i of a column reads the blocks i behind those of the table.
     """
 
-    def __init__(self, num_kv_heads: int, policy: Grouped, windows: tuple[int | None, ...]) -> None:
-        super().__init__(num_kv_heads, policy.pages.block_size)
+    def __init__(
+        self, num_kv_heads: int, form: PageLayout, windows: tuple[int | None, ...]
+    ) -> None:
+        super().__init__(num_kv_heads, form.tokens_per_page)
         left = [
             [i for i, window in enumerate(windows) if (window is None) == full]
             for full in (True, False)
         ]
         groups, self._places = [layers for layers in left if layers], dict[int, tuple[int, int]]()
-        self.num_columns = len(policy.pages.columns)
-        for column, one in enumerate(policy.pages.columns):
+        self.num_columns = len(form.columns)
+        for column, one in enumerate(form.columns):
             for i in range(one.width):
                 self._places[groups[one.group].pop(0)] = column, i
 
@@ -234,9 +237,9 @@ class Pages(Blocks):
     def rows_of(self, pools: Pools, layer: int) -> Tensor:
         return pools.rows()[:2, self._places[layer][1] * self.block_size * self.num_kv_heads :]
 
-    def place_of(self, policy: MemoryPolicy, seq: Sequence) -> Place:
+    def place_of(self, memory: Capabilities, seq: Sequence) -> Place:
         """See Blocks; an id of a block that was given back is 0, and is never read."""
-        size, tables = self.block_size, policy.group_tables(seq)
+        size, tables = self.block_size, memory.group_tables(seq)
         num_blocks = max(one.first // size + len(one.extents) for one in tables)
         ids = np.zeros((len(tables), num_blocks), np.int64)
         for row, one in zip(ids, tables, strict=True):
@@ -251,19 +254,19 @@ class Tables(dict[int, Place]):
     A registered prefix, which is no sequence of the policy, has a place here too.
     """
 
-    def __init__(self, policy: MemoryPolicy, layout: Blocks) -> None:
+    def __init__(self, memory: Capabilities, layout: Blocks) -> None:
         super().__init__()
-        self.policy = policy
+        self.memory = memory
         self.layout = layout
 
     def place(self, seq: Sequence, num_tokens: int) -> Place:
         """The place of at least the first num_tokens tokens of `seq`."""
         place = self.get(seq.seq_id)
         if place is None or place.num_slots < num_tokens:
-            place = self[seq.seq_id] = self.layout.place_of(self.policy, seq)
+            place = self[seq.seq_id] = self.layout.place_of(self.memory, seq)
             if place.num_slots < num_tokens:
-                name = type(self.policy).__name__
                 raise PlugInError(
-                    f"{name}: has {place.num_slots} slots for {seq}, which needs {num_tokens}"
+                    f"{self.memory.name}: has {place.num_slots} slots for {seq}, which needs "
+                    f"{num_tokens}"
                 )
         return place

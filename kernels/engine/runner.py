@@ -68,7 +68,7 @@ class Runner:
         self.timer = timer
         self.slot_checker = NoSlotChecker()
         self.token_buffers: TokenBuffers = sampler.token_buffers
-        self.tables = Tables(state.policy, moves.layout)
+        self.tables = Tables(state.memory, moves.layout)
         self.forward: Callable[[Ragged], Tensor] = self._forward
         self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
@@ -172,7 +172,7 @@ class Runner:
     def register_prefix(self, num_tokens: int) -> None:
         """Compute the registered prefix, which the policy has pinned."""
         table, tokens = (
-            self.state.policy.non_sequence_slots().pinned,
+            self.state.memory.non_sequence_slots().pinned,
             self.token_buffers.registered_prefix(num_tokens),
         )
         part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")

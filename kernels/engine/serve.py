@@ -32,9 +32,9 @@ from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint
-from testbed.memory.contiguous.contiguous import Contiguous
-from testbed.memory.groups.grouped import Grouped
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.layouts import ExtentLayout, PageLayout
+from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 
@@ -45,7 +45,7 @@ class Options:
 
     debug checks every slot at every step; seed determines prompts without content and random draws;
     parallel samples the sequences of a request with several; registered is the length of the
-    registered prefix.
+    registered prefix; lengths: what the oracles of the run read, see `simulate`.
     """
 
     debug: bool = False
@@ -56,6 +56,7 @@ class Options:
     graphs: int = 0
     warm: tuple[int, ...] = ()
     registered: int = 0
+    lengths: dict[int, int] | None = None
 
 
 def assemble(
@@ -64,12 +65,12 @@ def assemble(
     """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
     on a GPU.
     """
-    policy, spec = scheduler.policy, arch.spec
-    if policy.drops_tokens or (policy.returns_slots and not isinstance(policy, Grouped)):
+    memory, spec = scheduler.memory, arch.spec
+    if memory.drops_tokens is not None:
         raise InputError(
-            f"{type(policy).__name__}: drops tokens, which the engine's attention does not support"
+            f"{memory.name}: drops tokens, which the engine's attention does not support"
         )
-    layout = layout_of(policy, spec.num_kv_heads, arch.windows)
+    layout = layout_of(memory, spec.num_kv_heads, arch.windows)
     pooled = isinstance(
         layout, Pages
     )  # all layers share a pool, whose slots are those of one layer
@@ -102,31 +103,34 @@ def assemble(
         runner.forward = graphs.forward
     for num_tokens in options.warm:
         runner.warm(num_tokens)
-    return GpuEngine(scheduler, runner, options.clock or WallClock(), max_len, options.window_s)
+    clock = options.clock or WallClock()
+    return GpuEngine(scheduler, runner, clock, max_len, options.window_s, options.lengths)
 
 
 def layout_of(
-    policy: MemoryPolicy, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)
+    memory: Capabilities, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)
 ) -> Blocks:
     """Extents for policies with one reservation per sequence, pages for those by group; else
     blocks.
 
-    Blocks have one slot where the policy has no size. windows: of each layer.
+    Blocks have one slot where the policy's tables have no regular form. windows: of each layer.
     """
-    if isinstance(policy, Contiguous):
+    form = memory.layout
+    if isinstance(form, ExtentLayout):
         return Extents(num_kv_heads)
-    size = getattr(policy.pages if isinstance(policy, Grouped) else policy, "block_size", 1)
+    if isinstance(form, PageLayout):
+        size = form.tokens_per_page
+    else:
+        size = 1 if form is None else form.block_size
     while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
-        if isinstance(policy, Grouped) or size % 2:
+        if isinstance(form, PageLayout) or size % 2:
             raise InputError(
-                f"{type(policy).__name__}: block_size={size}: the paged kernels support up to 256"
+                f"{memory.name}: block_size={size}: the paged kernels support up to 256"
             )
         size //= 2
-    return (
-        Pages(num_kv_heads, policy, windows)
-        if isinstance(policy, Grouped)
-        else Blocks(num_kv_heads, size)
-    )
+    if isinstance(form, PageLayout):
+        return Pages(num_kv_heads, form, windows)
+    return Blocks(num_kv_heads, size)
 
 
 def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> dict[str, Any]:
@@ -159,7 +163,11 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
     if weights is None and options.weights == "random":
         weights = random_weights(arch, config.seed, *where)
     weights = weights or load_weights(arch, Path(options.weights), *where)
-    prefix = setup.workload.rows.registered_prefix if setup.scheduler.policy.shares else 0
+    prefix = (
+        setup.workload.rows.registered_prefix
+        if setup.scheduler.memory.registers_prefixes is not None
+        else 0
+    )
     parallel = TopP(options.temperature, options.top_p, config.seed)
     chosen = Options(
         options.debug,
@@ -170,6 +178,7 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
         options.graphs,
         options.warm,
         prefix,
+        setup.lengths,
     )
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 

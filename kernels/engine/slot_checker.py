@@ -119,7 +119,7 @@ class SlotChecker(NoSlotChecker):
 
     def released(self) -> None:
         """Fill every slot that lost its owner with NaN, and clear its entry."""
-        owned, others = np.zeros_like(self._owned), self.state.policy.non_sequence_slots()
+        owned, others = np.zeros_like(self._owned), self.state.memory.non_sequence_slots()
         for group in self.state.with_slots():
             for seq in group.resident:
                 owned[self._slots(seq.seq_id, self.state.policy.table(seq))] = True

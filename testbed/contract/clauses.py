@@ -1,20 +1,19 @@
 """The clauses; the numbers are used in messages and tests.
 
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable:
-refused again until something is released, shrunk, moved out or published, has landed, or an extend
-of a policy that returns_slots is granted. 3 NEVER means that it would not fit an empty pool, an
-empty pool never answers LATER, and it fits exactly the requests that end within max_seq_len(). 4
-Conservation: allocated + cached + in transit + free = total and live <= held <= allocated, as the
-tables show; all are zero after everything is released; no tier has more slots than configured. 5
-Tables are disjoint unless the policy shares or caches, no slot is written while shared, every
-sequence reads back its own tokens. 6 guaranteed_steps are granted for every k, without ops, from
-slots that were free or cached, and external fragmentation does not change. 7 extend(batch, n), and
-advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1), growth included,
-block ids aside; with returns_slots only the latter does, for a chunk keeps what its first token
-reads. 8 A block is findable as soon as it is published, within the same plan, and again after a
-move back; what was not computed never is. 9 The same calls give the same answers and tables. 10
-check() passes after every call, answers have the types of the API, traits are kept, and only a
-policy that declares it reads true lengths. 11 footprint(seq) is the size of its table at every
+refused again until something is released, truncated, moved out or published, has landed, or a grant
+says ends_refusals. 3 NEVER means that it would not fit an empty pool, an empty pool never answers
+LATER, and it fits exactly the requests that end within max_seq_len(). 4 Conservation: allocated +
+cached + in transit + free = total and live <= held <= allocated, as the tables show; all are zero
+after everything is released; no tier has more slots than configured. 5 Tables are disjoint unless
+the policy forks or publishes, no slot is written while shared, every sequence reads back its own
+tokens. 6 guaranteed_steps are granted for every k, without ops, from slots that were free or
+cached, and external fragmentation does not change. 7 extend(batch, n), and advance(batch, n) within
+the guaranteed steps, equal n times extend(batch, 1), growth included, block ids aside; with
+group_tables only the latter does, for a chunk keeps what its first token reads. 8 A block is
+findable as soon as it is published, within the same plan, and again after a move back; what was not
+computed never is. 9 The same calls give the same answers and tables. 10 check() passes after every
+call, and answers have the types of the API. 11 footprint(seq) is the size of its table at every
 length. 12 What a transfer in the background reads or writes is pinned until it has landed: no other
 call writes there, and what it brings is not found before.
 """
@@ -27,6 +26,7 @@ from operator import attrgetter
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
     DEVICE,
+    FOOTPRINTS,
     Extent,
     Fixed,
     Footprint,
@@ -41,17 +41,7 @@ from testbed.core.slots import (
     is_footprint,
     is_plain,
 )
-from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.memory.traced import Traced
-
-TRAITS = {  # a policy that declares one defines its method
-    "shares": "fork",
-    "caches_prefixes": "publish",
-    "moves_tiers": "move",
-    "drops_tokens": "num_stored",
-    "moves_in_background": "landed",
-    "shrinks": "shrink",
-}
+from testbed.memory.capabilities import Capabilities
 
 
 class ClauseBroken(AssertionError):
@@ -66,17 +56,6 @@ class ClauseBroken(AssertionError):
 def require(clause: int, condition: bool, message: str) -> None:
     if not condition:
         raise ClauseBroken(clause, message)
-
-
-def overrides(policy: MemoryPolicy, method: str) -> bool:
-    """Whether the policy overrides a method for which the API has a default."""
-    kind = type(policy.policy if isinstance(policy, Traced) else policy)
-    return getattr(kind, method) is not getattr(MemoryPolicy, method)
-
-
-def pool_of(policy: MemoryPolicy, given: PoolSpec) -> PoolSpec:
-    """The pool in the policy's own slots, which it has where it has tables of several KV groups."""
-    return policy.pool if overrides(policy, "group_tables") else given  # type: ignore[attr-defined]
 
 
 def check_answer(name: str, answer: object) -> None:
@@ -128,10 +107,11 @@ def check_ops(name: str, ops: object) -> None:
                 )
 
 
-def state_of(policy: MemoryPolicy, seqs: Seq[Sequence]) -> object:
+def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> object:
+    policy = memory.policy
     return (
         policy.usage(),
-        policy.non_sequence_slots(),
+        memory.non_sequence_slots(),
         dict(policy.counters()),
         [policy.table(seq) for seq in seqs],
     )
@@ -162,7 +142,7 @@ def check_usage(used: object, given: int) -> None:
 
 
 def check_tables(
-    policy: MemoryPolicy, used: Usage, tables: list[list[Extent]], pinned: Collection[int]
+    memory: Capabilities, used: Usage, tables: list[list[Extent]], pinned: Collection[int]
 ) -> None:
     """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots
     are a prefix's.
@@ -180,14 +160,16 @@ def check_tables(
     slots = [slots_of(table) for table in tables]
     taken = sum(map(len, slots)) + len(pinned)
     held = len(set(pinned).union(*slots))
-    apart = policy.shares or policy.caches_prefixes or taken == held
+    apart = memory.forks is not None or memory.publishes is not None or taken == held
     require(5, apart, "tables overlap though the policy does not share")
     require(4, used.held == held, f"usage() reports {used.held} held slots, the tables have {held}")
     reported = f"usage() reports {used.saved} slots saved by sharing, the tables {taken - held}"
-    may_differ = pinned and policy.moves_tiers  # a group on the host may have kept the prefix here
+    may_differ = (
+        pinned and memory.swaps is not None
+    )  # a group on the host may have kept the prefix here
     require(4, bool(may_differ) or used.saved == taken - held, reported)
-    if overrides(policy, "non_sequence_slots"):
-        others, listed = policy.non_sequence_slots(), list[int]()
+    if memory.lists_other_slots is not None:
+        others, listed = memory.lists_other_slots.non_sequence_slots(), list[int]()
         counts = {
             "cached": used.cached,
             "rounding": used.allocated - used.held,
@@ -204,31 +186,27 @@ def check_tables(
         require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
 
 
-def check_footprint(policy: MemoryPolicy, seq: Sequence, table: list[Extent]) -> None:
+def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) -> None:
     """Clause 11."""
-    footprint = policy.footprint(seq)
-    if footprint is None:
-        require(
-            11,
-            not overrides(policy, "footprint"),
-            f"footprint() says nothing of {seq}, though it does of others",
-        )
+    if memory.predicts is None:
         return
+    footprint: object = memory.predicts.footprint(seq)
     require(
         10,
         is_footprint(footprint),
-        f"{footprint!r} is no Fixed, Granular or Stepped of whole numbers (int)",
+        f"footprint() is {footprint!r}, which is no Fixed, Granular or Stepped of whole numbers "
+        f"(int)",
     )
+    assert isinstance(footprint, FOOTPRINTS)
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
-    if policy.returns_slots:
-        held = sum(
-            num_slots_of(one.extents) for one in policy.group_tables(seq) if one.slots_per_token
-        )
+    if memory.layered is not None:
+        tables = memory.layered.group_tables(seq)
+        held = sum(num_slots_of(one.extents) for one in tables if one.slots_per_token)
     reported = (
         f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has "
         f"{held}"
     )
-    require(11, held <= claimed if policy.returns_slots else held == claimed, reported)
+    require(11, held <= claimed if memory.layered is not None else held == claimed, reported)
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.capabilities import Capabilities
 
 MAX_CALLS, MAX_PICK = 40, 11
 
@@ -47,9 +47,10 @@ class Act:
 
     extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves
     it. refork: a candidate of a beam continues with those of candidate `number`. move: to the host,
-    or back. shrink: a single sequence loses its last `number` slots. preempt: it loses all. Both
-    compute again what these stored. return: preempted, it requests slots for prompt and generated
-    tokens, a single sequence for a chunk of `number` first, if not 0. release: it ends.
+    or back. truncate: a single sequence loses its last `number` slots. preempt: it loses all. Both
+    compute again what these stored. lease: it ends, and its slots stay until end_lease. discard: it
+    ends, and nothing of it is to be found. return: preempted, it requests slots for prompt and
+    generated tokens, a single sequence for a chunk of `number` first, if not 0. release: it ends.
     """
 
     verb: str
@@ -63,17 +64,23 @@ RUN, FLOOD = Act("run"), Act("flood")
 
 class Histories:
     """A crowd, then single calls and scenes in which most of what can break does break; only what
-    the traits allow.
+    the policy can do.
+
+    serves_several: whether the policy serves requests of several sequences.
     """
 
-    def __init__(self, policy: MemoryPolicy, max_len: int, random: Random) -> None:
-        self.policy = policy
+    def __init__(
+        self, memory: Capabilities, max_len: int, random: Random, *, serves_several: bool = True
+    ) -> None:
+        self.memory = memory
+        self.serves_several = serves_several
         self.max_len = max_len
         self.random = random
-        swaps = [self.swapped, self.brought_back] if policy.moves_tiers else []
-        cached = [self.in_turn] if policy.caches_prefixes else []
+        swaps = [self.swapped, self.brought_back] if memory.swaps is not None else []
+        cached = [self.in_turn] if memory.publishes is not None else []
         always = [self.few, self.decode, self.again, self.preempted]
         self._cuts = Random(0)
+        self._leases = Random(1)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
@@ -81,15 +88,19 @@ class Histories:
         other things.
         """
         calls: list[Call] = []
-        if self.policy.shares and self.random.random() < 0.4:
+        if self.memory.forks is not None and self.random.random() < 0.4:
             calls.append(Act("register", 0, self.random.randint(1, self.max_len // 3)))
         calls += [self.admission() for _ in range(self.random.randint(0, 6))]
         num_calls = self.random.randint(1, MAX_CALLS)
         while len(calls) < num_calls:
             calls += self.random.choice(self._scenes)()
-            if self.policy.moves_in_background:
+            if self.memory.transfers is not None:
                 calls += [Act("land", self.pick()) for _ in range(self.random.randint(0, 3))]
-        return calls + self.cut() if self.policy.shrinks else calls
+        if self.memory.truncates is not None:
+            calls += self.cut()
+        if self.memory.leases is not None:
+            calls += self.leased()
+        return calls
 
     def single(self) -> Call:
         """Any one call, but those that only make sense in a scene."""
@@ -153,16 +164,29 @@ class Histories:
         """
         random, most = self._cuts, self.max_len // 2
         pick = random.randint(0, MAX_PICK)
-        shrink = [Act("shrink", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))]
+        truncate = [
+            Act("truncate", pick, random.randint(1, most)) for _ in range(random.randint(1, 2))
+        ]
         others = Admit(random.randint(1, most), 1), Act("step", 0, random.randint(1, 20))
         meanwhile = others[: random.randint(0, 2)]
         return [
             RUN,
-            *shrink,
+            *truncate,
             *meanwhile,
             Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)),
             RUN,
         ]
+
+    def leased(self) -> list[Call]:
+        """A group ends and leaves a lease, others come, and the lease ends; another group leaves
+        nothing.
+
+        As `cut`, the scene has random numbers of its own.
+        """
+        random, most = self._leases, self.max_len // 2
+        come = [Admit(random.randint(1, most), 1) for _ in range(random.randint(1, 3))]
+        lease, discard = (Act(verb, random.randint(0, MAX_PICK)) for verb in ("lease", "discard"))
+        return [RUN, lease, *come, RUN, Act("end_lease"), discard, come[0], RUN]
 
     def brought_back(self) -> list[Call]:
         """The newest group is swapped out and in, and a new request looks for what it brings
@@ -197,15 +221,15 @@ class Histories:
             [self.length(), self.length(), random.randint(1, self.max_len - 1)]
         )
         output_len, num_seqs = random.randint(1, self.max_len // 2), random.choice([1, 1, 2, 3])
-        num_seqs = 1 if self.policy.single_sequence else num_seqs
+        num_seqs = num_seqs if self.serves_several else 1
         chunk = random.choice([0, 0, self.length()])
-        if self.policy.caches_prefixes and random.random() < 0.7:
+        if self.memory.publishes is not None and random.random() < 0.7:
             shared = random.choice([prompt_len, random.randint(1, prompt_len)])
-            waits = self.policy.prefetches > 0 and random.random() < 0.3
+            waits = self.memory.loads is not None and random.random() < 0.3
             return Admit(
                 prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits
             )
-        provided = self.policy.shares and random.random() < 0.5
+        provided = self.memory.forks is not None and random.random() < 0.5
         return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
 
     def length(self) -> int:

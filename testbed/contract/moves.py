@@ -5,11 +5,11 @@ the witness.
 from dataclasses import dataclass, field
 
 from testbed.contract.clauses import check_answer, check_ops, require
-from testbed.contract.questions import PolicyFactory, Questions
+from testbed.contract.questions import MakePolicy, Questions
 from testbed.contract.witness import Write
 from testbed.core.request import Incoming
 from testbed.core.sequence import Batch, Sequence, disband, passing_batch
-from testbed.core.slots import DEVICE, HOST, Refusal
+from testbed.core.slots import DEVICE, HOST, Keep, Lease, Refusal
 from testbed.memory.policy import PoolSpec
 
 
@@ -60,12 +60,14 @@ class Moves:
     runs.
     """
 
-    def __init__(self, factory: PolicyFactory, pool: PoolSpec, thorough: bool = True) -> None:
-        self.questions = Questions(factory, pool, thorough)
+    def __init__(self, make: MakePolicy, pool: PoolSpec, thorough: bool = True) -> None:
+        self.questions = Questions(make, pool, thorough)
+        self.memory = self.questions.memory
         self.policy = self.questions.policy
         self.witness = self.questions.witness
         self.groups: dict[int, Group] = {}
         self.batch = Batch()
+        self.leased: list[Group] = []
         self._plan: list[Write] = []
         self._steps = 0
 
@@ -73,15 +75,17 @@ class Moves:
         """First slots, for a new group or one that was preempted, and its first chunk in the
         plan.
         """
-        seqs = group.sequences if group.differs or not self.policy.shares else [group.first]
+        is_split = group.differs or self.memory.forks is None
+        seqs = group.sequences if is_split else [group.first]
         num_tokens = (
             group.num_tokens if len(seqs) > 1 or not chunk else min(chunk, group.num_tokens)
         )
-        if self.policy.moves_in_background and not self.questions.load(
-            seqs[0], num_tokens, group.note
+        hit = self.memory.lookup(seqs[0])
+        if self.memory.loads is not None and not self.questions.load(
+            seqs[0], num_tokens, group.note, hit
         ):
             return False
-        answers = self.questions.admit(seqs, num_tokens, group.num_tokens, group.note)
+        answers = self.questions.admit(seqs, num_tokens, group.num_tokens, group.note, hit)
         if isinstance(answers, Refusal):
             return False
         group.tier, group.held = DEVICE, list(seqs)
@@ -103,10 +107,10 @@ class Moves:
             self._publish(seq, end)
 
     def _publish(self, seq: Sequence, num_tokens: int) -> None:
-        self.policy.publish(seq, num_tokens)
-        self.witness.publish(seq, num_tokens)
-        if self.policy.caches_prefixes:
+        if self.memory.publishes is not None:
+            self.memory.publishes.publish(seq, num_tokens)
             self.questions.refused = None
+        self.witness.publish(seq, num_tokens)
 
     def run_plan(self) -> None:
         """The plan runs; then every group whose prompt is computed is forked, and transfers may
@@ -114,8 +118,8 @@ class Moves:
         """
         if self._plan:
             self._compute()
-        if self.policy.moves_in_background:
-            ops = self.policy.background()
+        if self.memory.transfers is not None:
+            ops = self.memory.transfers.background()
             self.questions.answers.append(ops)
             check_ops("background()", ops)
             only = not (ops.copies or ops.moves)
@@ -130,7 +134,8 @@ class Moves:
             move_id = on_way[pick % len(on_way)]
             self.questions.log.append(f"landed({move_id})")
             self.witness.memory.land(move_id)
-            self.policy.landed(move_id)
+            assert self.memory.transfers is not None
+            self.memory.transfers.landed(move_id)
             self.questions.refused = None
 
     def _compute(self) -> None:
@@ -153,7 +158,7 @@ class Moves:
     def _fork(self, parent: Sequence, child: Sequence) -> None:
         name = f"fork({parent}, {child})"
         self.questions.log.append(name)
-        ops = self.policy.fork(parent, child)
+        ops = self.memory.fork(parent, child)
         check_ops(name, ops)
         self.witness.memory.perform(ops)
         if child.batch is None:
@@ -224,14 +229,16 @@ class Moves:
                 self.witness.entered(seq, 0)
                 self._publish(seq, seq.num_stored)
 
-    def shrink(self, group: Group, num_tokens: int) -> None:
+    def truncate(self, group: Group, num_tokens: int) -> None:
         """It gives its last slots back, but for the first, and will compute what they stored
         again.
         """
         self._leave(group)
         seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
-        self.questions.log.append(f"shrink({seq}, {seq.num_slots - left})")
-        check_answer("shrink()", self.policy.shrink(seq, seq.num_slots - left))
+        self.questions.log.append(f"truncate({seq}, {seq.num_slots - left})")
+        assert self.memory.truncates is not None
+        answer = self.memory.truncates.truncate(seq, seq.num_slots - left)
+        check_answer("truncate()", answer)
         if group.decodes:
             group.num_tokens = seq.num_stored
         seq.num_slots = group.placed = left
@@ -252,6 +259,41 @@ class Moves:
     def release(self, group: Group) -> None:
         self._give_up(group)
         del self.groups[group.request.request_id]
+
+    def lease(self, group: Group) -> None:
+        """It ends, but its slots stay."""
+        self._leave(group)
+        assert self.memory.leases is not None
+        for seq in group.held:
+            self.questions.log.append(f"release({seq}, {self._lease_of(group)})")
+            self.memory.leases.release(seq, self._lease_of(group))
+        self.leased.append(self.groups.pop(group.request.request_id))
+
+    def end_leases(self) -> None:
+        """All slots that leases have kept come back."""
+        for group in self.leased:
+            assert self.memory.leases is not None
+            self.questions.log.append(f"end_lease({self._lease_of(group)})")
+            self.memory.leases.end_lease(self._lease_of(group))
+            for seq in group.held:
+                self.witness.removed(seq)
+            self.questions.refused = None
+        self.leased.clear()
+
+    def discard(self, group: Group) -> None:
+        """It ends, and nothing of it is to be found again."""
+        self._leave(group)
+        assert self.memory.leases is not None
+        for seq in group.held:
+            self.questions.log.append(f"release({seq}, {Keep.NOTHING})")
+            self.memory.leases.release(seq, Keep.NOTHING)
+            self.witness.removed(seq)
+        self.questions.refused = None
+        del self.groups[group.request.request_id]
+
+    @staticmethod
+    def _lease_of(group: Group) -> Lease:
+        return Lease(group.request.request_id)
 
     def _give_up(self, group: Group) -> None:
         self._leave(group)

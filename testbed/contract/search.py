@@ -7,16 +7,17 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any, TypeVar
 
-from testbed.contract.clauses import TRAITS, ClauseBroken, overrides, require
+from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.histories import Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
-from testbed.contract.questions import check_max_seq_len
+from testbed.contract.questions import MakePolicy, check_max_seq_len
 from testbed.core.errors import OracleError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST
-from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.policy import PoolSpec, Tier, host
 
 # Which groups can, by verb, and what they do then.
 ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], object]]] = {
@@ -28,15 +29,17 @@ ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], obj
         lambda moves, group, _: moves.move(group),
     ),
     "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
-    "shrink": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.shrink),
+    "truncate": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.truncate),
+    "lease": (lambda group: group.decodes, lambda moves, group, _: moves.lease(group)),
+    "discard": (lambda group: group.decodes, lambda moves, group, _: moves.discard(group)),
     "return": (lambda group: group.tier is None, Moves.admit),
     "release": (lambda group: True, lambda moves, group, _: moves.release(group)),
 }
 SAME_PLAN = ("extend", "return")  # what a plan may have besides admissions
 MAX_TRIES = 2000
+ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
-MakePolicy = Callable[[PoolSpec], MemoryPolicy]
 # Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
 # one soon fills. Below are two more tiers, for policies that use them. Half of the layers have a
 # window, for policies that know groups.
@@ -59,13 +62,11 @@ class Harness(Moves):
     def run(self, calls: Iterable[Call]) -> list[object]:
         """Carry out all calls, then release everything; the visible history, for clause 9."""
         try:
-            for trait, method in TRAITS.items():
-                kept = not getattr(self.policy, trait) or overrides(self.policy, method)
-                require(10, kept, f"declares {trait} = True, but does not define {method}()")
             for call in calls:
                 self._carry_out(call)
                 self.questions.check()
             self.run_plan()
+            self.end_leases()
             for group in list(self.groups.values()):
                 self.release(group)
                 self.questions.check()
@@ -94,13 +95,15 @@ class Harness(Moves):
                 if (
                     num_tokens
                     and not self.questions.lengths
-                    and overrides(self.policy, "register_prefix")
+                    and self.memory.registers_prefixes is not None
                 ):
                     self.questions.register(num_tokens)
             case Act("flood"):
                 self._flood()
             case Act("land", pick):
                 self.land(pick)
+            case Act("end_lease"):
+                self.end_leases()
             case Act("step", _, num_tokens):
                 self.step(num_tokens)
             case Act(verb, pick, number) if verb in ACTS:
@@ -129,7 +132,8 @@ class Harness(Moves):
         self.witness.tokens.update((seq.seq_id, list(prompt)) for seq in group.sequences)
         group.note = f"  # {call.shared} tokens of story {call.story}" if call.shared else ""
         if call.waits:
-            self.questions.load(group.first, prompt_len, group.note)
+            hit = self.memory.lookup(group.first)
+            self.questions.load(group.first, prompt_len, group.note, hit)
             return False
         admitted = self.admit(group, call.chunk)
         if self.questions.thorough and not registered_prefix:
@@ -151,10 +155,10 @@ def broken_by(
     make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
 ) -> ClauseBroken | None:
     """What the calls break. They are carried out `twice` for clause 9, which nothing else needs."""
-    harness = Harness(lambda: make(pool), pool)
+    harness = Harness(make, pool)
     try:
         history = harness.run(calls)
-        same = not twice or history == Harness(lambda: make(pool), pool, thorough=False).run(calls)
+        same = not twice or history == Harness(make, pool, thorough=False).run(calls)
         require(9, same, "the same calls gave different answers or tables")
     except ClauseBroken as broken:
         broken.calls = [str(pool), *harness.questions.log]
@@ -176,13 +180,21 @@ def check_policy(
     faster. The same policy gets the same verdict every time.
     """
     for pool in pools:
-        histories = Histories(make(pool), pool.max_len, Random(0))
+        histories = histories_of(make, pool)
         for _ in range(max_examples):
             calls = histories.draw()
             broken = broken_by(make, pool, calls)
             if broken is not None:
                 return shrunk(make, pool, calls, broken) if shrink else broken
     return None
+
+
+def histories_of(make: MakePolicy, pool: PoolSpec) -> Histories:
+    """Random histories of what a policy can do in this pool."""
+    roomy = capabilities_of(make(replace(pool, num_slots=ROOM * pool.max_len)))
+    serves_several = roomy.policy.max_seq_len(1, 2) > 0
+    memory = capabilities_of(make(pool))
+    return Histories(memory, pool.max_len, Random(0), serves_several=serves_several)
 
 
 def shrunk(

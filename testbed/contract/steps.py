@@ -3,45 +3,43 @@ one by one.
 """
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from testbed.contract.clauses import check_answer, overrides, require
-from testbed.core.sequence import Batch, Sequence
+from testbed.contract.clauses import check_answer, require
+from testbed.core.sequence import Batch
 from testbed.core.slots import Answer, Grant, Growth, Refusal, Usage, growth_of
-from testbed.memory.policy import MemoryPolicy
+from testbed.memory.capabilities import Capabilities
 
 
 def twin_of(
-    policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence]
-) -> tuple[MemoryPolicy, Batch]:
-    """Copies of both, which share the prompts of `seqs`, and what an oracle reads."""
-    shared: list[object] = [seq.prompt_ids for seq in seqs]
-    if policy.reads_output_len:
-        shared.append(policy.output_len)
-    return copy.deepcopy((policy, batch), {id(one): one for one in shared})
+    memory: Capabilities, batch: Batch, shared: Iterable[object]
+) -> tuple[Capabilities, Batch]:
+    """Copies of both, which share these objects: what never changes, and what an oracle reads."""
+    return copy.deepcopy((memory, batch), {id(one): one for one in shared})
 
 
 def check_guaranteed_steps(
-    policy: MemoryPolicy, batch: Batch, seqs: Iterable[Sequence], max_len: int
+    memory: Capabilities, batch: Batch, shared: Sequence[object], max_len: int
 ) -> int:
     """Clause 6; returns the guaranteed steps."""
-    guaranteed_steps = policy.guaranteed_steps(batch)
+    guaranteed_steps: object = memory.guaranteed_steps(batch)
     require(
         6,
         type(guaranteed_steps) is int and guaranteed_steps >= 0,
         f"guaranteed_steps() is {guaranteed_steps!r}",
     )
+    assert isinstance(guaranteed_steps, int)
     reached = min(guaranteed_steps, max_len)
     for steps in {reached // 2, reached} - {0}:
-        twin, members = twin_of(policy, batch, seqs)
+        twin, members = twin_of(memory, batch, shared)
         answer = twin.advance(members, steps)
         check_answer(f"advance(batch, {steps})", answer)
         check_promised(guaranteed_steps, steps, answer)
-        if overrides(policy, "advance"):
-            check_steps(*twin_of(policy, batch, seqs), steps, answer, twin.usage())
         members.extend(steps)
+        if memory.advances is not None:
+            check_steps(*twin_of(memory, batch, shared), steps, answer, twin.policy.usage())
         if steps == reached:
-            check_taken(policy.usage(), twin.usage())
+            check_taken(memory.policy.usage(), twin.policy.usage())
     return guaranteed_steps
 
 
@@ -67,14 +65,15 @@ def check_taken(before: Usage, after: Usage) -> None:
 
 
 def check_steps(
-    twin: MemoryPolicy, members: Batch, steps: int, answer: Answer, after: Usage
+    twin: Capabilities, members: Batch, steps: int, answer: Answer, after: Usage
 ) -> None:
     """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes
     step by step.
     """
-    used, copied, taken, evicted = twin.usage(), 0, list[tuple[int, int]](), list[tuple[int, int]]()
+    policy, copied = twin.policy, 0
+    used, taken, evicted = policy.usage(), list[tuple[int, int]](), list[tuple[int, int]]()
     for step in range(steps):
-        one = twin.extend(members, 1)
+        one = policy.extend(members, 1)
         check_answer("extend(batch, 1)", one)
         if isinstance(one, Refusal):
             require(
@@ -85,7 +84,7 @@ def check_steps(
             return
         copied += copied_slots(one)
         members.extend(1)
-        before, used = used, twin.usage()
+        before, used = used, policy.usage()
         taken.append((step, used.held - before.held))
         evicted.append((step, before.cached - used.cached))
     require(7, isinstance(answer, Grant), f"{steps} steps fit one by one, but not at once")
@@ -95,7 +94,7 @@ def check_steps(
     require(
         7, same, f"{steps} steps copy {copied_slots(answer)} slots at once, {copied} one by one"
     )
-    if overrides(twin, "footprint"):
+    if twin.predicts is not None:
         written = (
             f" (a shared block was written: the {copied} slots of its copy count)" if copied else ""
         )

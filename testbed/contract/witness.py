@@ -12,14 +12,15 @@ from testbed.contract.clauses import (
     check_footprint,
     check_tables,
     check_usage,
-    overrides,
     require,
     slots_of,
 )
 from testbed.contract.token_memory import PREFIX, Stories, Tables, TokenMemory, story_tokens
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, GroupTable
-from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy, PoolSpec
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.layouts import BlockLayout, PageLayout
+from testbed.memory.policy import UNBOUNDED_LEN, PoolSpec
 
 
 class Write(NamedTuple):
@@ -42,27 +43,28 @@ class Witness:
     runs, because one kernel cannot wait for another sequence.
     """
 
-    def __init__(self, policy: MemoryPolicy, pool: PoolSpec) -> None:
-        self.policy = policy
+    def __init__(self, memory: Capabilities, pool: PoolSpec) -> None:
+        self.capabilities = memory
+        self.policy = memory.policy
         self.memory = TokenMemory(pool)
         self.resident: dict[int, Sequence] = {}
         self.tokens: dict[int, list[Hashable]] = {}
         self.found: dict[int, int] = {}
         self.pinned: list[int] = []
         self._num_pinned = 0
-        self._has_groups = overrides(policy, "group_tables")
+        layout = memory.layout
+        self._has_groups = memory.layered is not None
         self._windows = [group.window for group in pool.groups] if self._has_groups else [None]
-        self._tokens_per_page: int = getattr(policy, "tokens_per_page", 1)
-        certain = (
-            policy.caches_prefixes and not self._has_groups
-        )  # one group's blocks may be gone before another's
+        self._tokens_per_page = layout.tokens_per_page if isinstance(layout, PageLayout) else 1
+        # Blocks of one group may be gone before another's: then nothing is certainly findable.
+        certain = memory.publishes is not None and isinstance(layout, BlockLayout)
         self.stories = Stories(
-            getattr(policy, "block_size", UNBOUNDED_LEN) if certain else UNBOUNDED_LEN
+            layout.block_size if certain and isinstance(layout, BlockLayout) else UNBOUNDED_LEN
         )
 
     def registered(self, num_tokens: int) -> None:
         """The policy has pinned a prefix, which an engine computes now."""
-        self.pinned = slots_of(list(self.policy.non_sequence_slots().pinned))
+        self.pinned = slots_of(list(self.capabilities.non_sequence_slots().pinned))
         pinned = f"non_sequence_slots() has {len(self.pinned)} pinned slots"
         require(
             8,
@@ -98,7 +100,9 @@ class Witness:
         A sequence that found tokens since the last plan ran may have slots that are written in this
         one: K and V of a layer are written before they are read.
         """
-        tables = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
+        tables = {
+            seq_id: self.capabilities.group_tables(seq) for seq_id, seq in self.resident.items()
+        }
         lists = {seq_id: list(self._not_found(seq_id, tables[seq_id])) for seq_id in tables}
         holders = Counter(chain(self.pinned, *lists.values()))
         for seq, start, num_tokens in writes:
@@ -127,22 +131,24 @@ class Witness:
         """
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
-            self._check_states(seq, self.policy.group_tables(seq), seq.num_stored)
+            self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
         self.found.clear()
 
     def check_usage(self) -> None:
         """Clauses 4, 5 and 11, at any time: the policy's usage() compared with its tables."""
         used = self.policy.usage()
         check_usage(used, self.memory.num_slots[DEVICE])
-        by_group = {seq_id: self.policy.group_tables(seq) for seq_id, seq in self.resident.items()}
+        by_group = {
+            seq_id: self.capabilities.group_tables(seq) for seq_id, seq in self.resident.items()
+        }
         tables = {
             key: [extent for part in parts for extent in part.extents]
             for key, parts in by_group.items()
         }
-        check_tables(self.policy, used, list(tables.values()), self.pinned)
+        check_tables(self.capabilities, used, list(tables.values()), self.pinned)
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
-            check_footprint(self.policy, seq, tables[seq_id])
+            check_footprint(self.capabilities, seq, tables[seq_id])
             for _, extents, first, each in by_group[seq_id]:
                 slots = slots_of(extents)
                 live.update(slots[: (seq.num_slots - first) * each] if each else slots)
@@ -158,8 +164,8 @@ class Witness:
         """
         tables = self.tables()
         holders = Counter(chain(self.pinned, *tables.values()))
-        for seq in seqs if num_tokens and self.policy.shares else ():
-            slots = tables[seq.seq_id][: self.policy.num_stored(seq.num_slots)][-num_tokens:]
+        for seq in seqs if num_tokens and self.capabilities.forks is not None else ():
+            slots = tables[seq.seq_id][: self.capabilities.num_stored(seq.num_slots)][-num_tokens:]
             alone = all(holders[slot] == 1 for slot in slots)
             require(
                 5,
@@ -184,7 +190,7 @@ class Witness:
         """A token reads those before it: the last of them in a window, some where the policy drops
         tokens, else all.
         """
-        for group, extents, first, each in self.policy.group_tables(seq):
+        for group, extents, first, each in self.capabilities.group_tables(seq):
             window = self._windows[group]
             begin = max(token + 1 - window, 0) if window else 0
             if not each or begin >= token:
@@ -192,8 +198,8 @@ class Witness:
             name = f"{seq} does not read back the tokens before {token}, in group {group}"
             expected = contents_of(group, self.tokens[seq.seq_id][begin:token], each)
             slots = slots_of(extents)
-            if self.policy.drops_tokens:
-                read = self.memory.read(slots[: self.policy.num_stored(token)])
+            if self.capabilities.drops_tokens is not None:
+                read = self.memory.read(slots[: self.capabilities.num_stored(token)])
                 require(
                     5,
                     is_subsequence(read, expected),

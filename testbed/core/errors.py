@@ -19,7 +19,7 @@ class PlugInError(RuntimeError):
 
 
 class OracleError(RuntimeError):
-    """A plug-in read true output lengths without declaring `reads_output_len`."""
+    """An oracle was built without the knowledge of the future that it needs."""
 
 
 class UnsupportedError(TypeError):

@@ -1,17 +1,14 @@
-"""Requests (immutable rows of a trace), which classes may read their output lengths, and workloads
-(many requests).
-"""
+"""Requests (immutable rows of a trace), and workloads (many requests)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.errors import InputError, OracleError
-from testbed.core.slots import record
+from testbed.core.errors import InputError
 from testbed.core.units import PS as PS
 
 Column = NDArray[np.int64]
@@ -61,40 +58,22 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        return record(Incoming, (*self[:3], *self[4:]))
+        return Incoming(
+            self.request_id,
+            self.arrival_ps,
+            self.prompt_len,
+            self.num_seqs,
+            self.beam,
+            self.registered_prefix,
+            self.prompt_ids,
+            self.tokens_per_id,
+            self.session,
+            self.priority,
+        )
 
     @property
     def final_len(self) -> int:
         return self.prompt_len + self.output_len
-
-
-class Foresight:
-    """Base of policies, schedulers and preemption rules: each may declare that it reads true output
-    lengths.
-
-    The engine passes `output_len` only to objects that declare it. No other value that an object
-    receives or can reach contains a request's true output length.
-    """
-
-    reads_output_len: ClassVar[bool] = False
-    _output_len: Mapping[int, int] | None = None
-
-    @property
-    def output_len(self) -> Mapping[int, int]:
-        """True output lengths in tokens by request id, known beforehand only to an oracle."""
-        if self._output_len is None:
-            name = type(self).__name__
-            raise OracleError(
-                f"{name}: reads true output lengths without permission (declare reads_output_len = "
-                f"True)"
-            )
-        return self._output_len
-
-    def foresee(self, output_len: Mapping[int, int]) -> None:
-        """Called by the engine with the true output lengths in tokens, by request id."""
-        if not self.reads_output_len:
-            raise OracleError(f"{type(self).__name__} does not declare reads_output_len = True")
-        self._output_len = output_len
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +216,24 @@ class Workload:
         lengths = rows.prompt_len.tolist(), rows.output_len.tolist()
         session = repeat(None, len(rows)) if rows.sessions is None else rows.sessions.tolist()
         priority = repeat(0, len(rows)) if rows.priority is None else rows.priority.tolist()
-        counts = zip(self.arrival_ps.tolist(), *lengths, num_seqs, beam, strict=True)
+        arrivals = self.arrival_ps.tolist()
         prompt_ids = repeat(None, len(rows)) if rows.prompt_ids is None else rows.prompt_ids
-        columns = zip(counts, prompt_ids, zip(session, priority, strict=True), strict=True)
-        prefix, each = rows.registered_prefix, rows.tokens_per_id
-        for i, (numbers, ids, identity) in enumerate(columns):
-            yield record(Request, (i, *numbers, prefix, ids, each, *identity))
+        columns = zip(
+            arrivals, *lengths, num_seqs, beam, prompt_ids, session, priority, strict=True
+        )
+        for request_id, (at_ps, prompt, output, count, is_beam, ids, job, rank) in enumerate(
+            columns
+        ):
+            yield Request(
+                request_id,
+                at_ps,
+                prompt,
+                output,
+                count,
+                is_beam,
+                rows.registered_prefix,
+                ids,
+                rows.tokens_per_id,
+                job,
+                rank,
+            )

@@ -75,6 +75,12 @@ class Sequence:
             )
         self.stored_offset = num_tokens
 
+    def set_counts(self, *, num_slots: int, num_stored: int) -> None:
+        """Set both counts of a sequence that is in no batch."""
+        assert self.batch is None, "the batch counts the slots and tokens of its members"
+        self.slots_offset = num_slots
+        self.stored_offset = num_stored
+
     def __repr__(self) -> str:
         return f"Sequence({self.seq_id})"
 
@@ -266,6 +272,13 @@ class SequenceGroup:
         """
         assert self.batch is None, "the batch counts the tokens of a decoding group"
         self.generated_offset += 1
+
+    def join_batch(self, batch: Batch) -> None:
+        """The group decodes with the batch from its next step on."""
+        self.batch = batch
+        self.generated_offset -= batch.steps
+        for seq in self.sequences:
+            batch.add(seq)
 
     def leave_batch(self) -> None:
         """The group stops decoding; its counts no longer depend on the batch."""

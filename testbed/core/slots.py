@@ -4,7 +4,7 @@ footprints.
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 DEVICE, HOST = "device", "host"  # names of the two tiers that exist
 
@@ -16,6 +16,11 @@ record = tuple.__new__
 def ceil_div(a: int, b: int) -> int:
     """Smallest whole number that is at least a / b, for b > 0."""
     return -(-a // b)
+
+
+def round_down(number: int, size: int) -> int:
+    """Largest multiple of `size` that is at most `number`."""
+    return number // size * size
 
 
 class Extent(NamedTuple):
@@ -113,33 +118,108 @@ class Grant(NamedTuple):
     """A positive answer: num_cached leading tokens are already stored, and ops must run first.
 
     growth: the slots that an `extend` took, by step; evicted: those of them that were cached
-    before.
+    before. ends_refusals: the call gave slots back, or made content findable, so that a request
+    that was refused before may be granted now.
     """
 
     num_cached: int = 0
     ops: Ops = NO_OPS
     growth: Growth = NO_GROWTH
     evicted: Growth = NO_GROWTH
+    ends_refusals: bool = False
 
 
 GRANTED = Grant()
 
 
-class Refusal(Enum):
-    """A refusal: LATER may succeed once slots are released, moved out or published; NEVER exceeds
-    an empty pool.
+class Refusal:
+    """A negative answer, which changed nothing; `reason` says why, for a user.
 
-    LOADING: what the sequence would find is on its way to the device; the refusal ends when that
-    has landed.
+    LATER may succeed once slots are released, moved out or published. LOADING: what the sequence
+    would find is on its way to the device; the refusal ends when that has landed. NEVER, or
+    `never(reason)`: not even an empty pool would grant it. Compare the first two by `is`, and ask
+    `is_final` for the last.
     """
 
-    LATER = "later"
-    NEVER = "never"
-    LOADING = "loading"
+    __slots__ = ("name", "reason")
+
+    LATER: ClassVar["Refusal"]
+    LOADING: ClassVar["Refusal"]
+    NEVER: ClassVar["Refusal"]
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no release could ever end the refusal."""
+        return self.name == "NEVER"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Refusal) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Refusal":
+        return self
+
+    def __repr__(self) -> str:
+        return f"Refusal.{self.name}"
+
+
+Refusal.LATER = Refusal("LATER", "the pool has no slots for it now")
+Refusal.LOADING = Refusal("LOADING", "its tokens are on their way to the device")
+Refusal.NEVER = Refusal("NEVER", "the memory policy can never hold it")
+
+
+def never(reason: str) -> Refusal:
+    """A refusal for good, with a reason of its own."""
+    return Refusal(Refusal.NEVER.name, reason)
 
 
 Answer: TypeAlias = Grant | Refusal
 Answers: TypeAlias = list[Grant] | Refusal
+
+
+class CacheHit:
+    """What a cache has of a sequence's tokens: the handle that `lookup` gives and `admit` takes.
+
+    It pins nothing, and is valid until the policy changes other than by a `load` with it. A policy
+    derives a class of its own, which remembers where the tokens are.
+    """
+
+    __slots__ = ()
+
+    def num_cached(self, num_tokens: int) -> int:
+        """Leading tokens on the device that an admission for num_tokens tokens would find."""
+        return 0
+
+    def num_below(self, num_tokens: int) -> dict[str, int]:
+        """Tokens behind these that lower tiers have for such an admission, by the tier's name."""
+        return {}
+
+
+NO_HIT = CacheHit()
+
+
+class Lease(NamedTuple):
+    """A number, chosen by the caller, for slots that stay allocated after their sequence is over.
+
+    A transfer, a session's time to live or another engine still needs them, until `end_lease`.
+    """
+
+    lease_id: int
+
+
+class Keep(Enum):
+    """What a released sequence leaves behind, besides a `Lease`: nothing that can be found, or what
+    the policy caches.
+    """
+
+    NOTHING = "nothing"
+    CACHED = "cached"
 
 
 class Usage(NamedTuple):

@@ -16,7 +16,9 @@ from testbed.core.sequence import Batch
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
 from testbed.cost.model import Affine, CostModel, Work
 from testbed.engine.totals import Measures, Totals
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.policy import MemoryPolicy
+from testbed.memory.pools import PoolSpec
 from testbed.sched.plan import Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
@@ -34,15 +36,13 @@ class ExponentialSampling:
         return not self.count & (self.count - 1)
 
 
-def check_policy(policy: MemoryPolicy, max_len: int, pool: PoolSpec | None) -> None:
-    """Only a policy that declares it may drop tokens, and none has more slots than it was given."""
-    name, kept, total = type(policy).__name__, policy.num_stored(max_len), policy.usage().total
-    if kept != max_len and not policy.drops_tokens:
-        raise PlugInError(
-            f"{name} keeps {kept} of {max_len} tokens, but does not declare drops_tokens = True"
-        )
+def check_policy(memory: Capabilities, max_len: int, pool: PoolSpec | None) -> None:
+    """No policy has more slots than it was given."""
+    total = memory.policy.usage().total
     if pool and total > pool.num_slots:
-        raise PlugInError(f"{name} has {total} slots by usage(); {pool.num_slots} were given")
+        raise PlugInError(
+            f"{memory.name} has {total} slots by usage(); {pool.num_slots} were given"
+        )
 
 
 def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) -> None:
@@ -66,13 +66,14 @@ def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) ->
 
 def check_tables(state: SchedulerState, used: Usage) -> None:
     """Clauses 4 and 11 of the contract, in a run: usage(), tables and footprints go together."""
-    policy, seqs = state.policy, [seq for group in state.with_slots() for seq in group.resident]
-    tables = [policy.table(seq) for seq in seqs]
-    pinned = policy.non_sequence_slots().pinned
+    memory, seqs = state.memory, [seq for group in state.with_slots() for seq in group.resident]
+    tables = [memory.policy.table(seq) for seq in seqs]
+    pinned = memory.non_sequence_slots().pinned
     try:
         for seq, table in zip(seqs, tables, strict=True):
-            clauses.check_footprint(policy, seq, table)
-        if not (pinned and policy.moves_tiers):  # who is on the host may have kept the prefix here
+            clauses.check_footprint(memory, seq, table)
+        # A group on the host may have kept the prefix here.
+        if not (pinned and memory.swaps is not None):
             held = clauses.num_slots_of(chain(pinned, *tables)) - used.saved
             clauses.require(
                 4,
@@ -80,7 +81,7 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
                 f"usage() reports {used.held} held slots, the tables have {held}",
             )
     except clauses.ClauseBroken as error:
-        whose = f"{type(policy).__name__}: usage() does not go with its tables or footprints"
+        whose = f"{memory.name}: usage() does not go with its tables or footprints"
         raise PlugInError(
             f"{whose}, {error}, with the tables of {seqs}; testbed check shows the calls"
         ) from error
@@ -124,12 +125,12 @@ def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:
         )
 
 
-def check_repeated(policy: MemoryPolicy, batch: Batch, work: Work) -> None:
+def check_repeated(memory: Capabilities, batch: Batch, work: Work) -> None:
     """The tokens that the batch reads more than once are those that its tables share."""
-    by_tables = MemoryPolicy.repeated_reads(policy, batch)
+    by_tables = memory.reads_by_tables(batch)
     if work.decode_repeated != by_tables:
         raise PlugInError(
-            f"{type(policy).__name__} says that decodes read {work.decode_repeated} tokens more "
+            f"{memory.name} says that decodes read {work.decode_repeated} tokens more "
             f"than once; by their tables it is {by_tables}"
         )
 

@@ -1,24 +1,49 @@
-"""What the pool looked like over time: a run with its policy watched, as frames to draw."""
+"""What the pool looked like over time: a run whose policy is looked at whenever its clock moves on,
+as frames to draw.
+"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import simpy
 
 from testbed.core.request import Request, Workload
-from testbed.core.slots import Extent, NonSequenceSlots
+from testbed.core.sequence import Sequence
+from testbed.core.slots import DEVICE, HOST, Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.engine.policy_facts import is_measured_in_spans
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import simulate
-from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.memory.traced import Held, Traced
+from testbed.memory.layouts import Layout, PageLayout
+from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
 
 MAX_FRAMES = 1500
 BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
+
+
+class Held(NamedTuple):
+    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is
+    swapped out.
+    """
+
+    request_id: int
+    num_tokens: int
+    device: tuple[Extent, ...]
+    host: tuple[Extent, ...] = ()
+    first: int = 0
+
+
+class PoolState(NamedTuple):
+    """What the sequences hold, and the slots of no table: on the device, then in each tier that
+    stores prefixes.
+    """
+
+    held: dict[int, Held]
+    pools: tuple[NonSequenceSlots, ...]
 
 
 class Frame(NamedTuple):
@@ -57,55 +82,97 @@ class MemoryTrace:
     requests: dict[int, Request] = field(default_factory=dict)
 
 
-class Tracer:
-    """Takes a frame whenever the clock moves on after the policy may have changed.
+class Tracer(simpy.Environment):
+    """A clock that takes a frame whenever it moves on: nothing changes the policy meanwhile.
 
-    `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever there are too
-    many frames, so the end of the run need not be known.
+    What the policy looked like does not depend on who asks, so this works for every policy. From
+    the trace's start on no plan is repeated, so that every block is seen to be taken in its own
+    iteration. `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever
+    there are too many frames, so the end of the run need not be known.
     """
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        policy: MemoryPolicy,
-        trace: MemoryTrace,
-        stop_ps: int,
-        max_frames: int,
+        self, scheduler: Scheduler, trace: MemoryTrace, stop_ps: int, max_frames: int
     ) -> None:
-        self.env = env
+        super().__init__(0)
         self.trace = trace
-        self.policy = Traced(policy, self.before_change)
         self.max_frames = max_frames
         self.gap_ps = 1
+        self.parts: list[tuple[int, int]] = [(0, 1)]
+        self._state = scheduler.state
         self._stop_ps = stop_ps
+        self._pool = PoolState({}, ())
         self._since_ps = 0
+        self._extents: dict[Extent, Extent] = {}
 
-    def before_change(self) -> None:
-        """Before a change: record the present state with its duration."""
-        now = int(self.env.now)
-        if now > self._since_ps:
-            self._take(self._since_ps, now)
-            self._since_ps = now
-        self.policy.stepwise = now >= self.trace.start_ps
+    def step(self) -> None:
+        """Process the next event; the pool is looked at before the clock moves on to it."""
+        next_ps = self.peek()
+        if next_ps > self.now:
+            self._look(int(next_ps))
+        super().step()
 
     def finish(self, end_ps: int) -> None:
+        """The run is over."""
         end = min(end_ps, self._stop_ps)
-        self._take(self._since_ps, end)
+        self._take(end)
         self.trace.end_ps = max(end, self.trace.start_ps) if self.trace.frames else end
 
-    def _take(self, since_ps: int, until_ps: int) -> None:
-        start, end = max(since_ps, self.trace.start_ps), min(until_ps, self._stop_ps)
+    def _look(self, next_ps: int) -> None:
+        """The pool as it is from now until next_ps; one that has not changed goes on."""
+        now = int(self.now)
+        self._state.stepwise = next_ps >= self.trace.start_ps
+        if next_ps <= self.trace.start_ps:
+            self._since_ps = now
+        if next_ps <= self.trace.start_ps or now >= self._stop_ps:
+            return
+        pool = self._pool_now()
+        if pool != self._pool:
+            self._take(now)
+            self._pool, self._since_ps = pool, now
+
+    def _take(self, until_ps: int) -> None:
+        """A frame of the pool as it was until until_ps."""
+        start, end = max(self._since_ps, self.trace.start_ps), min(until_ps, self._stop_ps)
         if start >= end:
             return
         self.trace.num_states += 1
         if covers_grid_point(self.trace, self.gap_ps, start, end):
-            others = (self.policy.non_sequence_slots(), *self.policy.tier_slots().values())
-            self.trace.frames.append(
-                Frame(start, end, self.policy.held(), tuple(map(joined, others)))
-            )
+            self.trace.frames.append(Frame(start, end, *self._pool))
         while len(self.trace.frames) > self.max_frames:
             self.gap_ps *= 2
             self.trace.frames = thinned(self.trace, self.gap_ps)
+
+    def _pool_now(self) -> PoolState:
+        memory = self._state.memory
+        others = (memory.non_sequence_slots(), *memory.tier_slots().values())
+        return PoolState(self._held(), tuple(map(joined, others)))
+
+    def _held(self) -> dict[int, Held]:
+        """What every sequence holds, by sequence id * number of parts + part."""
+        memory, held = self._state.memory, dict[int, Held]()
+        for seq in [seq for group in self._state.with_slots() for seq in group.resident]:
+            tables = memory.group_tables(seq)
+            self.parts = [(table.group, table.slots_per_token) for table in tables]
+            for part, table in enumerate(tables):
+                held[seq.seq_id * len(tables) + part] = Held(
+                    seq.request_id, seq.num_slots, self._known(table.extents), first=table.first
+                )
+        for group in self._state.swapped:
+            for seq in group.sequences:
+                held[seq.seq_id * len(self.parts)] = self._swapped(seq)
+        return held
+
+    def _swapped(self, seq: Sequence) -> Held:
+        swaps = self._state.memory.swaps
+        assert swaps is not None, "the policy has moved the sequence to the host"
+        tables = swaps.swapped_table(seq)
+        device, host = (self._known(tables.get(tier, ())) for tier in (DEVICE, HOST))
+        return Held(seq.request_id, seq.num_slots, device, host)
+
+    def _known(self, extents: Iterable[Extent]) -> tuple[Extent, ...]:
+        """These extents; equal ones are one object, because thousands of frames repeat them."""
+        return tuple([self._extents.setdefault(extent, extent) for extent in extents])
 
 
 def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
@@ -139,7 +206,7 @@ def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
 
 
 def trace_memory(
-    requests: Workload | Sequence[Request],
+    requests: Workload | Row[Request],
     scheduler: Scheduler,
     cost: CostModel,
     max_len: int,
@@ -150,17 +217,17 @@ def trace_memory(
     beams: BeamModel | None = None,
     max_frames: int = MAX_FRAMES,
     pool: PoolSpec | None = None,
+    lengths: dict[int, int] | None = None,
 ) -> MemoryTrace:
     """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV
-    groups, or tiers.
+    groups, or tiers; lengths: see `simulate`.
     """
-    env, policy = simpy.Environment(), scheduler.policy
-    block_size = int(getattr(policy, "block_size", getattr(policy, "page_units", BLOCK_SIZE)))
-    tokens_per_block = int(getattr(policy, "tokens_per_page", block_size))
-    trace = MemoryTrace(policy.usage().total, block_size, start_ps, tokens_per_block)
-    tracer = Tracer(env, policy, trace, stop_ps, max_frames)
-    fast_forward = fast_forward and is_measured_in_spans(policy)
-    scheduler.state.policy = tracer.policy
+    memory = scheduler.memory
+    block_size, tokens_per_block = sizes_of(memory.layout)
+    num_slots = memory.policy.usage().total
+    trace = MemoryTrace(num_slots, block_size, start_ps, tokens_per_block)
+    tracer = Tracer(scheduler, trace, stop_ps, max_frames)
+    scheduler.state.stepwise = start_ps <= 0
     recorder = simulate(
         requests,
         scheduler,
@@ -171,18 +238,30 @@ def trace_memory(
         fast_forward=fast_forward,
         beams=beams,
         recorder=Recorder(),
-        env=env,
+        env=tracer,
+        lengths=lengths,
     )
     tracer.finish(recorder.end_ps)
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
     trace.requests = {one.request_id: one for one in requests if one.request_id in shown}
     if pool is not None:
-        trace.tiers = {name: pool.slots_of(name) for name in policy.tier_slots()}
-        trace.parts = named_parts(tracer.policy.parts, pool)
+        trace.tiers = {name: pool.slots_of(name) for name in memory.tier_slots()}
+        trace.parts = named_parts(tracer.parts, pool)
     return trace
 
 
-def named_parts(parts: Sequence[tuple[int, int]], pool: PoolSpec) -> tuple[tuple[str, int], ...]:
+def sizes_of(layout: Layout | None) -> tuple[int, int]:
+    """The slots and the tokens of a block; BLOCK_SIZE where the policy's tables have no regular
+    form.
+    """
+    if layout is None:
+        return BLOCK_SIZE, BLOCK_SIZE
+    if isinstance(layout, PageLayout):
+        return layout.page_units, layout.tokens_per_page
+    return layout.block_size, layout.block_size
+
+
+def named_parts(parts: Row[tuple[int, int]], pool: PoolSpec) -> tuple[tuple[str, int], ...]:
     """The parts of a table with the names of their KV groups; those of one group are numbered."""
     names = [pool.groups[group].name for group, _ in parts] if len(parts) > 1 else [""]
     numbers = [

@@ -9,7 +9,6 @@ from testbed.core.slots import Usage
 from testbed.cost.model import Affine
 from testbed.engine.outputs import Outputs
 from testbed.engine.totals import SharedSlots, SpanMemory
-from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, decoding, whole, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -19,6 +18,7 @@ class Meter(ABC):
 
     def __init__(self, scheduler: Scheduler, outputs: Outputs) -> None:
         self.policy = scheduler.policy
+        self.memory = scheduler.memory
         self.state = scheduler.state
         self.outputs = outputs
 
@@ -49,7 +49,7 @@ class Meter(ABC):
         if not (used.saved and plan.decode_seqs):
             return 0
         batch, others = decoding(plan, self.state.batch)
-        repeated = whole(self.policy, "repeated_reads()", self.policy.repeated_reads(batch, others))
+        repeated = whole(self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others))
         if not 0 <= repeated <= plan.decode_context:
             expected = f"repeated_reads() is from 0 to {plan.decode_context}, what decodes read"
             raise wrong_answer(self.policy, repeated, expected)
@@ -62,7 +62,7 @@ class Meter(ABC):
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
-            for _, extents, first, slots_per_token in self.policy.group_tables(seq):
+            for _, extents, first, slots_per_token in self.memory.group_tables(seq):
                 left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token
                 for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:
@@ -104,7 +104,7 @@ class PlainMeter(Meter):
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
         """The same, by the tables of all that decode."""
         batch, others = decoding(plan, self.state.batch) if plan.decode_seqs else (Batch(), [])
-        return MemoryPolicy.repeated_reads(self.policy, batch, others)
+        return self.memory.reads_by_tables(batch, others)
 
     def forget(self, group: SequenceGroup) -> None:
         """See Meter; nothing is kept of a group."""

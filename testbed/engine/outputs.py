@@ -3,8 +3,6 @@ the engine alone.
 """
 
 import heapq
-from collections.abc import Mapping
-from types import MappingProxyType
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
@@ -19,15 +17,16 @@ NOTHING = Results()
 class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
-    `lengths` is what oracles may read, and no part may write: true output lengths in tokens by
-    request id. An entry of the heap counts while `_end_step` says the same of its request: a group
+    lengths: the true output lengths in tokens by request id, which oracles were built with. An
+    entry of the heap counts while `_end_step` says the same of its request: a group
     that was preempted has left its entry behind.
     """
 
-    def __init__(self, state: SchedulerState, beams: BeamModel) -> None:
+    def __init__(
+        self, state: SchedulerState, beams: BeamModel, lengths: dict[int, int] | None = None
+    ) -> None:
         self.requests: dict[int, Request] = {}
-        self._lengths: dict[int, int] = {}
-        self.lengths: Mapping[int, int] = MappingProxyType(self._lengths)
+        self.lengths: dict[int, int] = {} if lengths is None else lengths
         self._state = state
         self._beams = beams
         self._end_step: dict[int, int] = {}
@@ -35,10 +34,10 @@ class Outputs:
 
     def arrived(self, request: Request) -> None:
         self.requests[request.request_id] = request
-        self._lengths[request.request_id] = request.output_len
+        self.lengths[request.request_id] = request.output_len
 
     def removed(self, request_id: int) -> Request:
-        del self._lengths[request_id]
+        del self.lengths[request_id]
         self._end_step.pop(request_id, None)
         return self.requests.pop(request_id)
 

@@ -15,7 +15,7 @@ from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulated import SimulatedExecutor
-from testbed.memory.policy import PoolSpec
+from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 
@@ -33,6 +33,7 @@ def simulate(
     beams: BeamModel | None = None,
     recorder: Recorder | None = None,
     env: Environment | None = None,
+    lengths: dict[int, int] | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
@@ -40,7 +41,9 @@ def simulate(
     arrival_ps says. `beams` says which candidates of a beam survive; by default SyntheticBeams().
     Without fast_forward every iteration is one event and the pool is measured by walking every
     table; the result is the same. The policy is checked with `pool`, its configured pool, where
-    that is given. A caller's recorder or environment can be observed during the run.
+    that is given. A caller's recorder or environment can be observed during the run. `lengths` is
+    filled with the true output lengths of the requests that are being served: what the oracles of
+    the run were built with, if there are any.
     """
     clock = SimClock(env)
     engine = simulated_engine(

@@ -136,7 +136,7 @@ class SpanMeter(Meter):
         """The size of the blocks in which the batch's members grow; 0 where they do not grow in
         blocks.
         """
-        footprint = self.policy.footprint(next(iter(self.state.batch)))
+        footprint = self.memory.footprint(next(iter(self.state.batch)))
         return footprint.size if isinstance(footprint, Granular) else 0
 
     def _shared(
@@ -195,7 +195,7 @@ class SpanMeter(Meter):
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
             self.forget(group)
-        footprint = self.policy.footprint(first)
+        footprint = self.memory.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
             raise PlugInError(

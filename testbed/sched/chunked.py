@@ -5,8 +5,8 @@ prompts.
 from typing import ClassVar
 
 from testbed.sched.plan import Plan
-from testbed.sched.prefill import PrefillChunks, Prefills
 from testbed.sched.scheduler import IterationLevel
+from testbed.sched.token_budget import PrefillChunks, Prefills
 
 
 class ChunkedPrefill(IterationLevel):

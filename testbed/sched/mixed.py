@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
-from testbed.sched.prefill import Prefills
 from testbed.sched.scheduler import IterationLevel
+from testbed.sched.token_budget import GroupLimit, Prefills
 
 
 class MixedPrefill(IterationLevel):
@@ -37,14 +36,6 @@ class MixedPrefill(IterationLevel):
             self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan
-
-
-class GroupLimit(Prefills):
-    """The running groups and the sequences of the next one together stay within the limit."""
-
-    def is_full_with(self, group: SequenceGroup) -> bool:
-        running = self.state.running
-        return bool(running) and len(running) + len(group.sequences) > self.max_num_seqs
 
 
 class Mixed2023(MixedPrefill):

@@ -39,10 +39,10 @@ class Plan:
     decode_seqs sequences take a step and read decode_context tokens, the longest of them
     decode_max_context, padding included. Sequences of swapped_in groups are among them where they
     have a slot for the next token. guaranteed_steps: how many further identical steps the policy
-    has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run.
-    forks: sequences forked from others since the plan before. wake_ps: the scheduler wants to plan
-    again at the first iteration boundary at or after this time, and then if nothing runs;
-    UNBOUNDED: for no such reason.
+    has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run, and
+    reasons, by request id, why. forks: sequences forked from others since the plan before. wake_ps:
+    the scheduler wants to plan again at the first iteration boundary at or after this time, and
+    then if nothing runs; UNBOUNDED: for no such reason.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class Plan:
         "guaranteed_steps",
         "ops",
         "preempted",
+        "reasons",
         "rejected",
         "swapped_in",
         "wake_ps",
@@ -71,11 +72,17 @@ class Plan:
         self.swapped_in: list[SequenceGroup] = []
         self.preempted: list[SequenceGroup] = []
         self.rejected: list[SequenceGroup] = []
+        self.reasons: dict[int, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self.decode_seqs or self.chunks or self.swapped_in) or any(
             ops.copies or ops.moves for ops in self.ops
         )
+
+    def reject(self, group: SequenceGroup, reason: str) -> None:
+        """The group could never run, for this reason."""
+        self.rejected.append(group)
+        self.reasons[group.request.request_id] = reason
 
     @property
     def is_idle(self) -> bool:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from enum import Enum
 
 from testbed.core.errors import InputError
-from testbed.core.request import Foresight
 from testbed.core.sequence import Batch, SequenceGroup
 from testbed.core.units import PositiveTokens
 from testbed.cost.model import CostModel
@@ -22,11 +21,11 @@ class Recovery(Enum):
     RECOMPUTE_TAIL = "recompute tail"
 
 
-class PreemptionRule(Foresight, ABC):
+class PreemptionRule(ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
     `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL
-    takes at a time.
+    takes at a time. A rule that is an oracle has a parameter `lengths` (testbed/core/oracles.py).
     """
 
     tail_tokens: int = 1
@@ -59,7 +58,7 @@ class RecomputeTail(PreemptionRule):
     others lack slots.
 
     The victim waits with what it keeps, and computes the rest again. A group of several sequences,
-    and one of a policy that does not shrink, loses everything.
+    and one of a policy that does not truncate, loses everything.
     """
 
     def __init__(self, cost: CostModel | None = None, *, tail_tokens: PositiveTokens = 1) -> None:
@@ -88,7 +87,7 @@ class RecomputeSingleSwapGroup(PreemptionRule):
 
 def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> None:
     """Take slots back from the rule's victim."""
-    if state.take_kept(rule.tail_tokens):
+    if state.free_for_running(rule.tail_tokens):
         return
     group = rule.victim(state.preemptible(), state.batch)
     if (
@@ -105,19 +104,23 @@ def preempt_group(
     """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how
     it returns.
     """
-    swaps = shrinks = False
     plan.preempted.append(group)
+    recovery = Recovery.RECOMPUTE
     if group.batch is not None:
         state.leave_batch(group)
-        recovery = rule.recovery(group)
-        if not isinstance(recovery, Recovery):
-            raise wrong_answer(rule, recovery, "recovery() gives a Recovery")
-        swaps = recovery is Recovery.SWAP and state.policy.moves_tiers
-        shrinks = (
-            recovery is Recovery.RECOMPUTE_TAIL
-            and state.policy.shrinks
-            and len(group.sequences) == 1
-        )
+        recovery = _recovery(rule, group)
+    swaps = recovery is Recovery.SWAP and state.memory.swaps is not None
     if not (swaps and state.swap_out(group, plan)):
-        state.preempt_by_recompute(group, rule.tail_tokens if shrinks else 0)
+        truncates = state.memory.truncates is not None and len(group.sequences) == 1
+        if recovery is Recovery.RECOMPUTE_TAIL and truncates:
+            state.preempt_tail(group, rule.tail_tokens)
+        else:
+            state.preempt_by_recompute(group)
     state.memory_released()
+
+
+def _recovery(rule: PreemptionRule, group: SequenceGroup) -> Recovery:
+    recovery = rule.recovery(group)
+    if not isinstance(recovery, Recovery):
+        raise wrong_answer(rule, recovery, "recovery() gives a Recovery")
+    return recovery

@@ -73,6 +73,7 @@ class PriorityClasses(Ranked):
         *,
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
+        prefetch: Count = 0,
         patience_s: Seconds = 10.0,
     ) -> None:
         super().__init__(
@@ -80,6 +81,7 @@ class PriorityClasses(Ranked):
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         self.patience_ps = round(patience_s * PS)
 
@@ -102,12 +104,14 @@ class SessionOrder(Ranked):
         *,
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
+        prefetch: Count = 0,
     ) -> None:
         super().__init__(
             policy,
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         self._start_ps: dict[int, int] = {}
 

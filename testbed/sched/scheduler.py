@@ -1,28 +1,32 @@
 """The plug-in API for schedulers, and the parts of an iteration that they put together."""
 
 from abc import ABC, abstractmethod
-from collections import deque
 from itertools import count
 from typing import ClassVar
 
-from testbed.core.errors import UnsupportedError
-from testbed.core.request import Foresight, Incoming
+from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import DEVICE, GRANTED, NO_OPS, Grant, Refusal, record
-from testbed.core.units import PositiveCount, PositiveTokens
+from testbed.core.units import Count, PositiveCount, PositiveTokens
+from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results, broken_promise, one_answer
 from testbed.sched.preemption import PreemptionRule, preempt_victim
-from testbed.sched.prefill import Prefills
+from testbed.sched.protocols import ChoosesOrder, chooses_order
 from testbed.sched.state import SchedulerState
+from testbed.sched.token_budget import Prefills
 
 
-class Scheduler(Foresight, ABC):
+class Scheduler(ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
     It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in
     which order. now_ps is the time in picoseconds at which `plan` is called. A scheduler whose next
     decision depends on time sets Plan.wake_ps, because a span of many iterations makes no call.
+
+    One that serves in another order than that of arrival defines `choose_order`
+    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/core/oracles.py).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
@@ -33,37 +37,32 @@ class Scheduler(Foresight, ABC):
         self.preemption = preemption
         self.now_ps = 0
         self._seq_ids = count()
-        self._keeps_order = type(self).choose_order is Scheduler.choose_order
+        self._chooses_order: ChoosesOrder | None = chooses_order(self)
 
     @property
     def policy(self) -> MemoryPolicy:
         return self.state.policy
+
+    @property
+    def memory(self) -> Capabilities:
+        """What the policy can do."""
+        return self.state.memory
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived."""
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         group = SequenceGroup(request, sequences)
         self.state.waiting.append(group)
-        if self.state.policy.prefetches:
-            self.state.unloaded.add(group)
         return group
 
     def close_session(self, session: int) -> None:
         """The last request of the session was answered, or turned away."""
-        self.policy.close_session(session)
+        self.memory.close_session(session)
 
     def finish(self, group: SequenceGroup) -> None:
         """The group has its whole output: remove it and release its slots."""
         self.state.leave_batch(group)
         self.state.release(group, SequenceStatus.FINISHED)
-
-    def choose_order(self, waiting: deque[SequenceGroup]) -> None:
-        """Put the queue into the order of service before a plan; first come, first served leaves it
-        as it is.
-
-        The order depends on the requests in the queue alone, not on the number of calls: a span
-        makes none.
-        """
 
     def note(self, max_len: int) -> str | None:
         """What a user must know before a run whose sequences may have max_len tokens; the run's
@@ -110,7 +109,7 @@ class Scheduler(Foresight, ABC):
         finished: list[SequenceGroup] = []
         if plan.decode_seqs:
             if steps > 1:
-                answer = state.policy.advance(state.batch, steps - 1)
+                answer = state.memory.advance(state.batch, steps - 1)
                 if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                     raise broken_promise(state.policy, steps - 1, answer)
                 grown = answer
@@ -125,8 +124,7 @@ class Scheduler(Foresight, ABC):
                 for request_id, group in state.beams.items():
                     state.choose_parents(group, results.parents[request_id])
         for group, seq, new, num_stored, last, _ in plan.chunks:
-            if num_stored + new > seq.stored_offset:  # at rest
-                seq.stored_offset = num_stored + new
+            seq.num_stored = max(num_stored + new, seq.num_stored)
             if last:
                 first_tokens.append(group)
         if first_tokens or plan.swapped_in:
@@ -138,13 +136,13 @@ class Scheduler(Foresight, ABC):
         left to copy.
         """
         plan, state = Plan(), self.state
-        if not self._keeps_order and state.waiting:
-            self.choose_order(state.waiting)
+        if self._chooses_order is not None and state.waiting:
+            self._chooses_order.choose_order(state.waiting)
         if state.forks:
             plan.forks, state.forks = state.forks, 0
             plan.ops, state.copies = [ops for _, ops in state.copies], []
-        if state.policy.moves_in_background:
-            state.order(state.policy.background(), plan)
+        if state.memory.transfers is not None:
+            state.order(state.memory.transfers.background(), plan)
         return plan
 
     def decode(self, plan: Plan) -> None:
@@ -157,12 +155,12 @@ class Scheduler(Foresight, ABC):
                 batch.extend(1)
                 plan.decode_seqs = num_seqs
                 plan.decode_context, plan.decode_max_context = batch.context, batch.max_context_len
-                if policy.drops_tokens:
-                    kept = [policy.num_stored(seq.num_slots) for seq in batch]
-                    plan.decode_context, plan.decode_max_context = sum(kept), max(kept)
+                if state.memory.drops_tokens is not None:
+                    stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
+                    plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
                 if answer.ops is not NO_OPS:
                     state.order(answer.ops, plan)
-                if policy.returns_slots:
+                if answer.ends_refusals:
                     state.memory_released()
                 return
             one_answer(policy, answer)
@@ -180,10 +178,11 @@ class Scheduler(Foresight, ABC):
             and not state.swap_in_refused
             and state.returns_first()
         ):
-            group, policy = state.swapped[0], state.policy
-            answer = one_answer(policy, policy.move(group.sequences, DEVICE))
+            group, swaps = state.swapped[0], state.memory.swaps
+            assert swaps is not None, "the policy has moved the group to the host"
+            answer = one_answer(state.policy, swaps.move(group.sequences, DEVICE))
             if isinstance(answer, Refusal):
-                if state.take_kept():
+                if state.free_for_waiting():
                     continue
                 state.swap_in_refused = True
                 return
@@ -192,11 +191,9 @@ class Scheduler(Foresight, ABC):
             state.order(answer.ops, plan)
             plan.swapped_in.append(group)
             for seq in group.sequences:
-                policy.publish(seq, seq.num_stored)
-            if policy.caches_prefixes:
-                state.memory_released()
+                state.publish(seq, seq.num_stored)
             if state.ensure_slots(group.sequences, group.sequences[0].num_slots + 1, plan):
-                read = policy.num_stored(group.sequences[0].num_slots)
+                read = state.memory.num_stored(group.sequences[0].num_slots)
                 plan.decode_seqs += len(group.sequences)
                 plan.decode_context += len(group.sequences) * read
                 plan.decode_max_context = max(plan.decode_max_context, read)
@@ -230,7 +227,8 @@ class IterationLevel(Scheduler):
     """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and
     max_num_seqs sequences.
 
-    `prefills` is the class of `prompts`, which puts prefills into a plan.
+    `prefills` is the class of `prompts`, which puts prefills into a plan. What lower tiers have of
+    the first `prefetch` waiting requests is loaded before their turn.
     """
 
     prefills: ClassVar[type[Prefills]] = Prefills
@@ -242,10 +240,23 @@ class IterationLevel(Scheduler):
         *,
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
+        prefetch: Count = 0,
     ) -> None:
         super().__init__(policy, preemption)
+        if prefetch and self.memory.loads is None:
+            raise InputError(
+                f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
+                f"(choose policy=tiered, or leave prefetch out)"
+            )
+        self.prefetch = prefetch
         self.max_num_batched_tokens = max_num_batched_tokens
         self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
+
+    def add(self, request: Incoming) -> SequenceGroup:
+        group = super().add(request)
+        if self.prefetch:
+            self.state.not_loaded.add(group)
+        return group
 
     def enable_fast_forward(self, plan: Plan) -> None:
         """Offer further identical steps where only an end or an arrival matters; requests that wait
@@ -255,8 +266,8 @@ class IterationLevel(Scheduler):
         to a prefetch.
         """
         r = self.state
-        if r.unloaded and not plan.preempted_any:
-            r.prefetch(plan)
+        if r.not_loaded and not plan.preempted_any:
+            r.prefetch(self.prefetch, plan)
         if (
             plan.chunks
             or len(r.batch.sequences) != r.num_seqs
@@ -266,12 +277,11 @@ class IterationLevel(Scheduler):
         ):
             return
         waiting, swapped = r.waiting, r.swapped
-        plan.ends_on_arrival = r.policy.prefetches > 0 or not (
-            self._keeps_order and (swapped or waiting)
-        )
+        keeps_order = self._chooses_order is None
+        plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and (swapped or waiting))
         if swapped and r.returns_first():
             stable = r.swap_in_refused
         else:
             stable = not waiting or waiting[0] is r.refused or self.prompts.is_full_with(waiting[0])
         if stable:
-            plan.guaranteed_steps = r.policy.guaranteed_steps(r.batch)
+            plan.guaranteed_steps = r.guaranteed_steps()

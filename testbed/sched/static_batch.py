@@ -2,7 +2,8 @@
 
 from typing import ClassVar
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, OracleError
+from testbed.core.oracles import OutputLengths
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Refusal
 from testbed.core.units import PositiveCount, PositiveTokens
@@ -25,12 +26,11 @@ class StaticBatch(Scheduler):
     longest of each.
 
     A batch ends before its longest prompt and longest output together would exceed max_padded_len
-    tokens, and so reads true lengths. Padding is paid in time: every sequence passes through every
-    iteration until the last has its output, and all are answered then. Nothing is ever preempted,
-    so the policy must reserve whole outputs at admission.
+    tokens, and so reads true lengths: `lengths`, in tokens by request id. Padding is paid in time:
+    every sequence passes through every iteration until the last has its output, and all are
+    answered then. Nothing is ever preempted, so the policy must reserve whole outputs at admission.
     """
 
-    reads_output_len: ClassVar[bool] = True
     state_class: ClassVar[type[SchedulerState]] = PaddedGroups
 
     def __init__(
@@ -40,8 +40,10 @@ class StaticBatch(Scheduler):
         *,
         max_batch_size: PositiveCount,
         max_padded_len: PositiveTokens,
+        lengths: OutputLengths | None = None,
     ) -> None:
         super().__init__(policy, preemption)
+        self.lengths = lengths
         self.max_batch_size = max_batch_size
         self.max_padded_len = max_padded_len
         self._padded_len = 0
@@ -53,11 +55,12 @@ class StaticBatch(Scheduler):
         waiting = self.state.waiting
         while waiting and self._takes(waiting[0], plan):
             group = waiting[0]
-            answer = self.state.admit(group, group.prefill_len, plan)
-            if answer in (Refusal.LATER, Refusal.LOADING):
-                break
-            if answer is not Refusal.NEVER:
+            hit = self.state.lookup(group)
+            answer = self.state.admit(group, group.prefill_len, plan, hit)
+            if isinstance(answer, list):
                 self.state.schedule_chunk(group, group.todo[0].new, plan)
+            elif not answer.is_final:
+                break
         self._padded_len = max((chunk.num_stored + chunk.new for chunk in plan.chunks), default=0)
         longest = max((chunk.new for chunk in plan.chunks), default=0)
         plan.chunks = [chunk._replace(padding=longest - chunk.new) for chunk in plan.chunks]
@@ -87,9 +90,13 @@ class StaticBatch(Scheduler):
 
     def _takes(self, group: SequenceGroup, plan: Plan) -> bool:
         batch = [*(chunk.group.request for chunk in plan.chunks), group.request]
-        padded_len = max(r.prompt_len for r in batch) + max(
-            self.output_len[r.request_id] for r in batch
-        )
+        if self.lengths is None:
+            raise OracleError(
+                f"{type(self).__name__}: was built without true output lengths (give lengths=, and "
+                f"the same mapping to simulate)"
+            )
+        longest_output = max(self.lengths[r.request_id] for r in batch)
+        padded_len = max(r.prompt_len for r in batch) + longest_output
         return not plan.chunks or (
             len(batch) <= self.max_batch_size and padded_len <= self.max_padded_len
         )
@@ -107,5 +114,5 @@ class StaticBatch(Scheduler):
         self.state.order(answer.ops, plan)
         plan.decode_seqs, plan.decode_max_context = num_seqs, self._padded_len + 1
         plan.decode_context = num_seqs * plan.decode_max_context
-        plan.guaranteed_steps = self.policy.guaranteed_steps(batch)
+        plan.guaranteed_steps = self.state.guaranteed_steps()
         return plan

@@ -1,15 +1,17 @@
-"""What an answered request has stored stays allocated for a time, so that its session's next
-request finds it.
+"""Keeps an answered request's slots allocated for a time to live, for the next request of its
+session.
 """
 
 from typing import ClassVar
 
+from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Answers, Refusal
-from testbed.core.units import PositiveCount, PositiveSeconds, PositiveTokens
+from testbed.core.slots import Answers, CacheHit, Lease, Refusal
+from testbed.core.units import Count, PositiveCount, PositiveSeconds, PositiveTokens
 from testbed.cost.model import UNBOUNDED
 from testbed.memory.policy import MemoryPolicy
+from testbed.memory.protocols import Leases
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.ranked import RankedState, SessionOrder, rank_of
@@ -26,25 +28,35 @@ class RetainingState(RankedState):
 
     def __init__(self, policy: MemoryPolicy) -> None:
         super().__init__(policy)
+        if self.memory.leases is None:
+            raise InputError(
+                f"scheduler=time_to_live: {self.memory.name} cannot keep the slots of an answered "
+                f"request (choose policy=paged, or another policy that has end_lease())"
+            )
+        self.leases: Leases = self.memory.leases
         self.retained: dict[SequenceGroup, int] = {}
 
     def with_slots(self) -> list[SequenceGroup]:
         return [*super().with_slots(), *self.retained]
 
-    def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
-        answers = super().admit(group, num_tokens, plan)
+    def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> Answers:
+        answers = super().admit(group, num_tokens, plan, hit)
         if not isinstance(answers, Refusal):
             self.release_retained(
                 [old for old in self.retained if continues(group.request, old.request)]
             )
         return answers
 
-    def take_kept(self, num_tokens: int = 0) -> bool:
-        if super().take_kept(num_tokens):
-            return True
-        if not self.retained or (
-            self.running and not num_tokens
-        ):  # num_tokens: those of a running group
+    def free_for_waiting(self) -> bool:
+        """What is retained is given back for a waiting group only where nothing runs."""
+        return super().free_for_waiting() or (not self.running and self._release_last_retained())
+
+    def free_for_running(self, num_tokens: int) -> bool:
+        return super().free_for_running(num_tokens) or self._release_last_retained()
+
+    def _release_last_retained(self) -> bool:
+        """End the lease of the retained group that ranks last; whether there is one."""
+        if not self.retained:
             return False
         self.release_retained([max(self.retained, key=rank_of)])
         return True
@@ -52,7 +64,10 @@ class RetainingState(RankedState):
     def release_retained(self, groups: list[SequenceGroup]) -> None:
         for group in groups:
             del self.retained[group]
-            super()._release_slots(group)
+            self.leases.end_lease(Lease(group.request.request_id))
+            for seq in group.resident:
+                seq.set_counts(num_slots=0, num_stored=0)
+            group.resident = []
         if groups:
             self.memory_released()
 
@@ -66,10 +81,13 @@ class RetainingState(RankedState):
         return min(self.retained.values(), default=UNBOUNDED)
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        if group.status is SequenceStatus.FINISHED and group.request.session is not None:
-            self.retained[group] = 0
-        else:
+        """The slots of an answered group of a session stay, by a lease."""
+        if group.status is not SequenceStatus.FINISHED or group.request.session is None:
             super()._release_slots(group)
+            return
+        self.retained[group] = 0
+        for seq in group.resident:
+            self.leases.release(seq, Lease(group.request.request_id))
 
 
 def continues(request: Incoming, before: Incoming) -> bool:
@@ -99,6 +117,7 @@ class TimeToLive(SessionOrder):
         *,
         max_num_batched_tokens: PositiveTokens,
         max_num_seqs: PositiveCount,
+        prefetch: Count = 0,
         time_to_live_s: PositiveSeconds = 10.0,
     ) -> None:
         super().__init__(
@@ -106,6 +125,7 @@ class TimeToLive(SessionOrder):
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         self.time_to_live_ps = max(round(time_to_live_s * PS), 1)
         assert isinstance(self.state, RetainingState)

@@ -12,9 +12,9 @@ from testbed.core.units import NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
-from testbed.sched.prefill import ConcurrentPrefills
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.state import SchedulerState
+from testbed.sched.token_budget import ConcurrentPrefills
 
 
 class VllmV1(IterationLevel):
@@ -41,12 +41,14 @@ class VllmV1(IterationLevel):
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
         cuts_lone_prompt: bool = True,
+        prefetch: int = 0,
     ) -> None:
         super().__init__(
             policy,
             preemption,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
+            prefetch=prefetch,
         )
         if max_num_batched_tokens < max_num_seqs:
             raise InputError(
@@ -111,11 +113,11 @@ class VllmV1(IterationLevel):
         """Whether the next tokens of all that run need more slots than there are; False where
         blocks do not say.
         """
-        policy, budget, needed = self.state.policy, self.max_num_batched_tokens, 0
+        memory, budget, needed = self.state.memory, self.max_num_batched_tokens, 0
         for group in self.state.running.values():
             seq = group.sequences[0]
-            footprint = policy.footprint(seq)
-            if policy.returns_slots or not isinstance(footprint, Granular):
+            footprint = memory.footprint(seq)
+            if memory.layered is not None or not isinstance(footprint, Granular):
                 return False
             size, num_slots = footprint.size, seq.num_slots
             tokens = num_slots
@@ -125,7 +127,7 @@ class VllmV1(IterationLevel):
             elif group.batch is not None:
                 tokens, budget = num_slots + 1, budget - 1
             needed += (ceil_div(tokens, size) - ceil_div(num_slots, size)) * size
-        used = policy.usage()
+        used = self.state.policy.usage()
         return needed > used.total - used.held
 
     def continue_prefills(self, plan: Plan) -> None:
@@ -142,7 +144,7 @@ class VllmV1(IterationLevel):
             seq, left, num_stored = group.todo[0]
             needed = num_stored + min(left, self.chunks.max_chunk_tokens, budget)
             while not state.ensure_slots([seq], needed, plan):
-                if state.take_kept(self.preemption.tail_tokens):
+                if state.free_for_running(self.preemption.tail_tokens):
                     continue
                 victim = in_prefill.pop() if in_prefill else group
                 preempt_group(state, self.preemption, victim, plan)
@@ -168,7 +170,7 @@ class StateAhead(SchedulerState):
         """
         if self.prefilled is not None and not group.todo and group not in self.prefilled:
             for seq in group.sequences:
-                seq.stored_offset -= 1  # at rest
+                seq.num_stored -= 1
 
     def finish_preempted(self, group: SequenceGroup) -> None:
         """The group was preempted in the plan ahead, and the results say that it had ended: that

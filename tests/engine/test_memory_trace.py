@@ -3,24 +3,24 @@ not change.
 """
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
-from manual_driver import admit_and_prefill, extend, fork, paged, release
+from manual_driver import admit_and_prefill, extend, fork, paged, release, scheduler_of
 from tiny import analytic
 
+from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Incoming, Request
-from testbed.core.sequence import Sequence
+from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import DEVICE, HOST
 from testbed.engine.memory_trace import MemoryTrace, Tracer, trace_memory
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousPow2
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousPow2
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.traced import Traced
 from testbed.sched.chunked import ChunkedPrefill
+from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
 
@@ -28,28 +28,61 @@ COST = analytic(overhead_s=1e-3, copy_s=1e-5)
 
 
 class Script:
-    """Calls to a traced policy, each at a time of its own."""
+    """Calls to a policy whose clock is traced, each at a time of its own; every sequence is a group
+    of the scheduler's.
+    """
 
     def __init__(self, policy, start_ps=0, stop_ps=10**6, max_frames=100):
-        self.env = SimpleNamespace(now=0)
+        self.policy = policy
         self.trace = MemoryTrace(
             policy.usage().total, policy.block_size, start_ps, policy.block_size
         )
-        self.tracer = Tracer(self.env, policy, self.trace, stop_ps, max_frames)
-        self.policy = self.tracer.policy
+        self.scheduler = scheduler_of(MixedPrefill, policy, Recompute())
+        self.tracer = Tracer(self.scheduler, self.trace, stop_ps, max_frames)
 
     def at(self, time_ps, call, *arguments):
         """`call` takes the policy first."""
-        self.env.now = time_ps
+        if time_ps > self.tracer.now:
+            self.tracer.run(until=time_ps)
         return call(self.policy, *arguments)
 
+    def admit(self, time_ps, seqs, num_tokens):
+        """These sequences are computed, and run from then on."""
+        self.at(time_ps, admit_and_prefill, seqs, num_tokens)
+        for seq in seqs:
+            self.seat(seq)
+
+    def fork(self, time_ps, parent, child):
+        self.at(time_ps, fork, parent, child)
+        self.seat(child)
+
+    def seat(self, seq):
+        group = SequenceGroup(Incoming(seq.request_id, 0, seq.prompt_len), [seq])
+        group.resident = [seq]
+        self.scheduler.state.running[seq.seq_id] = group
+
+    def move(self, time_ps, seqs, tier):
+        self.at(time_ps, lambda policy: policy.move(seqs, tier))
+        state = self.scheduler.state
+        for seq in seqs:
+            if tier == HOST:
+                state.swapped.append(state.running.pop(seq.seq_id))
+            else:
+                group = next(group for group in state.swapped if group.sequences == [seq])
+                state.swapped.remove(group)
+                state.running[seq.seq_id] = group
+
+    def release(self, time_ps, seq):
+        self.at(time_ps, release, seq)
+        state = self.scheduler.state
+        state.running.pop(seq.seq_id, None)
+        for group in [group for group in state.swapped if group.sequences == [seq]]:
+            state.swapped.remove(group)
+
     def frames(self, end_ps):
+        self.tracer.run(until=end_ps)
         self.tracer.finish(end_ps)
         return self.trace.frames
-
-
-def move(policy, seqs, tier):
-    return policy.move(seqs, tier)
 
 
 def sequence(seq_id, request_id, prompt_len=7, **request):
@@ -74,11 +107,11 @@ def test_trace_of_figure_7_shows_exact_owners():
     blocks.free = [8, 6, 4, 0, 3, 2, 5, 1, 7]
     script = Script(paged(9, blocks=blocks))
     a, b = sequence(0, 10), sequence(1, 11, prompt_len=5)
-    script.at(5, admit_and_prefill, [a], 7)
-    script.at(5, admit_and_prefill, [b], 5)
+    script.admit(5, [a], 7)
+    script.admit(5, [b], 5)
     script.at(8, extend, [a, b], 1)
     script.at(9, extend, [a, b], 1)
-    script.at(12, release, a)
+    script.release(12, a)
     frames = script.frames(20)
     assert [(f.start_ps, f.end_ps) for f in frames] == [(0, 5), (5, 8), (8, 9), (9, 12), (12, 20)]
     assert [tables(f) for f in frames] == [
@@ -101,13 +134,13 @@ def test_trace_of_figure_7_shows_exact_owners():
 def test_swapped_out_group_is_absent_from_the_device():
     script = Script(Paged(PoolSpec(36, 64, host(16)), block_size=4, watermark=0))
     parent, child = sequence(0, 3), sequence(1, 3)
-    script.at(0, admit_and_prefill, [parent], 7)
-    script.at(0, fork, parent, child)
-    script.at(1, move, [parent, child], HOST)
-    script.at(2, move, [parent, child], DEVICE)
-    script.at(3, move, [parent, child], HOST)
-    script.at(4, release, parent)
-    script.at(4, release, child)
+    script.admit(0, [parent], 7)
+    script.fork(0, parent, child)
+    script.move(1, [parent, child], HOST)
+    script.move(2, [parent, child], DEVICE)
+    script.move(3, [parent, child], HOST)
+    script.release(4, parent)
+    script.release(4, child)
     frames = script.frames(5)
     assert [tables(f)[1] for f in frames[:3]] == [[0, 1], [-1, -2], [1, 0]]
     assert [held.num_tokens for held in frames[3].held.values()] == [7, 7]
@@ -122,7 +155,7 @@ def test_trace_is_limited_to_its_window_and_thinned():
         max_frames=10,
     )
     seq = sequence(0, 1)
-    script.at(0, admit_and_prefill, [seq], 1)
+    script.admit(0, [seq], 1)
     for time in range(10, 1000, 10):
         script.at(time, extend, [seq], 1)
     frames = script.frames(1000)
@@ -135,8 +168,8 @@ def test_long_lasting_state_is_never_thinned_out():
     script = Script(Paged(PoolSpec(400, 400), block_size=4, watermark=0), max_frames=4)
     seq = sequence(0, 1)
     for time in range(0, 1000, 10):
-        script.at(time, admit_and_prefill, [seq], 1)
-        script.at(time + 1, release, seq)
+        script.admit(time, [seq], 1)
+        script.release(time + 1, seq)
     frames = script.frames(100_000)
     assert (frames[-1].held, frames[-1].end_ps) == ({}, 100_000)
 
@@ -157,9 +190,10 @@ def requests():
     ]
 
 
-def scheduler(policy, rule):
+def scheduler(policy, rule, lengths=None):
+    make = with_lengths(policy, {} if lengths is None else lengths)
     return (ChunkedPrefill if policy is ContiguousPow2 else SeparatePrefill)(
-        policy(PoolSpec(256, 64, host(128)), block_size=4),
+        make(PoolSpec(256, 64, host(128)), block_size=4),
         rule(),
         max_num_batched_tokens=100,
         max_num_seqs=20,
@@ -169,9 +203,10 @@ def scheduler(policy, rule):
 @pytest.mark.parametrize("policy", [Paged, PrefixCaching, ContiguousMax, ContiguousPow2])
 @pytest.mark.parametrize("rule", [Recompute, Swap])
 def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
-    plain = simulate(requests(), scheduler(policy, rule), COST, 64)
-    traced = scheduler(policy, rule)
-    trace = trace_memory(requests(), traced, COST, 64, max_frames=10**6)
+    lengths = {}
+    plain = simulate(requests(), scheduler(policy, rule, lengths), COST, 64, lengths=lengths)
+    traced = scheduler(policy, rule, lengths)
+    trace = trace_memory(requests(), traced, COST, 64, max_frames=10**6, lengths=lengths)
     assert trace.end_ps == plain.end_ps
     assert len(trace.frames) == trace.num_states >= plain.totals.iterations
     assert trace.requests.keys() == {r.request_id for r in requests()} - plain.rejections.keys()
@@ -196,16 +231,3 @@ def test_traced_window_equals_that_part_of_the_run():
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
     assert part.end_ps == stop
-
-
-def test_every_mutating_policy_method_is_traced():
-    reads = (
-        "check close_session find fits counters full_tables group_tables max_seq_len num_stored "
-        "repeated_reads table tier_slots usage"
-    )
-    calls = {
-        name
-        for name, value in vars(MemoryPolicy).items()
-        if callable(value) and not name.startswith("_")
-    }
-    assert calls - {*reads.split(), "non_sequence_slots"} <= vars(Traced).keys()

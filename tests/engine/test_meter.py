@@ -6,9 +6,10 @@ import pytest
 from manual_driver import scheduler_of
 from tiny import MS, FastMillisecond
 
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.metrics import saving
@@ -54,9 +55,12 @@ def test_memory_saving_is_the_mean_of_ratios(fast_forward):
 
 
 def totals_of(kind, requests, fast_forward):
-    policy = kind(PoolSpec(64, 32), block_size=4)
+    lengths = {}
+    policy = with_lengths(kind, lengths)(PoolSpec(64, 32), block_size=4)
     scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
-    return simulate(requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward).totals
+    return simulate(
+        requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward, lengths=lengths
+    ).totals
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

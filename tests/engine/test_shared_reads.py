@@ -16,7 +16,7 @@ from testbed.engine.simulation import simulate
 from testbed.experiments.runs.compose import configured
 from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
@@ -254,8 +254,7 @@ class Forgetful(Paged):
 class WithoutCount(Paged):
     """It knows nothing of shared reads, and its tables are walked."""
 
-    def repeated_reads(self, batch, others=()):
-        return MemoryPolicy.repeated_reads(self, batch, others)
+    repeated_reads = None
 
 
 SAMPLES = [Request(0, 0, 20, 20, num_seqs=3)]
@@ -273,7 +272,7 @@ def test_a_wrong_count_is_refused():
 
 @pytest.mark.parametrize("answer", [-1, 10**6, 1.5, None])
 def test_a_count_beyond_what_decodes_read_is_refused(answer):
-    policy = WithoutCount(POOL, 8)
+    policy = Paged(POOL, 8)
     policy.repeated_reads = lambda batch, others=(): answer
     with pytest.raises(PlugInError, match=r"repeated_reads\(\)"):
         served(SAMPLES, MixedPrefill(policy, Recompute(), **LIMITS))

@@ -16,7 +16,7 @@ from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate, simulated_engine
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -220,10 +220,15 @@ def test_cached_blocks_are_counted_until_eviction(cost):
 
 
 def serve_static(requests, cost):
+    lengths = {}
     scheduler = StaticBatch(
-        ContiguousMax(PoolSpec(2048, 512)), Recompute(), max_batch_size=4, max_padded_len=512
+        ContiguousMax(PoolSpec(2048, 512)),
+        Recompute(),
+        max_batch_size=4,
+        max_padded_len=512,
+        lengths=lengths,
     )
-    return simulate(requests, scheduler, cost, 512)
+    return simulate(requests, scheduler, cost, 512, lengths=lengths)
 
 
 def test_static_batch_pads_every_sequence_to_the_maximum():

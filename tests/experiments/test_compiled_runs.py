@@ -14,7 +14,7 @@ from refusals import refuses
 import testbed
 from testbed.compiled import is_compiled, release
 from testbed.engine.arrivals import ArrivalProcess
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy
 

@@ -13,10 +13,10 @@ from testbed.core.request import Request, Rows
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ServerSpec
 from testbed.engine.arrivals import Gamma, Replay, Sessions, Slotted
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
-from testbed.memory.prefix_cache.prefix_index import block_contents
+from testbed.memory.prefix_cache.hash_chain import block_contents
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.preemption import Swap
 from testbed.sched.scheduler import Scheduler

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from refusals import refuses
 
-from testbed.api import bracket, sustained_rate
 from testbed.experiments.cli.reproduce import available
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
@@ -20,6 +19,7 @@ from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import MARK
+from testbed.knee import bracket, sustained_rate
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ from dataclasses import asdict
 
 import pytest
 
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.engine.arrivals import Slotted
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -43,10 +44,14 @@ CASES = {
 def totals(policy, prefill, trace, rate, num_seqs, beam):
     arrivals = Slotted(rate, 120).times_ps(None, 0)
     workload = Workload(Fitted(trace).rows(len(arrivals), 0, 2048), arrivals, num_seqs, beam)
+    lengths = {}
     scheduler = prefill(
-        policy(POOL), RecomputeSingleSwapGroup(), max_num_batched_tokens=2560, max_num_seqs=256
+        with_lengths(policy, lengths)(POOL),
+        RecomputeSingleSwapGroup(),
+        max_num_batched_tokens=2560,
+        max_num_seqs=256,
     )
-    recorder = simulate(workload, scheduler, COST, 2048)
+    recorder = simulate(workload, scheduler, COST, 2048, lengths=lengths)
     return {**flat(recorder.totals), "end_ps": recorder.end_ps}
 
 

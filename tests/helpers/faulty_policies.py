@@ -1,7 +1,6 @@
 """Four policies with one fault each, which the engine's debug mode must detect."""
 
 import torch
-from planted import altered, granted
 
 from testbed.core.request import Request
 from testbed.core.slots import HOST, Copy, Grant, Move, Ops
@@ -16,8 +15,13 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Swap
 
-# Gives a writer a new block without copying the shared block's tokens.
-ForgottenCopy = altered("ForgottenCopy", extend=granted(lambda answer: answer._replace(ops=Ops())))
+
+class ForgottenCopy(Paged):
+    """Gives a writer a new block without copying the shared block's tokens."""
+
+    def extend(self, batch, num_tokens):
+        answer = super().extend(batch, num_tokens)
+        return answer._replace(ops=Ops()) if isinstance(answer, Grant) else answer
 
 
 class DoubleOwner(Paged):

@@ -1,11 +1,9 @@
 """What policies do in a few fixed histories of the contract: golden rows of plain counts."""
 
 from dataclasses import asdict, dataclass, field
-from random import Random
 
 from testbed.contract import check_policy
-from testbed.contract.histories import Histories
-from testbed.contract.search import POOLS, Harness
+from testbed.contract.search import POOLS, Harness, histories_of
 from testbed.core.slots import Grant, Ops, Refusal, Usage
 
 
@@ -46,7 +44,8 @@ class Counts:
         """Count one answer of a policy, or what a check has seen of its pool."""
         match answer:
             case Refusal():
-                setattr(self, answer.value, getattr(self, answer.value) + 1)
+                kind = answer.name.lower()
+                setattr(self, kind, getattr(self, kind) + 1)
             case [Grant(), *_]:
                 self.admitted += len(answer)
                 for grant in answer:
@@ -82,9 +81,9 @@ def row_of(make, pools=POOLS, num_histories=4):
     """Counts of as many histories in each pool, drawn from one seed."""
     counts = Counts()
     for pool in pools:
-        histories = Histories(make(pool), pool.max_len, Random(0))
+        histories = histories_of(make, pool)
         for _ in range(num_histories):
-            harness = Harness(lambda pool=pool: make(pool), pool)
+            harness = Harness(make, pool)
             for answer in harness.run(histories.draw()):
                 counts.add(answer)
     return counts.row()

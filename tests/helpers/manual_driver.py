@@ -2,10 +2,13 @@
 clock.
 """
 
+from same_runs import lengths_of
+
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, disband, passing_batch
 from testbed.core.slots import Refusal
 from testbed.engine.outputs import Outputs
+from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.beams import SyntheticBeams
@@ -56,8 +59,15 @@ def admit_and_prefill(policy, seqs, num_tokens):
     if not isinstance(answers, Refusal):
         for seq in seqs:
             seq.num_stored = seq.num_slots
-            policy.publish(seq, seq.num_stored)
+            publish(policy, seq)
     return answers
+
+
+def publish(policy, seq):
+    """What is stored of the sequence may be found by others, where the policy publishes."""
+    publishes = capabilities_of(policy).publishes
+    if publishes is not None:
+        publishes.publish(seq, seq.num_stored)
 
 
 def extend(policy, seqs, num_tokens):
@@ -69,13 +79,13 @@ def extend(policy, seqs, num_tokens):
         batch.advance(num_tokens)
     disband(batch)
     for seq in seqs:
-        policy.publish(seq, seq.num_stored)
+        publish(policy, seq)
     return answer
 
 
 def fork(policy, parent, child):
     """`child` goes on from all of the parent's tokens; the copies that this takes."""
-    ops = policy.fork(parent, child)
+    ops = capabilities_of(policy).fork(parent, child)
     child.num_slots, child.num_stored = parent.num_slots, parent.num_stored
     return ops
 
@@ -93,11 +103,8 @@ class ManualDriver:
         self.scheduler = scheduler
         self.state = scheduler.state
         self.policy = scheduler.policy
-        self.outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+        self.outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths_of(scheduler))
         self.ahead = None  # the next plan, where it was made while the one before ran
-        for reader in (scheduler, scheduler.policy):
-            if reader.reads_output_len:
-                reader.foresee(self.outputs.lengths)
 
     def add(self, request):
         """The request arrives; its group."""

@@ -30,7 +30,7 @@ def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **optio
     """
     schedulers = make_scheduler(), make_scheduler()
     fast, slow = (
-        simulate(requests, one, cost, max_len, fast_forward=way, **options)
+        simulate(requests, one, cost, max_len, fast_forward=way, lengths=lengths_of(one), **options)
         for one, way in zip(schedulers, (True, False), strict=True)
     )
     assert_same(fast, slow)
@@ -42,6 +42,14 @@ def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **optio
     for policy in policies:
         policy.check()
     return schedulers
+
+
+def lengths_of(scheduler):
+    """The mapping with which an oracle of the run was built, None where there is none."""
+    for part in (scheduler, scheduler.policy, scheduler.preemption):
+        if getattr(part, "lengths", None) is not None:
+            return part.lengths
+    return None
 
 
 def assert_same_rows(one, other):

@@ -7,12 +7,13 @@ import hypothesis.strategies as st
 import numpy as np
 
 from testbed.config import parse_mix
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import SessionWorkload
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory, Paged
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
@@ -20,6 +21,7 @@ from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.chunked import ChunkedPrefill
@@ -48,24 +50,19 @@ def pools(draw):
 def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     """A function that makes the policy; where it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
-    options = {
-        "block_size": draw(
-            st.sampled_from([8, 1, 4, 16] if policy.caches_prefixes else [1, 3, 8, 16])
-        )
-    }
-    if policy.shares:
+    is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, BlockMemory)
+    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if is_cache else [1, 3, 8, 16]))}
+    if is_paged:
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
         options["uncached_first"] = draw(st.booleans())
-    order = (
-        draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware]))
-        if policy.caches_prefixes
-        else None
-    )
+    order = draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware])) if is_cache else None
 
     def make():
-        built = policy(pool, **options, **({"eviction": order()} if order else {}))
-        if prefix and built.shares:
+        built = with_lengths(policy, {})(
+            pool, **options, **({"eviction": order()} if order else {})
+        )
+        if prefix and is_paged:
             built.register_prefix(prefix)
         return built
 
@@ -83,10 +80,8 @@ def tiered_policies(draw):
     pool = draw(pools())
     tiered = replace(pool, tiers=(*pool.tiers, SMALL_TIER))
     block_size = draw(st.sampled_from([8, 4, 16]))
-    make_store, prefetch = draw(st.sampled_from(STORE_RULES)), draw(st.sampled_from([0, 2]))
-    return lambda: TieredCaching(
-        tiered, block_size=block_size, store=make_store(), prefetch=prefetch
-    )
+    make_store = draw(st.sampled_from(STORE_RULES))
+    return lambda: TieredCaching(tiered, block_size=block_size, store=make_store())
 
 
 @st.composite

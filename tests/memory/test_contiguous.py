@@ -7,29 +7,28 @@ from random import Random
 import pytest
 from manual_driver import admit, admit_and_prefill, fork, samples, sequence
 
+from testbed.core.oracles import with_lengths
 from testbed.core.slots import Copy, Extent, Refusal
 from testbed.memory.contiguous.buddy import BuddyAllocator
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.policy import PoolSpec
 
 
 def policy_of(kind, num_slots=256, max_len=256, block_size=4, **outputs):
-    policy = kind(PoolSpec(num_slots, max_len), block_size)
-    if policy.reads_output_len:
-        policy.foresee({int(name[1:]): length for name, length in outputs.items()})
-    return policy
+    lengths = {int(name[1:]): length for name, length in outputs.items()}
+    return with_lengths(kind, lengths)(PoolSpec(num_slots, max_len), block_size)
 
 
 @pytest.mark.parametrize(
     ("output_len", "slots"), [(1, 1), (2, 2), (3, 4), (25, 32), (32, 32), (33, 64), (100, 90)]
 )
 def test_pow2_reserves_output_rounded_up_within_max_len(output_len, slots):
-    assert policy_of(ContiguousPow2, max_len=100).reservation(10, output_len) == 10 + slots
+    assert policy_of(ContiguousPow2, max_len=100).reservation_for(10, output_len) == 10 + slots
 
 
 def test_oracle_reserves_exactly_the_final_length():
-    assert policy_of(ContiguousOracle, max_len=100).reservation(10, 25) == 35
-    assert policy_of(ContiguousOracle, max_len=30).reservation(10, 25) == 30
+    assert policy_of(ContiguousOracle, max_len=100).reservation_for(10, 25) == 35
+    assert policy_of(ContiguousOracle, max_len=30).reservation_for(10, 25) == 30
 
 
 def test_group_admission_is_all_or_nothing():

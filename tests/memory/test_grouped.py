@@ -11,6 +11,7 @@ from manual_driver import admit_and_prefill, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
+from testbed.build import build
 from testbed.core.errors import InputError, UnsupportedError
 from testbed.core.layers import KvGroup
 from testbed.core.sequence import disband, passing_batch
@@ -116,7 +117,10 @@ def test_page_sizes_are_those_of_the_rules():
 def test_what_it_cannot_serve_is_refused():
     policy = grouped("hybrid", "one_page_size")
     seqs = samples(8)
-    refuses(r"workload\.num_seqs=1", policy.admit, seqs, 8, error=UnsupportedError)
+    refusal = policy.admit(seqs, 8)
+    assert refusal.is_final
+    assert "one sequence a request" in refusal.reason
+    assert policy.max_seq_len(8, 2) == 0 < policy.max_seq_len(8, 1)
     for options, message in (
         ({"page_rule": "x"}, "page_rule=x"),
         ({"window_share": 0.5}, "window_share=0.5"),
@@ -238,10 +242,10 @@ def test_a_state_is_found_from_the_next_iteration_on():
         seqs = [sequence(i, 9, prompt_ids=tuple(range(9))) for i in range(3)]
         policy.admit(seqs[:1], 9)
         policy.publish(seqs[0], 9)
-        assert policy.find(seqs[1], 9) == found
+        assert policy.lookup(seqs[1]).num_cached(9) == found
         seqs[0].num_slots = seqs[0].num_stored = 9
         stepped(policy, seqs[0])
-        assert policy.find(seqs[2], 9) == 8
+        assert policy.lookup(seqs[2]).num_cached(9) == 8
 
 
 def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():

@@ -87,7 +87,8 @@ def admitted(policy, seq_id, *content):
 
 def found(policy, *content):
     """Tokens of such a prompt that would be found."""
-    return policy.find(sequence(99, len(content), prompt_ids=content), len(content))
+    hit = policy.lookup(sequence(99, len(content), prompt_ids=content))
+    return hit.num_cached(len(content))
 
 
 @pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])

@@ -19,7 +19,7 @@ from testbed.core.sequence import passing_batch
 from testbed.core.slots import Refusal
 from testbed.core.specs import TierSpec
 from testbed.engine.simulation import simulate
-from testbed.fast_and_slow import differs
+from testbed.fast_and_slow import LIMITS, differs
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.eviction.arc import Arc
 from testbed.memory.prefix_cache.eviction.by_session import BySession
@@ -38,9 +38,7 @@ POLICIES = {
     "exclusive, lazy": lambda pool: TieredCaching(
         pool, block_size=8, exclusive=True, store=BeforeEviction(4)
     ),
-    "prefetch": partial(TieredCaching, block_size=8, prefetch=3),
-    "exclusive, prefetch": partial(TieredCaching, block_size=8, exclusive=True, prefetch=3),
-    "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession(), prefetch=3),
+    "by session": lambda pool: TieredCaching(pool, block_size=8, eviction=BySession()),
     "another order": lambda pool: TieredCaching(
         pool, block_size=8, eviction=Arc(), store=WriteBack()
     ),
@@ -57,7 +55,9 @@ def test_tiered_caches_keep_the_contract_with_transfers_that_land_in_any_order(
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_fast_equals_slow_with_transfers(name):
-    assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill]) is None
+    for prefetch in (0, 3):
+        limits = {**LIMITS, "prefetch": prefetch}
+        assert differs(POLICIES[name], POOLS[1], [ChunkedPrefill], limits) is None
 
 
 def prompt(seq_id, ids):
@@ -75,7 +75,7 @@ def served(policy, seq_id, ids):
     """One prompt comes, is computed and leaves; all transfers land. What it found, and what was
     loaded for it.
     """
-    loading = policy.load(prompt(seq_id, ids), len(ids)).ops
+    loading = load(policy, prompt(seq_id, ids)).ops
     if loading.background:
         assert policy.admit([prompt(seq_id, ids)], len(ids)) is Refusal.LOADING
     loaded = land(policy, loading)
@@ -84,6 +84,10 @@ def served(policy, seq_id, ids):
     release(policy, seq)
     policy.check()
     return grant.num_cached, loaded
+
+
+def load(policy, seq):
+    return policy.load(seq, seq.prompt_len, policy.lookup(seq))
 
 
 def land(policy, ops):
@@ -148,11 +152,11 @@ def test_an_eviction_below_ends_no_refusal_of_a_load():
     batch, waiting = passing_batch([computed(policy, 0, range(200, 224))[0]]), prompt(3, range(48))
     served(policy, 1, range(24))
     served(policy, 2, range(100, 132))
-    assert policy.load(waiting, 48) is Refusal.LATER
+    assert load(policy, waiting) is Refusal.LATER
     policy.extend(
         batch, 24
     )  # three blocks are written back, where those were that would have been loaded
-    assert policy.load(waiting, 48) is Refusal.LATER
+    assert load(policy, waiting) is Refusal.LATER
 
 
 def test_a_hit_on_what_a_store_reads_takes_no_other_block():
@@ -174,7 +178,7 @@ def agents(num_sessions, num_turns, gap_ps=10**9, output_len=8):
         yield Request(i, i * gap_ps, len(ids), output_len, prompt_ids=ids)
 
 
-def run(make, tiers, requests=None, **options):
+def run(make, tiers, requests=None, prefetch=0, **options):
     on = replace(server(host_bandwidth=1e9), tiers=tiers)
     slots = tuple(
         Tier(name, int(tier.size_gib * 2**30) // MODEL.kv_bytes_per_token)
@@ -183,12 +187,13 @@ def run(make, tiers, requests=None, **options):
     pool = PoolSpec(600, 512, slots)
     cost = analytic(on, overhead_s=1e-3)
     policy = make(pool)
-    scheduler = ChunkedPrefill(policy, Recompute(cost), max_num_batched_tokens=64, max_num_seqs=8)
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 8}
+    scheduler = ChunkedPrefill(policy, Recompute(cost), **limits, prefetch=prefetch)
     recorder = simulate(requests or list(agents(8, 4)), scheduler, cost, 512, pool=pool, **options)
     return policy, recorder
 
 
-@pytest.mark.parametrize("name", ["prefetch", "exclusive, prefetch"])
+@pytest.mark.parametrize("name", ["write through", "exclusive"])
 @pytest.mark.parametrize("gap_ms", [10, 20, 40])
 def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
     tiers, requests = (
@@ -196,7 +201,10 @@ def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
         list(agents(8, 4, gap_ms * 10**9, 20)),
     )
     assert_same(
-        *(run(POLICIES[name], tiers, requests, fast_forward=way)[1] for way in (True, False))
+        *(
+            run(POLICIES[name], tiers, requests, prefetch=3, fast_forward=way)[1]
+            for way in (True, False)
+        )
     )
 
 
@@ -205,10 +213,11 @@ def gib(num_slots):
 
 
 @pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("prefetch", [0, 3])
 @pytest.mark.parametrize(("size", "bandwidth"), [(0, 1e9), (64, 1e9), (4000, 1e9), (4000, 1e6)])
-def test_every_request_is_served_whatever_the_tier(name, size, bandwidth):
+def test_every_request_is_served_whatever_the_tier(name, size, bandwidth, prefetch):
     tiers = {"dram": TierSpec(gib(size) + 1e-9, bandwidth, bandwidth, 1e-5)}
-    policy, recorder = run(POLICIES[name], tiers)
+    policy, recorder = run(POLICIES[name], tiers, prefetch=prefetch)
     assert recorder.totals.finished == 32
     assert policy.usage().held == 0
 
@@ -228,13 +237,14 @@ def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wai
 
 def test_prefetched_requests_wait_less_for_a_slow_tier():
     waits = {}
-    for name in ("exclusive", "exclusive, prefetch"):
+    for prefetch in (0, 3):
         tiers = {"dram": TierSpec(gib(4000), 1e7, 1e9, 1e-5)}
-        policy, recorder = run(POLICIES[name], tiers, list(agents(8, 4, 4 * 10**9)))
+        requests = list(agents(8, 4, 4 * 10**9))
+        policy, recorder = run(POLICIES["exclusive"], tiers, requests, prefetch)
         columns = recorder.requests.columns()
-        waits[name] = (columns["first_token_ps"] - columns["arrival_ps"]).mean()
+        waits[prefetch] = (columns["first_token_ps"] - columns["arrival_ps"]).mean()
         assert policy.counters()["hit_tokens"] == 1920
-    assert waits["exclusive, prefetch"] < 0.8 * waits["exclusive"]
+    assert waits[3] < 0.8 * waits[0]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +260,6 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
             "use lru",
         ),
         (lambda: OnReuse(0), "num_hits=0"),
-        (lambda: TieredCaching(POOLS[0], prefetch=-1), "prefetch=-1"),
     ],
 )
 def test_what_does_not_go_together_is_refused(make, message):

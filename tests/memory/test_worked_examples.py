@@ -9,7 +9,7 @@ from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.core.slots import Copy
 from testbed.core.specs import GpuSpec, ServerSpec
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
@@ -142,7 +142,8 @@ def test_a_padded_batch_wastes_two_thirds_of_its_attention():
     """
     lengths = (128, 64, 32, 8)
     policy = ContiguousMax(PoolSpec(4 * 256, 256), block_size=16)
-    run = ManualDriver(StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=256))
+    limits = {"max_batch_size": 4, "max_padded_len": 256}
+    run = ManualDriver(StaticBatch(policy, Recompute(), **limits, lengths={}))
     for i, length in enumerate(lengths):
         run.add(Request(i, 0, length, 2))
     plan, _ = run.step()

@@ -4,7 +4,7 @@ given back.
 
 from collections import Counter
 
-from testbed.core.slots import Grant
+from testbed.core.slots import Grant, Keep
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 
@@ -29,8 +29,8 @@ class CountingPaged(Paged):
             self.counts["copies_on_write"] += len(answer.ops.copies)
         return answer
 
-    def release(self, seq):
-        super().release(seq)
+    def release(self, seq, keep=Keep.CACHED):
+        super().release(seq, keep)
         for taken_at in range(0, seq.num_slots, self.block_size):
             age = seq.num_slots - max(taken_at + 1, min(seq.prompt_len, seq.num_slots))
             self.counts[

@@ -4,9 +4,14 @@ from testbed.sched.mixed import MixedPrefill
 
 
 class ShortestRemaining(MixedPrefill):
-    """Serves first who has the fewest output tokens left to come; ties in order of arrival."""
+    """Serves first who has the fewest output tokens left to come; ties in order of arrival.
 
-    reads_output_len = True
+    It is an oracle: a run passes the true output lengths as `lengths`, by request id.
+    """
+
+    def __init__(self, policy, preemption, *, lengths, **limits):
+        super().__init__(policy, preemption, **limits)
+        self.lengths = lengths
 
     def choose_order(self, waiting):
         ordered = sorted(waiting, key=self.remaining)
@@ -16,4 +21,4 @@ class ShortestRemaining(MixedPrefill):
     def remaining(self, group):
         """Output tokens of each sequence that are still to come, and the request id."""
         request_id = group.request.request_id
-        return self.output_len[request_id] - group.num_generated, request_id
+        return self.lengths[request_id] - group.num_generated, request_id

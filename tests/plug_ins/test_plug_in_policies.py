@@ -17,9 +17,10 @@ import two_tiers
 import vattention
 import window
 from histories import keeps_the_contract
-from same_runs import check_both_ways
+from same_runs import check_both_ways, lengths_of
 from tiny import analytic, server
 
+from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.cli.main import main
@@ -66,11 +67,13 @@ def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
 
 
 def scheduled(policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST):
-    return scheduler(policy, preemption(cost), max_num_batched_tokens=40, max_num_seqs=30)
+    limits = {"max_num_batched_tokens": 40, "max_num_seqs": 30}
+    return with_lengths(scheduler, {})(policy, preemption(cost), **limits)
 
 
 def run(requests, policy, scheduler=MixedPrefill, preemption=Recompute, cost=COST):
-    return simulate(requests, scheduled(policy, scheduler, preemption, cost), cost, MAX_LEN)
+    serving = scheduled(policy, scheduler, preemption, cost)
+    return simulate(requests, serving, cost, MAX_LEN, lengths=lengths_of(serving))
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

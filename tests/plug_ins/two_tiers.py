@@ -8,8 +8,9 @@ from dataclasses import replace
 from testbed.core.slots import DEVICE, HOST, Copy, Grant, Move, Ops
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.hash_chain import block_contents
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import PrefixIndex, block_contents
+from testbed.memory.prefix_cache.prefix_index import PrefixIndex
 
 
 class RecordingLru(Lru):
@@ -54,17 +55,18 @@ class TwoTiers(PrefixCaching):
         self.chain = PrefixIndex(0).chain
         self.num_written = self.num_read = 0
 
-    def admit(self, seqs, num_tokens):
+    def admit(self, seqs, num_tokens, hit=None):
         """Slots for all that both tiers have of a prompt, also beyond its first chunk; for that
         chunk if they lack.
         """
-        cached = self.find(seqs[0], num_tokens)
+        hit = self.lookup(seqs[0]) if hit is None else hit
+        cached = hit.num_cached(num_tokens)
         wanted = cached + len(self.found(seqs[0], cached, num_tokens)) * self.block_size
         granted = max(num_tokens, wanted)
-        answers = super().admit(seqs, granted)
+        answers = super().admit(seqs, granted, hit)
         if not isinstance(answers, list) and granted > num_tokens:
             granted = num_tokens
-            answers = super().admit(seqs, granted)
+            answers = super().admit(seqs, granted, hit)
         if not isinstance(answers, list):
             return answers
         found = self.found(seqs[0], answers[0].num_cached, num_tokens)

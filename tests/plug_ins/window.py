@@ -11,11 +11,9 @@ class Window(MemoryPolicy):
     block_size slots.
 
     A sequence that has all the blocks that it may have writes the next token over the oldest block
-    behind the sinks. It promises no steps and says no footprint: what it stores grows and falls, so
-    every iteration is looked at.
+    behind the sinks. It does not predict: what it stores grows and falls, so every iteration is
+    looked at.
     """
-
-    drops_tokens = True
 
     def __init__(
         self, pool: PoolSpec, sinks: int = 4, window: int = 256, block_size: int = 16
@@ -31,6 +29,7 @@ class Window(MemoryPolicy):
         self.live = 0
 
     def num_stored(self, num_tokens):
+        """Tokens that are left of a sequence of so many: fewer, so this policy drops tokens."""
         return num_tokens - self.dropped(num_tokens) * self.block_size
 
     def dropped(self, num_tokens):

@@ -30,10 +30,12 @@ from testbed.core.layers import KvGroup, Window
 from testbed.core.specs import ModelSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
@@ -104,7 +106,7 @@ def test_fast_equals_slow_with_shared_prompts_and_retention(
     check_run(
         requests,
         lambda: make_scheduler(make_policy()),
-        cost=TIERED if policy.moves_in_background else cost,
+        cost=TIERED if isinstance(policy, TieredCaching) else cost,
     )
 
 
@@ -131,12 +133,12 @@ def whole_runs(draw):
     open_loop = with_ranks(
         st.one_of(with_shared_prompts(workloads(PREFIX)), workloads(), mixed_workloads())
     )
-    if policy.single_sequence:
+    if isinstance(policy, Grouped):
         requests = draw(st.one_of(open_loop.map(of_one_sequence), session_workloads((1,))))
     else:
         requests = draw(st.one_of(open_loop, session_workloads()))
     make_scheduler = draw(ANY_SCHEDULER)
-    cost = TIERED if policy.moves_in_background else draw(st.sampled_from(COSTS))
+    cost = TIERED if isinstance(policy, TieredCaching) else draw(st.sampled_from(COSTS))
     return lambda: make_scheduler(make_policy()), requests, cost
 
 
@@ -183,8 +185,14 @@ def test_fast_equals_slow_with_marks_and_an_early_stop(
 @given(policies(CONTIGUOUS), workloads(), st.integers(1, 9), st.sampled_from([ANALYTIC, MEASURED]))
 def test_fast_equals_slow_with_static_batches(make_policy, requests, max_batch_size, cost):
     def make():
+        policy = make_policy()
+        lengths = getattr(policy, "lengths", None)
         return StaticBatch(
-            make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN
+            policy,
+            Recompute(),
+            max_batch_size=max_batch_size,
+            max_padded_len=MAX_LEN,
+            lengths={} if lengths is None else lengths,
         )
 
     check_run(requests, make, cost=cost)

@@ -21,14 +21,14 @@ from tiny import analytic
 from testbed.core.request import Request
 from testbed.engine.outputs import Outputs
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import RecomputeSingleSwapGroup, Swap
-from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.scheduler import IterationLevel
 from testbed.sched.separate import SeparatePrefill
 
 MAX_LEN = 48
@@ -39,6 +39,7 @@ POLICY_CALLS = (
     "release",
     "table",
     "usage",
+    "lookup",
     "publish",
     "guaranteed_steps",
     "footprint",
@@ -161,9 +162,8 @@ class Log:
 
             return call
 
-        # choose_order is left alone where it is nobody's own, because overriding it says that the
-        # queue is reordered
-        own = [name for name in names if getattr(kind, name) is not Scheduler.choose_order]
+        # A method that a class lacks is a capability that it must not seem to have.
+        own = [name for name in names if hasattr(kind, name)]
         return type(kind.__name__, (kind,), {name: watched(name) for name in own})
 
 
@@ -240,7 +240,7 @@ def test_guaranteed_steps_limited_by_output_length_is_detected(monkeypatch):
     def offered(scheduler, plan):
         offer(scheduler, plan)
         if plan.guaranteed_steps:
-            scheduler.policy.num_stored(engines[-1].steps_to_end())
+            scheduler.policy.max_seq_len(engines[-1].steps_to_end(), 1)
 
     monkeypatch.setattr(Outputs, "__init__", started)
     monkeypatch.setattr(IterationLevel, "enable_fast_forward", offered)
@@ -252,8 +252,8 @@ def test_guaranteed_steps_limited_by_output_length_is_detected(monkeypatch):
 def test_output_lengths_behind_an_attribute_are_detected(hidden, monkeypatch):
     start = Outputs.__init__
 
-    def started(outputs, state, beams):
-        start(outputs, state, beams)
+    def started(outputs, state, *arguments):
+        start(outputs, state, *arguments)
         lengths = outputs.lengths
         state.policy.notes = {
             "closure": lambda: lengths,

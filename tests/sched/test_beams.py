@@ -9,9 +9,11 @@ from hypothesis import given
 from manual_driver import ITERATION_LEVEL, ManualDriver, scheduler_of, sequence
 from refusals import refuses
 
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.core.slots import Copy, Extent
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
 from testbed.sched.preemption import Recompute
@@ -114,7 +116,10 @@ def test_invalid_beam_records_are_refused(tmp_path, text, culprit):
 
 
 def static(policy):
-    return ManualDriver(StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=64))
+    lengths = getattr(policy, "lengths", None)
+    lengths = {} if lengths is None else lengths
+    limits = {"max_batch_size": 4, "max_padded_len": 64}
+    return ManualDriver(StaticBatch(policy, Recompute(), **limits, lengths=lengths))
 
 
 def driver(kind, policy):
@@ -122,7 +127,7 @@ def driver(kind, policy):
 
 
 def pool(kind=ContiguousMax):
-    return kind(PoolSpec(1024, 64), block_size=4)
+    return with_lengths(kind, {})(PoolSpec(1024, 64), block_size=4)
 
 
 def copies_of(plan):
@@ -197,5 +202,5 @@ class InPieces(MemoryPolicy):
 def test_a_fork_copies_all_extents_of_a_table():
     parent, child = sequence(0, 10), sequence(1, 10)
     parent.num_slots = parent.num_stored = 10
-    ops = InPieces().fork(parent, child)
+    ops = capabilities_of(InPieces()).fork(parent, child)
     assert ops.copies == (Copy(0, 40, 4), Copy(20, 44, 2), Copy(22, 60, 2), Copy(8, 62, 2))

@@ -9,7 +9,7 @@ from tiny import FastMillisecond
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.chunked import ChunkedPrefill

@@ -1,7 +1,6 @@
 """Preemption that takes only the end of a victim's tokens."""
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import HealthCheck, given, settings
 from manual_driver import admit_and_prefill, extend, scheduler_of, sequence
 from refusals import refuses
@@ -12,10 +11,11 @@ from tiny import MS, FastMillisecond, analytic
 from testbed.core.request import Request
 from testbed.core.slots import Refusal
 from testbed.engine.simulation import simulate
-from testbed.memory.contiguous.contiguous import ContiguousMax
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
-from testbed.memory.policy import PoolSpec, UnsupportedError, host
+from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
@@ -61,7 +61,7 @@ def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, reque
         MAX_LEN,
     ):
         assert one.policy.usage().held == 0
-        assert one.state.kept is None
+        assert one.state.partially_preempted is None
 
 
 def run(rule, lengths, num_slots=64):
@@ -88,7 +88,7 @@ def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():
     one, two = sequence(0, 40), sequence(1, 16)
     admit_and_prefill(policy, [one], 40)
     admit_and_prefill(policy, [two], 16)
-    policy.shrink(one, 19)
+    policy.truncate(one, 19)
     one.num_slots = one.num_stored = 21
     policy.check()
     assert (policy.usage().live, policy.usage().free) == (37, 16)
@@ -99,8 +99,8 @@ def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():
     assert isinstance(extend(policy, [one], 1), Refusal)
 
 
-def test_policies_that_do_not_shrink_say_so():
-    with pytest.raises(UnsupportedError, match="ContiguousMax takes no slots back but all"):
-        ContiguousMax(PoolSpec(64, 64)).shrink(sequence(0), 1)
-    assert not PrefixCaching.shrinks
-    assert not OutputCaching.shrinks
+def test_what_a_cache_can_find_again_is_not_truncated():
+    pool = PoolSpec(64, 64)
+    assert capabilities_of(Paged(pool)).truncates is not None
+    for kind in (ContiguousMax, PrefixCaching, OutputCaching):
+        assert capabilities_of(kind(pool)).truncates is None

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from testbed.api import bracket, sustained_rate
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.run_store import Measured, RunStore
+from testbed.knee import bracket, sustained_rate
 from testbed.run import STOPPED
 
 NEAR = 0.10

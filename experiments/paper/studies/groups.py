@@ -23,6 +23,7 @@ from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, r
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
+from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.policy import MemoryPolicy
 from testbed.workload import make_workload
 
@@ -145,7 +146,8 @@ class HitUnits(Study):
         )
         unit, pool, rows = block_size(config), make_pool(config), []
         for length in sorted({*range(self.step, max(self.marked), self.step), *self.marked}):
-            hit = found(config.policy.make("policy", pool), length)
+            policy: GroupedCaching = config.policy.make("policy", pool)
+            hit = found(policy, length)
             law = max(0, (length - 1) // unit - dropped) * unit
             rows.append(
                 {
@@ -171,7 +173,7 @@ class HitUnits(Study):
         return [*found, law]
 
 
-def found(policy: MemoryPolicy, num_tokens: int) -> int:
+def found(policy: GroupedCaching, num_tokens: int) -> int:
     """Tokens that a prompt of so many finds of itself when it is sent again."""
     hit = 0
     for number in range(2):

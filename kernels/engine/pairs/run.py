@@ -61,7 +61,14 @@ class Machine:
         moves = type(old.moves)(old.moves.pools, old.moves.layout, state)
         runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
         runner.forward = old.forward
-        return GpuEngine(setup.scheduler, runner, WallClock(), self._first.max_len, config.window_s)
+        return GpuEngine(
+            setup.scheduler,
+            runner,
+            WallClock(),
+            self._first.max_len,
+            config.window_s,
+            setup.lengths,
+        )
 
     def _built(self) -> Setup:
         return build(RunConfig.from_values(self.values))

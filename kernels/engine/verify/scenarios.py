@@ -6,19 +6,22 @@ What is recorded are the engine's logits, each with the tokens before it.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
@@ -132,10 +135,12 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int
     """
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
     pool = replace(scenario.pool(), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
-    policy = scenario.policy(pool)
-    pool = policy.pool if isinstance(policy, Grouped) else pool
-    debug = not graphs and not isinstance(policy, Grouped)
-    options = Options(debug, clock=StepClock(0.1), graphs=graphs)
+    lengths = dict[int, int]()
+    policy = with_lengths(scenario.policy, MappingProxyType(lengths))(pool)
+    memory = capabilities_of(policy)
+    pool = memory.pool_in_slots(pool)
+    debug = not graphs and memory.layered is None
+    options = Options(debug, clock=StepClock(0.1), graphs=graphs, lengths=lengths)
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
     rows = watched(engine.runner.sampler)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals

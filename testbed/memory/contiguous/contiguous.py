@@ -1,11 +1,11 @@
-"""One contiguous reservation per sequence (section 3.1): Orca's memory, with three reservation
-rules.
+"""One contiguous reservation per sequence (section 3.1): Orca's memory. The rules that size a
+reservation are in reservations.py.
 """
 
 from abc import abstractmethod
 from bisect import bisect_right
 from functools import cache
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, BatchIndex, Sequence
@@ -17,6 +17,7 @@ from testbed.core.slots import (
     Extent,
     Fixed,
     Footprint,
+    Keep,
     NonSequenceSlots,
     Ops,
     Refusal,
@@ -26,7 +27,9 @@ from testbed.core.slots import (
 )
 from testbed.core.units import PositiveTokens
 from testbed.memory.contiguous.buddy import BuddyAllocator
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.layouts import ExtentLayout
+from testbed.memory.leases import LeasingPolicy
+from testbed.memory.policy import PoolSpec
 
 
 class Reservation(NamedTuple):
@@ -58,12 +61,13 @@ class FullAt(BatchIndex):
         return min(self._full_at.values()) - self.batch.extended if self._full_at else None
 
 
-class Contiguous(MemoryPolicy):
+class Contiguous(LeasingPolicy):
     """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large
     enough; NEVER: none is.
     """
 
     def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 16) -> None:
+        super().__init__()
         check_least(1, block_size=block_size)
         self.block_size = block_size
         self.max_len = pool.max_len
@@ -74,15 +78,15 @@ class Contiguous(MemoryPolicy):
         self._longest = cache(self._max_seq_len_of)
 
     @abstractmethod
-    def reservation(self, prompt_len: int, output_len: int) -> int:
-        """Slots to reserve for a sequence; output_len is 0 unless the policy declares
-        `reads_output_len`.
-        """
+    def reservation(self, seq: Sequence) -> int:
+        """Slots to reserve for a sequence."""
+
+    @abstractmethod
+    def reservation_for(self, prompt_len: int, output_len: int) -> int:
+        """Slots that a sequence with such an output would reserve; no fewer for a longer one."""
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        first = seqs[0]
-        output_len = self.output_len[first.request_id] if self.reads_output_len else 0
-        slots = max(self.reservation(first.prompt_len, output_len), num_tokens)
+        slots = max(self.reservation(seqs[0]), num_tokens)
         order = self._order(slots)
         if len(seqs) > self._buddy.num_units >> order:
             return Refusal.NEVER
@@ -90,7 +94,7 @@ class Contiguous(MemoryPolicy):
         if not blocks:
             return Refusal.LATER
         for seq, block in zip(seqs, blocks, strict=True):
-            self._reservations[seq.seq_id] = record(Reservation, (block, order, slots))
+            self._reservations[seq.seq_id] = Reservation(block, order, slots)
         self._live += num_tokens * len(seqs)
         self._held += slots * len(seqs)
         return [GRANTED] * len(seqs)
@@ -103,13 +107,13 @@ class Contiguous(MemoryPolicy):
         self._live += num_tokens * len(batch.sequences)
         return GRANTED
 
-    def release(self, seq: Sequence) -> None:
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
         held = self._reservations.pop(seq.seq_id)
         self._live -= seq.num_slots
         self._held -= held.slots
         self._buddy.free(held.block, held.order)
 
-    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+    def copy_prompt(self, parent: Sequence, child: Sequence) -> Ops:
         """Copy the whole range, also slots without tokens, as the artifact's
         BuddyBlockSpaceManager.fork does.
         """
@@ -144,11 +148,14 @@ class Contiguous(MemoryPolicy):
         index: FullAt = batch.indexes.get(self) or batch.index(self, self._index)
         return index.steps() or 0
 
-    def footprint(self, seq: Sequence) -> Footprint | None:
+    def footprint(self, seq: Sequence) -> Footprint:
         return Fixed(self._reservations[seq.seq_id].slots)
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         return self._longest(prompt_len, num_seqs)
+
+    def layout(self) -> ExtentLayout:
+        return ExtentLayout(self.block_size)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         size, held = self.block_size, self._reservations.values()
@@ -164,7 +171,7 @@ class Contiguous(MemoryPolicy):
         units = self._buddy.num_units
 
         def is_too_long(output_len: int) -> bool:
-            return num_seqs > units >> self._order(self.reservation(prompt_len, output_len))
+            return num_seqs > units >> self._order(self.reservation_for(prompt_len, output_len))
 
         outputs = range(1, max(self.max_len - prompt_len, 1) + 1)
         fitting = (
@@ -191,30 +198,3 @@ class Contiguous(MemoryPolicy):
 
     def _index(self, batch: Batch) -> FullAt:
         return FullAt(batch, self._reservations)
-
-
-class ContiguousMax(Contiguous):
-    """Orca (Max): always the model's longest sequence."""
-
-    def reservation(self, prompt_len: int, output_len: int) -> int:
-        return self.max_len
-
-
-class ContiguousPow2(Contiguous):
-    """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: for 25 it
-    reserves 32).
-    """
-
-    reads_output_len: ClassVar[bool] = True
-
-    def reservation(self, prompt_len: int, output_len: int) -> int:
-        return min(prompt_len + (1 << (output_len - 1).bit_length()), self.max_len)
-
-
-class ContiguousOracle(Contiguous):
-    """Orca (Oracle): the prompt and the true output length."""
-
-    reads_output_len: ClassVar[bool] = True
-
-    def reservation(self, prompt_len: int, output_len: int) -> int:
-        return min(prompt_len + output_len, self.max_len)

@@ -6,9 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
-from testbed.core.errors import InputError, UnsupportedError, check_least
+from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import (
     NO_GROWTH,
@@ -21,18 +20,24 @@ from testbed.core.slots import (
     Granular,
     GroupTable,
     Growth,
+    Keep,
     NonSequenceSlots,
     Refusal,
     Usage,
     ceil_div,
     growth_of,
+    never,
 )
 from testbed.core.units import NonNegative, PositiveTokens, Share
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
 from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
-from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.layouts import PageLayout
+from testbed.memory.leases import LeasingPolicy
+from testbed.memory.paged.watermark import Watermark
+from testbed.memory.policy import PoolSpec
 
+ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
 WINDOW_SHARE = 0.8  # SGLang's default
 FIXED = "fixed_split"
 RULES: dict[str, Callable[..., PagePool]] = {
@@ -42,7 +47,7 @@ RULES: dict[str, Callable[..., PagePool]] = {
 }
 
 
-class Grouped(MemoryPolicy):
+class Grouped(LeasingPolicy):
     """Pages of block_size tokens, taken when needed and shared between the groups by `page_rule`.
 
     Its slots are units: what a token takes in one attention layer, so that a token takes as many as
@@ -52,9 +57,6 @@ class Grouped(MemoryPolicy):
     prefixes. window_share is fixed_split's.
     """
 
-    returns_slots: ClassVar[bool] = True
-    single_sequence: ClassVar[bool] = True
-
     def __init__(
         self,
         pool: PoolSpec,
@@ -63,6 +65,7 @@ class Grouped(MemoryPolicy):
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
     ) -> None:
+        super().__init__()
         check_least(1, block_size=block_size)
         if page_rule not in RULES:
             raise InputError(
@@ -71,10 +74,6 @@ class Grouped(MemoryPolicy):
         if page_rule != FIXED and window_share != WINDOW_SHARE:
             raise InputError(
                 f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
-            )
-        if not 0 <= watermark < 1:
-            raise InputError(
-                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
             )
         if not pool.groups:
             raise InputError(
@@ -86,10 +85,10 @@ class Grouped(MemoryPolicy):
         self.pages = RULES[page_rule](
             pool.num_slots * pool.num_layers, pool.groups, block_size, **options
         )
-        self.page_units = self.pages.page_units
         self.pool = replace(pool, num_slots=self.pages.total, num_layers=1, tiers=())
+        self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
-        self._watermark = watermark * self.pages.total
+        self._watermark = Watermark(watermark, self.pages.total)
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
@@ -102,13 +101,17 @@ class Grouped(MemoryPolicy):
         )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
+        return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
+
+    def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
+        """Admit with the first of these hits that fits; the last of them needs no more pages than
+        any shorter one.
+        """
         if len(seqs) > 1:
-            raise UnsupportedError(
-                f"{type(self).__name__}: serves one sequence a request (workload.num_seqs=1)"
-            )
+            return never(ONE_SEQUENCE)
         if num_tokens > self._longest:
             return Refusal.NEVER
-        for hit in self._hits(seqs[0], num_tokens):
+        for hit in hits:
             needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
             if self._fits_with(hit, needed):
                 self._hold(seqs[0], hit)
@@ -147,6 +150,7 @@ class Grouped(MemoryPolicy):
             NO_OPS,
             self._growth(batch, num_tokens, returned),
             Growth(idle - self.pages.idle_units),
+            ends_refusals=returned > 0,
         )
 
     def guaranteed_steps(self, batch: Batch) -> int:
@@ -161,10 +165,10 @@ class Grouped(MemoryPolicy):
         returning = min(self._tables[seq.seq_id].steps_to_return() for seq in batch)
         return max(0, min(max(within_blocks, with_pages), returning, self._max_len))
 
-    def footprint(self, seq: Sequence) -> Footprint | None:
+    def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint
 
-    def release(self, seq: Sequence) -> None:
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
         table = self._tables.pop(seq.seq_id)
         for i, pages in enumerate(table.pages):
             self._put(i, pages)
@@ -174,10 +178,6 @@ class Grouped(MemoryPolicy):
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         return self._tables[seq.seq_id].group_tables()
-
-    def full_tables(self, seq: Sequence) -> list[GroupTable]:
-        tables = zip(self.pages.columns, self.group_tables(seq), strict=True)
-        return [table for one, table in tables if one.reads_all]
 
     def usage(self) -> Usage:
         columns, holders = self.pages.columns, self._holders.items()
@@ -204,15 +204,14 @@ class Grouped(MemoryPolicy):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its
-        windows.
+        windows; 0 for several.
         """
-        return self._longest
+        return self._longest if num_seqs == 1 else 0
 
-    def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
-        """What it may begin with, the best first; the last of them needs no more pages than any
-        shorter one.
-        """
-        return [Hit(0, self.pages.nothing, [0] * len(self.pages.columns))]
+    def layout(self) -> PageLayout:
+        return PageLayout(
+            self.pool, self.tokens_per_page, self.pages.page_units, self.pages.columns
+        )
 
     def _fits_with(self, hit: Hit, needed: list[int]) -> bool:
         """Whether so many pages can be taken, and the idle ones of the hit be held; the watermark
@@ -224,10 +223,8 @@ class Grouped(MemoryPolicy):
         ]
         taken = zip(needed, idle, self.pages.columns, strict=True)
         units = sum((count + len(more)) * one.units for count, more, one in taken)
-        spare = (
-            self.pages.free_units + self.pages.idle_units - units >= self._watermark
-            or not self._tables
-        )
+        left = self.pages.free_units + self.pages.idle_units - units
+        spare = left >= self._watermark.reserve(len(self._tables))
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:

@@ -5,21 +5,39 @@ reads.
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import ClassVar
 
 from testbed.core.errors import check_least
 from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import Answer, Grant
+from testbed.core.slots import Answer, Answers, CacheHit, Grant, Keep
 from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE, Grouped
 from testbed.memory.groups.page_table import NONE, GroupIndex, Hit
 from testbed.memory.groups.shared_pages import SharedPages
 from testbed.memory.policy import PoolSpec
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents
 from testbed.memory.prefix_cache.prefix_caching import CacheCounts
-from testbed.memory.prefix_cache.prefix_index import Content, Node, block_contents
+from testbed.memory.prefix_cache.prefix_index import Node
 
 # Tokens: the window of a state in pages, so that the page before the present one is kept until read
 CHECKPOINTS = 2
+
+
+class GroupHit(CacheHit):
+    """The nodes of the leading blocks of a prompt of which full attention has all pages."""
+
+    __slots__ = ("_policy", "_seq", "path")
+
+    def __init__(self, policy: "GroupedCaching", seq: Sequence, path: list[Node]) -> None:
+        self._policy = policy
+        self._seq = seq
+        self.path = path
+
+    def num_cached(self, num_tokens: int) -> int:
+        return self.choices(num_tokens)[0].num_tokens
+
+    def choices(self, num_tokens: int) -> list[Hit]:
+        """What an admission for num_tokens tokens may begin with, the best first."""
+        return self._policy.choices_of(self._seq, self.path, num_tokens)
 
 
 class GroupedCaching(Grouped):
@@ -33,8 +51,6 @@ class GroupedCaching(Grouped):
     released, because no kernel waits for another sequence's. num_dropped_blocks: blocks at the end
     of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     """
-
-    caches_prefixes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -71,15 +87,25 @@ class GroupedCaching(Grouped):
                     self._set_page(node, i, pages[block - table.dropped[i]], seq)
         self._index.prune(node)
 
+    def lookup(self, seq: Sequence) -> GroupHit:
+        return GroupHit(self, seq, self._index.path(self._contents(seq)))
+
+    def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit | None = None) -> Answers:
+        found = hit if isinstance(hit, GroupHit) else self.lookup(seqs[0])
+        return self._admit_one_of(seqs, num_tokens, found.choices(num_tokens))
+
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         answer = super().extend(batch, num_tokens)
         if self._unready and isinstance(answer, Grant):
             for seq in batch:
                 self._unready.pop(seq.seq_id, None)
+            return answer._replace(ends_refusals=True)
         return answer
 
-    def release(self, seq: Sequence) -> None:
-        super().release(seq)
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
+        if keep is Keep.NOTHING:
+            self._unpublish(seq)
+        super()._give_back(seq, keep)
         self._unready.pop(seq.seq_id, None)
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
@@ -91,9 +117,6 @@ class GroupedCaching(Grouped):
                 num_layers += column.width
         return repeated // max(num_layers, 1)
 
-    def find(self, seq: Sequence, num_tokens: int) -> int:
-        return self._hits(seq, num_tokens)[0].num_tokens
-
     def counters(self) -> Mapping[str, float]:
         return {**asdict(self._counts), "evictions": self._evictions}
 
@@ -103,6 +126,15 @@ class GroupedCaching(Grouped):
     def _shared_pages(self, column: int, batch: Batch) -> SharedPages:
         return SharedPages(self._tables, column, self.tokens_per_page)
 
+    def _unpublish(self, seq: Sequence) -> None:
+        """What the pages of `seq` store is not found any more, as far as no other sequence holds
+        them.
+        """
+        for column, pages in enumerate(self._tables[seq.seq_id].pages):
+            for page in pages:
+                if (column, page) not in self._holders and page in self._index.by_page:
+                    self._index.forget(page)
+
     def _contents(self, seq: Sequence) -> list[Content]:
         ids = seq.prompt_ids
         return (
@@ -111,14 +143,14 @@ class GroupedCaching(Grouped):
             else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
         )
 
-    def _hits(self, seq: Sequence, num_tokens: int) -> list[Hit]:
+    def choices_of(self, seq: Sequence, found: list[Node], num_tokens: int) -> list[Hit]:
         """The longest hit; where it is beyond num_tokens, the longest that is not; all others that
         may need fewer.
         """
         readable = (
             seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
         ) // self.tokens_per_page
-        path = self._index.path(self._contents(seq)[:readable])
+        path = found[:readable]
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]

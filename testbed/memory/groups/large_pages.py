@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from testbed.core.layers import KvGroup
 from testbed.core.slots import Extent, ceil_div
-from testbed.memory.groups.page_rules import Column, PagePool, Pages, Queue
+from testbed.memory.groups.page_rules import PagePool, Pages, Queue
+from testbed.memory.layouts import Column
 
 
 class LargePages(PagePool):

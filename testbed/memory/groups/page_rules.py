@@ -7,41 +7,15 @@ lies in one page for each block of tokens; most groups are one column.
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from math import gcd
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.slots import Extent, ceil_div
+from testbed.memory.layouts import Column
 
 Pages: TypeAlias = list[list[int]]  # of each column, the first units of some pages
 Queue: TypeAlias = OrderedDict[int, int]  # pages and their columns
-
-
-class Column(NamedTuple):
-    """Layers of a group whose pages store `units` units: `width` for each token, of which the last
-    `window` are read.
-
-    A width of 0: a page stores one state. Columns of one `part` of the pool take each other's
-    pages.
-    """
-
-    group: int
-    width: int
-    units: int
-    window: int | None = None
-    part: int = 0
-
-    @property
-    def per_block(self) -> bool:
-        """Whether a sequence has a page for each block of its tokens; a state without checkpoints
-        has one for all.
-        """
-        return self.width > 0 or self.window is not None
-
-    @property
-    def reads_all(self) -> bool:
-        """Whether its layers read all tokens: full attention."""
-        return self.width > 0 and self.window is None
 
 
 class PagePool:

@@ -12,7 +12,8 @@ from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent, GroupTable, NonSequenceSlots
 from testbed.memory.groups.page_rules import PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, PrefixIndex
+from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
 
 PageOf = tuple[int, int]  # column, and first unit
 NONE = -1
@@ -133,7 +134,7 @@ class GroupIndex(PrefixIndex):
         """The node of `content` behind `node`, which is made where there is none."""
         found = self.child(node, content)
         if found is None:
-            found = self._nodes[node, content] = Node(node, content, 0, HOLE)
+            found = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)
             found.memo = [NONE] * len(self.pool.columns)
             node.children += 1
         return found

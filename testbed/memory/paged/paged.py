@@ -2,10 +2,9 @@
 tiers.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
-from math import ceil
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -15,14 +14,17 @@ from testbed.core.slots import (
     GRANTED,
     HOST,
     NO_GROWTH,
+    NO_HIT,
     NO_OPS,
     Answer,
     Answers,
+    CacheHit,
     Extent,
     Footprint,
     Grant,
     Granular,
     Growth,
+    Keep,
     Move,
     NonSequenceSlots,
     Ops,
@@ -32,26 +34,23 @@ from testbed.core.slots import (
     record,
 )
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.memory.layouts import BlockLayout
+from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables, moving
+from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables, moving
 from testbed.memory.paged.shared_blocks import SharedBlocks
-from testbed.memory.policy import MemoryPolicy, PoolSpec, UnsupportedError
+from testbed.memory.paged.watermark import Watermark
+from testbed.memory.policy import PoolSpec, UnsupportedError
 
 
-class Paged(MemoryPolicy):
+class BlockMemory(LeasingPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
-    free.
+    free (watermark.py).
 
-    The watermark (section 4.5; the artifact's 1%) does not apply when no sequence is on the device,
-    so that a request that fits the pool is admitted in the end. `blocks` is the pool to take blocks
-    from, by default a new one. Refuses NEVER where the tokens exceed an empty pool less the
-    registered prefixes.
+    `blocks` is the pool to take blocks from, by default a new one. Refuses NEVER where the tokens
+    exceed an empty pool less the registered prefixes.
     """
 
-    shares: ClassVar[bool] = True
-    moves_tiers: ClassVar[bool] = True
-    shrinks: ClassVar[bool] = True
     max_block_size: ClassVar[int] = 256
 
     def __init__(
@@ -65,15 +64,12 @@ class Paged(MemoryPolicy):
             raise InputError(
                 f"block_size={block_size}: must be from 1 to {self.max_block_size} tokens"
             )
-        if not 0 <= watermark < 1:
-            raise InputError(
-                f"watermark={watermark}: must be a share of the pool, at least 0 and below 1"
-            )
+        super().__init__()
         self.block_size = block_size
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
-        self._watermark = ceil(watermark * self._pool.num_blocks)
+        self._watermark = Watermark(watermark, self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
 
@@ -130,9 +126,9 @@ class Paged(MemoryPolicy):
             )
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
-        return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted))
+        return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
-    def fits(self, seq: Sequence, num_tokens: int) -> bool:
+    def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         held, reserve = self._tables.held.get(seq.seq_id), self._reserve()
         if held is not None:
             own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
@@ -143,17 +139,6 @@ class Paged(MemoryPolicy):
                 else []
             )
         return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
-
-    def shrink(self, seq: Sequence, num_tokens: int) -> Grant:
-        self._tables.cut(seq, seq.num_slots - num_tokens)
-        return GRANTED
-
-    def release(self, seq: Sequence) -> None:
-        if swapped := self._host.held.get(seq.seq_id):
-            self._host.give_up(seq, swapped.pinned)
-            self._pool.put(swapped.blocks[: swapped.pinned])
-        else:
-            self._tables.give_up(seq)
 
     def table(self, seq: Sequence) -> list[Extent]:
         return self._extents(self._tables.of(seq).blocks)
@@ -179,7 +164,7 @@ class Paged(MemoryPolicy):
             return 0
         return min(index.steps_within(self._pool.available()), self._max_len)
 
-    def footprint(self, seq: Sequence) -> Footprint | None:
+    def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
@@ -222,6 +207,15 @@ class Paged(MemoryPolicy):
             source.give_up(table.seq, table.pinned)
         return Grant(0, Ops(moves=(Move(DEVICE if tier == HOST else HOST, tier, copies),)))
 
+    def swapped_table(self, seq: Sequence) -> Mapping[str, list[Extent]]:
+        """A registered prefix stays on the device."""
+        table = self._host.of(seq)
+        pinned, moved = table.blocks[: table.pinned], table.blocks[table.pinned :]
+        return {DEVICE: self._extents(pinned), HOST: self._extents(moved)}
+
+    def layout(self) -> BlockLayout:
+        return BlockLayout(self.block_size)
+
     def register_prefix(self, num_tokens: int) -> None:
         """Pin num_tokens tokens; later sequences with that registered_prefix share its whole
         blocks.
@@ -240,6 +234,14 @@ class Paged(MemoryPolicy):
         cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
         return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
 
+    def _give_back(self, seq: Sequence, keep: Keep) -> None:
+        """The blocks of a sequence come back, from the device or the host."""
+        if swapped := self._host.held.get(seq.seq_id):
+            self._host.give_up(seq, swapped.pinned)
+            self._pool.put(swapped.blocks[: swapped.pinned])
+        else:
+            self._tables.give_up(seq)
+
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
 
@@ -250,11 +252,11 @@ class Paged(MemoryPolicy):
         return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
 
     def _reserve(self) -> int:
-        return self._watermark if self._tables.held else 0
+        return self._watermark.reserve(len(self._tables.held))
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
-        return [record(Extent, (block * size, size)) for block in blocks]
+        return [Extent(block * size, size) for block in blocks]
 
     def _requested_by(
         self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]
@@ -289,6 +291,14 @@ class Paged(MemoryPolicy):
             num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
         )
         return blocks
+
+
+class Paged(BlockMemory):
+    """Block memory that can also take back the end of a sequence: nothing else finds it."""
+
+    def truncate(self, seq: Sequence, num_tokens: int) -> Grant:
+        self._tables.cut(seq, seq.num_slots - num_tokens)
+        return GRANTED
 
 
 @lru_cache(1 << 10)

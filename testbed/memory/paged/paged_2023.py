@@ -2,14 +2,15 @@
 
 from collections.abc import Collection
 from itertools import groupby, islice
+from math import floor
 from operator import attrgetter
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.block_index import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
-from testbed.memory.paged.block_tables import BlockTable, Tables
+from testbed.memory.paged.block_table import BlockIndex, BlockTable, Tables
 from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
 
 
@@ -67,7 +68,7 @@ class Paged2023(Paged):
         self, pool: PoolSpec, block_size: PositiveTokens = 16, watermark: Share = 0.01
     ) -> None:
         super().__init__(pool, block_size, watermark)
-        self._watermark = int(watermark * self._pool.num_blocks)
+        self._watermark = Watermark(watermark, self._pool.num_blocks, floor)
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """Steps for which every group finds a free block for each of its sequences, in any order of

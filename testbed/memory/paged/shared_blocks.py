@@ -1,7 +1,7 @@
 """How many members of a batch read each block of a paged pool."""
 
 from testbed.core.sequence import Sequence
-from testbed.memory.paged.block_tables import Tables
+from testbed.memory.paged.block_table import Tables
 from testbed.memory.shared_reads import SharedReads
 
 

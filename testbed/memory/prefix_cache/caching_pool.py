@@ -6,24 +6,25 @@ from collections.abc import Iterable, Sequence
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, PrefixIndex
+from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
 
 
 class CachingPool(BlockPool):
-    """Every block is free, referenced, or parked: unreferenced, but indexed."""
+    """Every block is free, referenced, or evictable: unreferenced, but indexed."""
 
-    __slots__ = ("evictions", "index", "num_parked", "order")
+    __slots__ = ("evictions", "index", "num_unreferenced", "order")
 
     def __init__(self, num_blocks: int, order: EvictionOrder) -> None:
         super().__init__(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.order = order
-        self.num_parked = 0
+        self.num_unreferenced = 0
         self.evictions = 0
 
     @property
     def num_evictable(self) -> int:
-        return self.num_parked
+        return self.num_unreferenced
 
     def available(self) -> int:
         return len(self.free) + self.num_evictable
@@ -33,45 +34,53 @@ class CachingPool(BlockPool):
 
     def hold(self, nodes: Sequence[Node]) -> int:
         """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were
-        parked.
+        evictable.
         """
         self.order.hit(nodes)
-        unparked = 0
+        revived = 0
         for node in nodes:
             node.hits += 1
-            if node.parked:
-                node.parked = False
-                unparked += 1
+            if node.evictable:
+                node.evictable = False
+                revived += 1
             else:
                 self.sharers[node.block] = self.sharers.get(node.block, 1) + 1
                 self.num_saved += 1
-        self.num_parked -= unparked
-        return unparked
+        self.num_unreferenced -= revived
+        return revived
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`, in place of parked equal ones; returns the
-        last node.
+        """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns
+        the last node.
         """
         return self.index.insert(node, contents, blocks, self._settle)
 
+    def unpublish(self, blocks: Iterable[int]) -> None:
+        """What these held blocks store is not found any more, as far as no other sequence holds
+        them.
+        """
+        holder = self.index.holder
+        own = [holder[block] for block in blocks if self.ref_count(block) == 1]
+        self.index.drop(node for node in own if node is not None)
+
     def evict(self, count: int) -> None:
         self.free[:0] = self.index.drop(self.order.victims(count))[::-1]
-        self.num_parked -= count
+        self.num_unreferenced -= count
         self.evictions += count
         self.were_cached = [True] * count
 
     def evictable(self) -> list[int]:
-        return [node.block for node in filter(None, self.index.holder) if node.parked]
+        return [node.block for node in filter(None, self.index.holder) if node.evictable]
 
     def _unheld(self, blocks: list[int]) -> None:
         backwards = blocks[::-1]
         nodes = list(map(self.index.holder.__getitem__, backwards))
-        parked = [node for node in nodes if node is not None]
-        if parked:
-            for node in parked:
-                node.parked = True
-            self.num_parked += len(parked)
-            self.order.park(parked)
+        evictable = [node for node in nodes if node is not None]
+        if evictable:
+            for node in evictable:
+                node.evictable = True
+            self.num_unreferenced += len(evictable)
+            self.order.add(evictable)
             backwards = [
                 block for block, node in zip(backwards, nodes, strict=True) if node is None
             ]
@@ -79,10 +88,10 @@ class CachingPool(BlockPool):
 
     def _settle(self, node: Node, block: int) -> None:
         """A held block stores what another one stores, or has stored, already."""
-        if node.parked:
+        if node.evictable:
             self.hold([node])
             self.free.append(node.block)
-        elif node.block != HOLE:
+        elif node.block != TOMBSTONE:
             return
         self.index.fill(node, block)
 
@@ -112,13 +121,18 @@ class LastUsePool(CachingPool):
         return len(self.free) + len(self.queue)
 
     def counts(self) -> tuple[int, int, int]:
-        return self.available() - self.num_parked, self.num_parked, 0
+        return self.available() - self.num_unreferenced, self.num_unreferenced, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
         for node in nodes:
-            if node.parked:
+            if node.evictable:
                 del self.queue[node.block]
         return super().hold(nodes)
+
+    def unpublish(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if self.ref_count(block) == 1 and self.index.holder[block] is not None:
+                self._drop_content(block)
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
@@ -133,35 +147,41 @@ class LastUsePool(CachingPool):
         for block in reversed(blocks):
             node = self.index.holder[block]
             if node is not None:
-                self.num_parked += 1
-                node.parked = node.parked or node.block == block
+                self.num_unreferenced += 1
+                node.evictable = node.evictable or node.block == block
             if node is not None or not self.uncached_first:
                 self.queue[block] = None
             else:
                 self.free.append(block)
 
     def _forget(self, block: int) -> bool:
+        """A block of the queue is evicted; whether it stored anything."""
+        if self.index.holder[block] is None:
+            return False
+        self.num_unreferenced -= 1
+        self.evictions += 1
+        self._drop_content(block)
+        return True
+
+    def _drop_content(self, block: int) -> None:
+        """This copy of a content goes; the next one, if any, is found in its place."""
         holder = self.index.holder
         node = holder[block]
-        if node is None:
-            return False
-        self.num_parked -= 1
-        self.evictions += 1
+        assert node is not None
         others = self.copies.get(node, [])
         if block in others:
             others.remove(block)
             holder[block] = None
         elif others:
             self.index.fill(node, others.pop(0))
-            node.parked = node.block in self.queue
+            node.evictable = node.block in self.queue
         else:
             self.index.drop([node])
         if not others:
             self.copies.pop(node, None)
-        return True
 
     def _settle(self, node: Node, block: int) -> None:
-        if node.block == HOLE:
+        if node.block == TOMBSTONE:
             self.index.fill(node, block)
         else:
             self.index.holder[block] = node

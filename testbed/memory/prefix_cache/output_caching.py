@@ -4,14 +4,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Ops
+from testbed.core.slots import Keep, Ops
 from testbed.core.units import PositiveTokens, Share
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
+from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import Content, Node
+from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class OutputCaching(PrefixCaching):
@@ -48,16 +49,15 @@ class OutputCaching(PrefixCaching):
                 self._prompts[seq.seq_id].alone = False
         return super().fork(parent, child)
 
-    def release(self, seq: Seq) -> None:
+    def _give_back(self, seq: Seq, keep: Keep) -> None:
         prompt = self._prompts.get(seq.seq_id)
-        if prompt is not None and prompt.alone and seq.seq_id in self._tables.held:
+        is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
+        if prompt is not None and is_stored and keep is not Keep.NOTHING:
             known, full = prompt.contents, seq.num_stored // self.block_size
-            prompt.contents = [
-                *known,
-                *islice(output_contents(seq, len(known)), max(full - len(known), 0)),
-            ]
+            new = islice(output_contents(seq, len(known)), max(full - len(known), 0))
+            prompt.contents = [*known, *new]
             self.publish(seq, seq.num_stored)
-        super().release(seq)
+        super()._give_back(seq, keep)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:
         if type(order) is Lru:
@@ -69,12 +69,9 @@ class OutputCaching(PrefixCaching):
             return super()._contents(seq)
         return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size))
 
-    def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        """Blocks behind the prompt are found only where a token follows them that is yet to be
-        computed.
-        """
-        found = self._cache.index.match(chain(contents, output_contents(seq, len(contents))))
-        return found if len(found) > len(contents) else found[: self._readable(seq, num_tokens)]
+    def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
+        """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""
+        return self._cache.index.match(chain(contents, output_contents(seq, len(contents))))
 
 
 def output_contents(seq: Seq, first: int) -> Iterator[Content]:

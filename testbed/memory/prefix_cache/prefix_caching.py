@@ -5,14 +5,59 @@ from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import HOST, Answer, Answers, Grant, Refusal, ceil_div
+from testbed.core.slots import (
+    HOST,
+    NO_HIT,
+    Answer,
+    Answers,
+    CacheHit,
+    Grant,
+    Keep,
+    Refusal,
+    ceil_div,
+)
 from testbed.core.units import PositiveTokens, Share
-from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged import BlockMemory
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
-from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node, block_contents
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
+
+
+class PromptHit(CacheHit):
+    """The nodes of a sequence's leading blocks on the device, and of those behind that are below.
+
+    contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
+    may go on behind the prompt, where a preempted sequence finds its own generated blocks.
+    """
+
+    __slots__ = ("block_size", "contents", "nodes", "prompt_len")
+
+    def __init__(
+        self, seq: Seq, block_size: int, contents: Sequence[Content] | None, nodes: list[Node]
+    ) -> None:
+        self.block_size = block_size
+        self.prompt_len = seq.prompt_len
+        self.contents = contents
+        self.nodes = nodes
+
+    def num_cached(self, num_tokens: int) -> int:
+        return len(self.on_device(num_tokens)) * self.block_size
+
+    def num_readable(self, num_tokens: int) -> int:
+        """Blocks that an admission for num_tokens tokens may find. The one with the last prompt
+        token is left out unless generated tokens follow: that token is computed again.
+        """
+        computed_last = 0 if num_tokens > self.prompt_len else 1
+        return (self.prompt_len - computed_last) // self.block_size
+
+    def on_device(self, num_tokens: int) -> list[Node]:
+        """The nodes on the device that an admission for num_tokens tokens finds."""
+        if self.contents is not None and len(self.nodes) > len(self.contents):
+            return self.nodes
+        return self.nodes[: self.num_readable(num_tokens)]
 
 
 @dataclass(slots=True)
@@ -51,7 +96,7 @@ class CacheCounts:
         return True
 
 
-class PrefixCaching(Paged):
+class PrefixCaching(BlockMemory):
     """Paged memory whose full prompt blocks are findable by content until evicted, also with a
     reference count of 0.
 
@@ -66,8 +111,6 @@ class PrefixCaching(Paged):
     before they are read.
     """
 
-    caches_prefixes: ClassVar[bool] = True
-    shrinks: ClassVar[bool] = False  # what a sequence releases can be found again
     max_block_size: ClassVar[int] = 512
 
     def __init__(
@@ -78,29 +121,32 @@ class PrefixCaching(Paged):
         eviction: EvictionOrder | None = None,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        self._cache = self._make_cache(
-            pool.num_slots // max(block_size, 1), order
-        )  # the pool, by what it is
+        self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)
+        self._oracle = oracle_of(order)
         super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
 
-    @property
-    def reads_future(self) -> bool:
-        return self._cache.order.reads_future
-
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
-        """The content, tokens per id and length of every prompt in order of arrival, for an order
-        that reads them.
+        """The content, tokens per id and length of every prompt in order of arrival, which only an
+        order that is an oracle reads.
         """
+        if self._oracle is None:
+            return
         chain, size = self._cache.index.chain, self.block_size
-        self._cache.order.foresee(
+        self._oracle.foresee(
             chain(block_contents(ids, each, length, size)) for ids, each, length in prompts
         )
 
-    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
+    def lookup(self, seq: Seq) -> PromptHit:
+        contents = self._contents(seq)
+        nodes = [] if contents is None else self._match(seq, contents)
+        return PromptHit(seq, self.block_size, contents, nodes)
+
+    def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
         first = seqs[0]
-        contents = self._contents(first)
+        found = hit if isinstance(hit, PromptHit) else self.lookup(first)
+        contents = found.contents
         if contents is None:
             return super().admit(seqs, num_tokens)
         each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
@@ -108,15 +154,14 @@ class PrefixCaching(Paged):
         total = each + more * (each - common)
         if total > self._capacity():
             return Refusal.NEVER
-        found = self._match(first, contents, num_tokens)
-        if self._is_loading(found, contents, self._readable(first, num_tokens)):
+        if self._is_loading(found, num_tokens):
             return Refusal.LOADING
-        nodes = self._within_free(found, total, common if more else each)
+        nodes = self._within_free(found.on_device(num_tokens), total, common if more else each)
         if nodes is None:
             return Refusal.LATER
         nodes = nodes[:common] if more else nodes
-        if self._counts.add(first, self.block_size, len(nodes)) and self.reads_future:
-            self._cache.order.requested(self._cache.index.chain(contents))
+        if self._counts.add(first, self.block_size, len(nodes)) and self._oracle is not None:
+            self._oracle.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
@@ -125,33 +170,31 @@ class PrefixCaching(Paged):
         )
         return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
 
-    def find(self, seq: Seq, num_tokens: int) -> int:
-        contents = self._contents(seq)
-        return (
-            0 if contents is None else len(self._match(seq, contents, num_tokens)) * self.block_size
-        )
-
-    def fits(self, seq: Seq, num_tokens: int) -> bool:
-        contents = self._contents(seq)
-        if contents is None:
+    def fits(self, seq: Seq, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
+        found = hit if isinstance(hit, PromptHit) else self.lookup(seq)
+        if found.contents is None:
             return super().fits(seq, num_tokens)
         each = ceil_div(num_tokens, self.block_size)
-        return self._within_free(self._match(seq, contents, num_tokens), each, each) is not None
+        return self._within_free(found.on_device(num_tokens), each, each) is not None
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
         prompt = self._prompts.get(seq.seq_id)
         if prompt is None:
             return
-        if prompt.node.block == HOLE:  # evicted since: it was an equal block of another sequence
+        if (
+            prompt.node.block == TOMBSTONE
+        ):  # evicted since: it was an equal block of another sequence
             prompt.node = self._cache.index.root
         new = slice(prompt.node.depth + 1, min(num_tokens // self.block_size, len(prompt.contents)))
         if new.start < new.stop:
             blocks = self._tables.of(seq).blocks[new]
             prompt.node = self._cache.publish(prompt.node, prompt.contents[new], blocks)
 
-    def release(self, seq: Seq) -> None:
+    def _give_back(self, seq: Seq, keep: Keep) -> None:
         self._cache.order.session = seq.session
-        super().release(seq)
+        if keep is Keep.NOTHING and seq.seq_id in self._tables.held:
+            self._cache.unpublish(self._tables.of(seq).blocks)
+        super()._give_back(seq, keep)
         self._prompts.pop(seq.seq_id, None)
 
     def move(self, seqs: list[Seq], tier: str) -> Answer:
@@ -182,19 +225,14 @@ class PrefixCaching(Paged):
             return None
         return block_contents(seq.prompt_ids, seq.tokens_per_id, seq.prompt_len, self.block_size)
 
-    def _match(self, seq: Seq, contents: Sequence[Content], num_tokens: int) -> list[Node]:
-        return self._cache.index.match(contents[: self._readable(seq, num_tokens)])
+    def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
+        return self._cache.index.match(contents)
 
-    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
-        """Whether the block behind those found, if it is among the first `readable`, is on its way
-        to the device.
+    def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
+        """Whether the block behind those found, if the admission may read it, is on its way to the
+        device.
         """
         return False
-
-    def _readable(self, seq: Seq, num_tokens: int) -> int:
-        return (
-            seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
-        ) // self.block_size
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
         """The most of the found nodes that can be referenced together with all the requested
@@ -204,11 +242,11 @@ class PrefixCaching(Paged):
         could end a refusal.
         """
         num_slots = self._pool.available() - self._reserve() - total
-        num_slots += sum(not node.parked for node in found[:requested])
+        num_slots += sum(not node.evictable for node in found[:requested])
         if num_slots < 0:
             return None
         for i in range(requested, len(found)):
-            num_slots -= found[i].parked
+            num_slots -= found[i].evictable
             if num_slots < 0:
                 return found[:i]
         return found

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from testbed.core.request import Rows
 from testbed.memory.prefix_cache.caching_pool import CachingPool
-from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import Content, block_contents
+from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,19 @@ def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrd
     total = sum(prompt.num_blocks for prompt in requested)
     pool = CachingPool(total if num_blocks is None else num_blocks, order)
     chains = [prompt.contents[: pool.num_blocks] for prompt in requested]
-    if order.reads_future:
-        order.foresee(pool.index.chain(contents) for contents in chains)
-    return Replayed([serve(pool, contents) for contents in chains], total, pool.evictions)
+    oracle = oracle_of(order)
+    if oracle is not None:
+        oracle.foresee(pool.index.chain(contents) for contents in chains)
+    hits = []
+    for contents in chains:
+        if oracle is not None:
+            oracle.requested(pool.index.chain(contents))
+        hits.append(serve(pool, contents))
+    return Replayed(hits, total, pool.evictions)
 
 
 def serve(pool: CachingPool, contents: Sequence[Content]) -> int:
     """One prompt comes and goes; returns how many of its blocks were found."""
-    if pool.order.reads_future:
-        pool.order.requested(pool.index.chain(contents))
     nodes = pool.index.match(contents)
     pool.hold(nodes)
     missing = len(contents) - len(nodes)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
-from testbed.memory.prefix_cache.prefix_index import HOLE, Content, Node
+from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
@@ -50,34 +51,24 @@ class CacheHierarchy:
         self._exclusive = exclusive
         self._num_transfers = 0
 
-    def look_up(self, found: list[Node], rest: Sequence[Content]) -> Places:
+    def look_up(self, found: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
         """Where the contents after the found nodes are, up to the first that is nowhere; changes
         nothing.
         """
-        index, places = self.device.index, Places()
+        index, behind = self.device.index, list[tuple[int, Node]]()
         node = found[-1] if found else index.root
         for content in rest:
             child = index.child(node, content)
-            if child is None:
+            place = None if child is None else self._place_of(child)
+            if child is None or place is None:
                 break
-            if child.block != HOLE:
-                place = ON_DEVICE
-            elif child in self.loading:
-                place = ON_THE_WAY
-            else:
-                tier = next(
-                    (i for i, tier in enumerate(self.tiers, 1) if child in tier.blocks), None
-                )
-                if tier is None:
-                    break
-                place = tier
-            places.setdefault(place, []).append(child)
+            behind.append((place, child))
             node = child
-        return places
+        return behind
 
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
-        above = node.block != HOLE if target == 1 else node in self.tiers[target - 2].blocks
+        above = node.block != TOMBSTONE if target == 1 else node in self.tiers[target - 2].blocks
         return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
@@ -155,6 +146,13 @@ class CacheHierarchy:
         for tier in self.tiers:
             tier.check()
         assert not self.written, "an evicted block was not written"
+
+    def _place_of(self, node: Node) -> int | None:
+        if node.block != TOMBSTONE:
+            return ON_DEVICE
+        if node in self.loading:
+            return ON_THE_WAY
+        return next((i for i, tier in enumerate(self.tiers, 1) if node in tier.blocks), None)
 
     def _begin(self, transfer: InTransit) -> Transfer:
         self._num_transfers += 1

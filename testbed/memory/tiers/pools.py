@@ -9,7 +9,7 @@ from typing import Protocol
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import HOLE, Node, PrefixIndex
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
 
 
 class Owner(Protocol):
@@ -58,12 +58,14 @@ class PinnedPool(CachingPool):
 
     @property
     def num_evictable(self) -> int:
-        return self.num_parked - len(self.pinned())
+        return self.num_unreferenced - len(self.pinned())
 
     def pinned(self) -> list[int]:
         """Parked blocks that a transfer needs."""
         holder = self.index.holder
-        return [block for block in self.pins if (node := holder[block]) is not None and node.parked]
+        return [
+            block for block in self.pins if (node := holder[block]) is not None and node.evictable
+        ]
 
     def in_transit(self) -> list[int]:
         evicted = sorted(block for block in self.pins if self.index.holder[block] is None)
@@ -79,20 +81,20 @@ class PinnedPool(CachingPool):
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """A transfer has written what `nodes` store to `blocks`: parked now, or free where it was
-        there already.
+        """A transfer has written what `nodes` store to `blocks`: evictable now, or free where it
+        was there already.
         """
-        parked = list[Node]()
+        evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):
             self.arriving.remove(block)
-            if node.block == HOLE:
+            if node.block == TOMBSTONE:
                 self.index.fill(node, block)
-                node.parked = True
-                parked.append(node)
+                node.evictable = True
+                evictable.append(node)
             else:
                 self.free.append(block)
-        self.num_parked += len(parked)
-        self.order.park(parked[::-1])
+        self.num_unreferenced += len(evictable)
+        self.order.add(evictable[::-1])
 
     def evict(self, count: int) -> None:
         aside, freed = list[Node](), list[int]()
@@ -103,19 +105,23 @@ class PinnedPool(CachingPool):
                 continue
             self.owner.evicting(node)
             self.evictions += 1
-            self.num_parked -= 1
+            self.num_unreferenced -= 1
             (block,) = self.index.drop([node])
             if block not in self.pins:
                 freed.append(block)
         self.free[:0] = freed[::-1]
-        self.order.park(aside)
+        self.order.add(aside)
         self.were_cached = [True] * count
+
+    def unpublish(self, blocks: Iterable[int]) -> None:
+        """A block that a transfer reads stays findable."""
+        super().unpublish(block for block in blocks if block not in self.pins)
 
     def evictable(self) -> list[int]:
         return [block for block in super().evictable() if block not in self.pins]
 
     def _settle(self, node: Node, block: int) -> None:
-        replaced = node.block if node.parked else HOLE
+        replaced = node.block if node.evictable else TOMBSTONE
         super()._settle(node, block)
         if replaced in self.pins:
             self.free.pop()  # it was put there just now

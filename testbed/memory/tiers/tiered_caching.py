@@ -3,33 +3,74 @@ background.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
 
-from testbed.core.errors import InputError, check_least
+from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
+    DEVICE,
     GRANTED,
     HOST,
     Answer,
     Answers,
+    CacheHit,
     Grant,
+    Keep,
     NonSequenceSlots,
     Ops,
     Refusal,
     Transfer,
     ceil_div,
 )
-from testbed.core.units import Count, PositiveTokens, Share
-from testbed.memory.paged.block_index import BlockIndex
+from testbed.core.units import PositiveTokens, Share
+from testbed.memory.paged.block_table import BlockIndex
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.prefix_cache.prefix_index import Content, Node
-from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy
+from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
+from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy, Places
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
 from testbed.memory.tiers.pools import LowerTier, PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
+
+
+class TieredHit(PromptHit):
+    """A PromptHit whose nodes go on below: (place, node) of each, up to the first that is nowhere.
+
+    tier_names: of the places, the device first.
+    """
+
+    __slots__ = ("behind", "tier_names")
+
+    def __init__(
+        self,
+        seq: Seq,
+        block_size: int,
+        contents: Sequence[Content] | None,
+        nodes: list[Node],
+        behind: list[tuple[int, Node]],
+        tier_names: list[str],
+    ) -> None:
+        super().__init__(seq, block_size, contents, nodes)
+        self.behind = behind
+        self.tier_names = tier_names
+
+    def below(self, num_tokens: int) -> list[tuple[int, Node]]:
+        """The nodes behind those on the device that an admission for num_tokens tokens may read."""
+        num_rest = self.num_readable(num_tokens) - len(self.on_device(num_tokens))
+        return self.behind[: max(num_rest, 0)]
+
+    def by_place(self, num_tokens: int) -> Places:
+        """The same nodes by place, in the order of the prompt."""
+        places = Places()
+        for place, node in self.below(num_tokens):
+            places.setdefault(place, []).append(node)
+        return places
+
+    def num_below(self, num_tokens: int) -> dict[str, int]:
+        lower = {at: nodes for at, nodes in self.by_place(num_tokens).items() if at > ON_DEVICE}
+        return {self.tier_names[at]: len(nodes) * self.block_size for at, nodes in lower.items()}
 
 
 class TieredCaching(PrefixCaching):
@@ -42,8 +83,6 @@ class TieredCaching(PrefixCaching):
     or among the first `prefetch` that wait.
     """
 
-    moves_in_background: ClassVar[bool] = True
-
     def __init__(
         self,
         pool: PoolSpec,
@@ -53,11 +92,8 @@ class TieredCaching(PrefixCaching):
         store: StoreRule | None = None,
         load: LoadRule | None = None,
         exclusive: bool = False,
-        prefetch: Count = 0,
     ) -> None:
-        check_least(0, prefetch=prefetch)
         self._spec = pool
-        self.prefetches = prefetch
         self._lower = [tier for tier in pool.tiers if tier.name != HOST]
         if not self._lower:
             raise InputError(
@@ -80,8 +116,15 @@ class TieredCaching(PrefixCaching):
         self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
         self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
 
-    def admit(self, seqs: list[Seq], num_tokens: int) -> Answers:
-        answers = super().admit(seqs, num_tokens)
+    def lookup(self, seq: Seq) -> TieredHit:
+        hit = super().lookup(seq)
+        contents = () if hit.contents is None else hit.contents
+        below = self._hierarchy.look_up(hit.nodes, contents[len(hit.nodes) :])
+        names = [DEVICE, *(tier.name for tier in self._lower)]
+        return TieredHit(seq, self.block_size, hit.contents, hit.nodes, below, names)
+
+    def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
+        answers = super().admit(seqs, num_tokens, hit)
         if isinstance(answers, list):
             answers[0] = self._after_writes(answers[0])
         return answers
@@ -97,22 +140,18 @@ class TieredCaching(PrefixCaching):
         self._refused.clear()
         return self._after_writes(answer)
 
-    def load(self, seq: Seq, num_tokens: int) -> Answer:
+    def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
         """Load the blocks below that a prompt would find, if the pool can take it with them; see
-        MemoryPolicy.
+        protocols.Loads.
 
         A refusal is remembered until something is released, moved or published, or has landed: an
         eviction, which may leave less to load, must not end it (clause 2 of the contract).
         """
         if (seq.seq_id, num_tokens) in self._refused:
             return Refusal.LATER
-        contents = self._contents(seq)
-        if contents is None:
+        if not isinstance(hit, TieredHit) or hit.contents is None:
             return GRANTED
-        found = self._match(seq, contents, num_tokens)
-        below = self._hierarchy.look_up(
-            found, contents[len(found) : self._readable(seq, num_tokens)]
-        )
+        found, below = hit.on_device(num_tokens), hit.by_place(num_tokens)
         stay, num_loading = found + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
         num_below, tiers = (
             sum(map(len, below.values())),
@@ -142,9 +181,9 @@ class TieredCaching(PrefixCaching):
         ]
         return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
-    def release(self, seq: Seq) -> None:
+    def _give_back(self, seq: Seq, keep: Keep) -> None:
         self._refused.clear()
-        super().release(seq)
+        super()._give_back(seq, keep)
 
     def landed(self, move_id: int) -> None:
         self._refused.clear()
@@ -189,12 +228,9 @@ class TieredCaching(PrefixCaching):
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> PinnedPool:
         return PinnedPool(num_blocks, order, self)
 
-    def _is_loading(self, found: list[Node], contents: Sequence[Content], readable: int) -> bool:
-        index, rest = self._device.index, contents[len(found) : readable]
-        return (
-            bool(rest)
-            and index.child(found[-1] if found else index.root, rest[0]) in self._hierarchy.loading
-        )
+    def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
+        below = hit.below(num_tokens)[:1] if isinstance(hit, TieredHit) else []
+        return any(node in self._hierarchy.loading for _, node in below)
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         super()._ensure_free_with_hits(nodes, total)
@@ -203,7 +239,9 @@ class TieredCaching(PrefixCaching):
         self._choose(self._store.found(nodes))
 
     def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
-        pinned = sum(node.parked and node.block in self._device.pins for node in found[:requested])
+        pinned = sum(
+            node.evictable and node.block in self._device.pins for node in found[:requested]
+        )
         return super()._within_free(
             found, total - pinned, requested
         )  # pinned blocks are not available anyway

@@ -23,7 +23,7 @@ from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
-from testbed.memory.contiguous.contiguous import ContiguousOracle  # noqa: E402
+from testbed.memory.contiguous.reservations import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec  # noqa: E402
 

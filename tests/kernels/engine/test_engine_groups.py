@@ -26,7 +26,7 @@ from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
-from testbed.memory.contiguous.contiguous import ContiguousMax  # noqa: E402
+from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
 

@@ -17,7 +17,7 @@ class Arc(EvictionOrder):
 
     `target` is the wanted length of `recent`. The cache's size is the length of both queues,
     because a victim is chosen only when there is no free block. A held node, which was found and so
-    is `frequent`, leaves that queue where it comes up, and returns to its end when it is parked
+    is `frequent`, leaves that queue where it comes up, and returns to its end when it is evictable
     again: its memo says so. Ghosts are known by their chained hash; a collision there moves only
     the target.
     """
@@ -29,7 +29,7 @@ class Arc(EvictionOrder):
         self._recent_ghosts: Ghosts = OrderedDict()
         self._frequent_ghosts: Ghosts = OrderedDict()
 
-    def park(self, nodes: Sequence[Node]) -> None:
+    def add(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             if node in self._frequent:
                 self._frequent.move_to_end(node)
@@ -53,11 +53,11 @@ class Arc(EvictionOrder):
         for queue, ghosts in queues if prefer_recent else queues[::-1]:
             for _ in range(len(queue)):
                 node, _ = queue.popitem(last=False)
-                if node.parked:
+                if node.evictable:
                     self._remember(node, ghosts)
                     return node
                 node.memo = True
-        raise IndexError("no node is parked")
+        raise IndexError("no node is evictable")
 
     def _enter(self, node: Node) -> None:
         """A node that is new to the cache, unless a ghost says that it left too early."""

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from testbed.core.errors import OracleError
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
@@ -19,8 +18,6 @@ class Belady(Ranked):
     bound for every order where whole requests come and go one by one
     (testbed.memory.prefix_cache.replay says why). In a timed run it is one more heuristic.
     """
-
-    reads_future: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()

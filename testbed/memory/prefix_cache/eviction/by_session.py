@@ -8,11 +8,11 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class BySession(EvictionOrder):
-    """A node belongs to the session that has parked it last; a prompt of no session is a session of
+    """A node belongs to the session that released it last; a prompt of no session is a session of
     its own.
 
-    Within a session what was parked first goes first. A session is idle since its last request gave
-    its slots back.
+    Within a session what became evictable first goes first. A session is idle since its last
+    request gave its slots back.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class BySession(EvictionOrder):
             OrderedDict()
         )  # the first is evicted first
 
-    def park(self, nodes: Sequence[Node]) -> None:
+    def add(self, nodes: Sequence[Node]) -> None:
         if nodes:
             session = nodes[0] if self.session is None else self.session
             for node in nodes:
@@ -30,7 +30,7 @@ class BySession(EvictionOrder):
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            if node.parked:
+            if node.evictable:
                 self._leave(node)
 
     def victim(self) -> Node:

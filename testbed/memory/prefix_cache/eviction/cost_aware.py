@@ -46,7 +46,7 @@ class CostAware(Ranked):
         """The lowest of those with nothing behind; inner nodes that come first wait for their last
         child.
         """
-        while self._num_parked > len(self._inner):
+        while self._num_unreferenced > len(self._inner):
             node = self._pop()
             if not node.children:
                 break
@@ -54,5 +54,5 @@ class CostAware(Ranked):
         else:
             node = next(iter(self._inner))
             del self._inner[node]
-        self._num_parked -= 1
+        self._num_unreferenced -= 1
         return node

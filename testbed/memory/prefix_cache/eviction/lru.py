@@ -9,12 +9,12 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class Lru(EvictionOrder):
-    """Evicts what has been parked longest; the end of a sequence before its beginning."""
+    """Evicts what has been evictable longest; the end of a sequence before its beginning."""
 
     def __init__(self) -> None:
         self._queue: OrderedDict[Node, None] = OrderedDict()
 
-    def park(self, nodes: Sequence[Node]) -> None:
+    def add(self, nodes: Sequence[Node]) -> None:
         queue = self._queue
         for node in nodes:
             queue[node] = None

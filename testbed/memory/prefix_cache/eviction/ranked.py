@@ -1,4 +1,4 @@
-"""Orders that evict the parked node of the lowest rank: first in, first out; least frequently
+"""Orders that evict the evictable node of the lowest rank: first in, first out; least frequently
 used.
 """
 
@@ -15,35 +15,35 @@ NO_TICKET = -1
 
 
 class Ranked(EvictionOrder):
-    """A heap by rank, fixed while parked; ties go to the first parked. A hit leaves an entry with a
-    stale ticket.
+    """A heap by rank, fixed while evictable; ties go to the first that became evictable. A hit
+    leaves an entry with a stale ticket.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, Node]] = []
         self._tickets = count()
-        self._num_parked = 0
+        self._num_unreferenced = 0
 
     @abstractmethod
     def rank(self, node: Node) -> Any:
-        """The rank of a node that is parked now."""
+        """The rank of a node that is evictable now."""
 
-    def park(self, nodes: Sequence[Node]) -> None:
+    def add(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
             self._push(node, self.rank(node))
-        self._num_parked += len(nodes)
-        if len(self._heap) > 64 + 2 * self._num_parked:
+        self._num_unreferenced += len(nodes)
+        if len(self._heap) > 64 + 2 * self._num_unreferenced:
             self._heap = [entry for entry in self._heap if entry[1] == entry[2].ticket]
             heapq.heapify(self._heap)
 
     def hit(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
-            if node.parked:
+            if node.evictable:
                 node.ticket = NO_TICKET
-                self._num_parked -= 1
+                self._num_unreferenced -= 1
 
     def victim(self) -> Node:
-        self._num_parked -= 1
+        self._num_unreferenced -= 1
         return self._pop()
 
     def _push(self, node: Node, rank: Any) -> None:
@@ -59,7 +59,7 @@ class Ranked(EvictionOrder):
 
 
 class Fifo(Ranked):
-    """Evicts what was parked for the first time longest ago; a hit changes nothing."""
+    """Evicts what was evictable for the first time longest ago; a hit changes nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Fifo(Ranked):
 
 
 class Lfu(Ranked):
-    """Evicts what the fewest prompts have found; among equals what has been parked longest."""
+    """Evicts what the fewest prompts have found; among equals what has been evictable longest."""
 
     def rank(self, node: Node) -> int:
         return node.hits

@@ -1,9 +1,9 @@
-"""Puts prefills into a plan, first come, first served (section 4.5): whole prompts, or chunks of
-them.
+"""The token budget of an iteration: which prefills it may contain, first come, first served
+(section 4.5), as whole prompts or in chunks.
 """
 
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import Refusal
+from testbed.core.slots import CacheHit
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
@@ -42,10 +42,14 @@ class Prefills:
                 return
             if not (plan.is_idle or self.goes_into(budget, group)):
                 return
-            answer = state.admit(group, self.first_tokens(group, budget), plan)
+            hit = state.lookup(group)
+            num_tokens = self.first_tokens(group, budget, hit, plan)
+            if not num_tokens:
+                return
+            answer = state.admit(group, num_tokens, plan, hit)
             if isinstance(answer, list):
                 budget = self.schedule_chunks(group, plan, budget)
-            elif answer is not Refusal.NEVER:
+            elif not answer.is_final:
                 return
 
     def budget_left(self, plan: Plan) -> int:
@@ -70,13 +74,13 @@ class Prefills:
         return bool(waiting) and waiting[0].prefill_len > most
 
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
-        """Whether the token budget lets the group begin in an iteration that does other work
-        too.
+        """Whether the token budget lets the group begin in an iteration that does other work too,
+        whatever is cached of it.
         """
         return group.prefill_len <= budget
 
-    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
-        """Tokens for which the group needs slots when it is admitted."""
+    def first_tokens(self, group: SequenceGroup, budget: int, hit: CacheHit, plan: Plan) -> int:
+        """Tokens for which the group needs slots when it is admitted with this hit; 0: it waits."""
         return group.prefill_len
 
     def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
@@ -103,7 +107,7 @@ class PrefillChunks(Prefills):
     def goes_into(self, budget: int, group: SequenceGroup) -> bool:
         return budget > 0
 
-    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
+    def first_tokens(self, group: SequenceGroup, budget: int, hit: CacheHit, plan: Plan) -> int:
         return min(group.prefill_len, budget)
 
     def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
@@ -137,23 +141,32 @@ class ConcurrentPrefills(PrefillChunks):
         self.fits_whole = fits_whole
         self.cuts = cuts
 
-    def goes_into(self, budget: int, group: SequenceGroup) -> bool:
-        return budget > 0 and (self.cuts or self._first_chunk(group)[1] <= budget)
-
-    def first_tokens(self, group: SequenceGroup, budget: int) -> int:
-        if self.fits_whole and not self.state.policy.fits(group.sequences[0], group.prefill_len):
+    def first_tokens(self, group: SequenceGroup, budget: int, hit: CacheHit, plan: Plan) -> int:
+        cached = min(hit.num_cached(group.prefill_len), group.prefill_len - 1)
+        chunk = min(group.prefill_len - cached, self.max_chunk_tokens)
+        if not (self.cuts or chunk <= budget or plan.is_idle):
+            return 0
+        if self.fits_whole and not self._fits(group, hit):
             return group.prefill_len
-        found, chunk = self._first_chunk(group)
-        return found + min(chunk, budget)
+        return cached + min(chunk, budget)
 
-    def _first_chunk(self, group: SequenceGroup) -> tuple[int, int]:
-        found = min(
-            self.state.policy.find(group.sequences[0], group.prefill_len), group.prefill_len - 1
-        )
-        return found, min(group.prefill_len - found, self.max_chunk_tokens)
+    def _fits(self, group: SequenceGroup, hit: CacheHit) -> bool:
+        """Whether the whole prefill would be granted; False where the policy cannot say."""
+        estimates = self.state.memory.estimates
+        return estimates is not None and estimates.fits(group.sequences[0], group.prefill_len, hit)
 
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
         chunk = min(budget, self.max_chunk_tokens)
         left = super().schedule_chunks(group, plan, chunk)
         self.partial = None
         return budget - chunk + left
+
+
+class GroupLimit(Prefills):
+    """Whole prompts; the running groups and the sequences of the next one together stay within the
+    limit.
+    """
+
+    def is_full_with(self, group: SequenceGroup) -> bool:
+        running = self.state.running
+        return bool(running) and len(running) + len(group.sequences) > self.max_num_seqs

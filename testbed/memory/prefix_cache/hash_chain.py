@@ -1,0 +1,46 @@
+"""What a full block stores, and the chained hash by which it is known: a block is equal to another
+only if all blocks before it are too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from testbed.core.errors import InputError
+
+Content: TypeAlias = int | tuple[int, ...] | tuple[tuple[int], int]
+HashOf: TypeAlias = Callable[[tuple[int, Content]], int]
+
+
+def chained(before: int, content: Content, hash_of: HashOf) -> int:
+    """The hash of a block: of the hash of the block before it, and of its own content."""
+    return hash_of((before, content))
+
+
+def hash_chain(root: int, contents: Iterable[Content], hash_of: HashOf) -> Iterator[int]:
+    """The hash of every block of a prompt, the first one's predecessor being `root`."""
+    code = root
+    for content in contents:
+        code = chained(code, content, hash_of)
+        yield code
+
+
+def block_contents(
+    ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int
+) -> Sequence[Content]:
+    """What the full blocks of num_tokens tokens store: several ids, one id, or one of the equal
+    parts of an id.
+    """
+    full = num_tokens // block_size
+    if block_size == tokens_per_id:
+        return ids[:full]
+    if block_size % tokens_per_id == 0:
+        width = block_size // tokens_per_id
+        return [tuple(ids[i * width : (i + 1) * width]) for i in range(full)]
+    if tokens_per_id % block_size == 0:
+        parts = tokens_per_id // block_size
+        return [ids[i // parts] * parts + i % parts for i in range(full)]
+    raise InputError(
+        f"block_size {block_size} does not go with a trace whose ids name {tokens_per_id} tokens "
+        f"each: one must divide "
+        "the other"
+    )

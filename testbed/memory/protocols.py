@@ -1,0 +1,286 @@
+"""What a memory policy may be able to do besides the required: a protocol of one or two methods for
+each capability.
+
+A policy has a capability by defining its methods; nothing else declares it. They are found once, by
+`capabilities_of`, which also says what needs what. This module is not compiled: compiled protocols
+cannot be looked for in an object.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from testbed.core.sequence import Batch
+from testbed.core.sequence import Sequence as Seq
+from testbed.core.slots import (
+    Answer,
+    Answers,
+    CacheHit,
+    Extent,
+    Footprint,
+    Grant,
+    GroupTable,
+    Keep,
+    Lease,
+    NonSequenceSlots,
+    Ops,
+)
+from testbed.memory.layouts import Layout
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """Its next steps are certain, and its sequences' slots are a function of their tokens: many
+    steps can be taken, and their memory measured, at once.
+    """
+
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """Promise: extend(batch, k) succeeds without ops for every k up to the answer; 0: step one
+        by one.
+
+        It takes free slots or cached ones, in the policy's order. The answer comes from these and
+        max_len alone.
+        """
+
+    def footprint(self, seq: Seq) -> Footprint:
+        """The slots that `seq` holds as a function of the tokens that it stores."""
+
+
+@runtime_checkable
+class Advances(Protocol):
+    """Promised steps that were taken are another call than those that are asked for."""
+
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused,
+        without ops. As `extend`, where a policy does not define it.
+        """
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """Sequences share slots: those of a request are admitted as one, and forked once its prompt is
+    computed.
+
+    A policy that does not fork gives every sequence slots of its own, and the prompt is copied.
+    """
+
+    def fork(self, parent: Seq, child: Seq) -> Ops:
+        """`child` continues with the parent's stored tokens; the copies that this takes.
+
+        A new child is admitted by this; one with slots loses them (a beam candidate that did not
+        survive, Fig. 9).
+        """
+
+
+@runtime_checkable
+class CopiesPrompts(Protocol):
+    """It chooses the copies that fill a sequence of its own slots; else the parent's tokens are
+    copied.
+    """
+
+    def copy_prompt(self, parent: Seq, child: Seq) -> Ops:
+        """The copies by which `child`, which has slots of its own, gets the parent's stored
+        tokens.
+        """
+
+
+@runtime_checkable
+class RegistersPrefixes(Protocol):
+    """A provider's prefix stays in the pool, for all sequences that begin with it (section 4.4)."""
+
+    def register_prefix(self, num_tokens: int) -> None:
+        """Pin a prefix of num_tokens tokens in the pool; InputError where it has no room."""
+
+
+@runtime_checkable
+class Publishes(Protocol):
+    """Sequences find what others have stored: a prompt is looked up once, and admitted with what
+    was found.
+    """
+
+    def lookup(self, seq: Seq) -> CacheHit:
+        """What is stored of the tokens of `seq`; changes nothing."""
+
+    def publish(self, seq: Seq, num_tokens: int) -> None:
+        """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may
+        find them.
+
+        Called while planning, right after a chunk is scheduled and before the next admission, and
+        again after a move to the device. A sequence is not preempted in the plan that publishes it.
+        """
+
+    def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
+        """As MemoryPolicy.admit, with the handle of `lookup`; without one the policy looks up the
+        prompt itself.
+        """
+
+
+@runtime_checkable
+class Estimates(Protocol):
+    """It says beforehand whether an admission would be granted."""
+
+    def fits(self, seq: Seq, num_tokens: int, hit: CacheHit) -> bool:
+        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing.
+
+        A scheduler that admits with fewer tokens than must fit calls this first. A sequence that
+        `truncate` has left slots keeps them: the question is then whether it would get what it
+        lacks.
+        """
+
+
+@runtime_checkable
+class Truncates(Protocol):
+    """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
+    one. Needs Estimates.
+    """
+
+    def truncate(self, seq: Seq, num_tokens: int) -> Grant:
+        """`seq`, which is in no batch, gives back the slots of its last num_tokens tokens; it keeps
+        at least one.
+
+        What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
+        computed again.
+        """
+
+
+@runtime_checkable
+class Swaps(Protocol):
+    """Sequences move between the device and a tier below it."""
+
+    def move(self, seqs: list[Seq], tier: str) -> Answer:
+        """Take a whole group to the tier of that name; shared blocks move once."""
+
+    def swapped_table(self, seq: Seq) -> Mapping[str, list[Extent]]:
+        """Where the tokens of a sequence below the device lie, in order, by tier; those that have
+        stayed on the device first.
+        """
+
+
+@runtime_checkable
+class Leases(Protocol):
+    """Slots outlive their sequence: `release` takes a second argument, which says what stays."""
+
+    def release(self, seq: Seq, keep: Keep | Lease = Keep.CACHED) -> None:
+        """As MemoryPolicy.release, but what `keep` says stays. The counts of a sequence that leaves
+        a lease must not change until that ends.
+        """
+
+    def end_lease(self, lease: Lease) -> None:
+        """The slots of all sequences that were released with this lease are given back, as by
+        release(seq).
+        """
+
+
+@runtime_checkable
+class Transfers(Protocol):
+    """Transfers that no iteration waits for; the engine says when they have landed."""
+
+    def background(self) -> Ops:
+        """Transfers to lower tiers that begin now; called once at the start of every plan."""
+
+    def landed(self, move_id: int) -> None:
+        """A transfer of ops.background has ended: its slots are no longer pinned, what it brought
+        may be found.
+        """
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """What lower tiers have of a prompt is brought to the device before its admission. Needs
+    Publishes and Transfers.
+    """
+
+    def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
+        """Begin to bring what `hit` has below the device up, for an admission with num_tokens
+        tokens.
+
+        The transfers are the grant's ops.background; none where there is nothing to load. LATER:
+        the pool has no slots for them now. While they are on their way, `admit` answers LOADING.
+        """
+
+
+@runtime_checkable
+class DropsTokens(Protocol):
+    """It does not keep every token of a sequence, as in a window that moves on."""
+
+    def num_stored(self, num_tokens: int) -> int:
+        """Tokens in the pool of a sequence that has num_tokens of them."""
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """It keeps the KV groups of a model apart, and gives back what no later token of a group
+    reads.
+
+    Its footprint is an upper bound, and a chunk keeps what its first token reads.
+    """
+
+    def group_tables(self, seq: Seq) -> list[GroupTable]:
+        """The table by KV group. `table` contains the extents of all of them."""
+
+
+@runtime_checkable
+class CountsSharedReads(Protocol):
+    """It knows how often decodes read a shared token, without walking the tables."""
+
+    def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
+        """Tokens that the members of the batch and `others`, which are in none, read more than once
+        in their next step in each layer of full attention; changes nothing.
+
+        All of them have the slot of that step. A token that n of them share counts n - 1 times. It
+        is asked only while `usage` reports saved slots.
+        """
+
+
+@runtime_checkable
+class LaidOut(Protocol):
+    """Its tables have a regular form, which GPU kernels and pictures need to know."""
+
+    def layout(self) -> Layout:
+        """The form of its tables, which never changes."""
+
+
+@runtime_checkable
+class ListsOtherSlots(Protocol):
+    """It can say where the slots lie that are not free though no table contains them."""
+
+    def non_sequence_slots(self) -> NonSequenceSlots:
+        """Where these slots lie; for pictures and checks."""
+
+
+@runtime_checkable
+class StoresBelow(Protocol):
+    """It stores prefixes in tiers below the device (server.tiers)."""
+
+    def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
+        """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
+        it is written.
+        """
+
+
+@runtime_checkable
+class FollowsSessions(Protocol):
+    """What it keeps depends on the sessions of requests."""
+
+    def close_session(self, session: int) -> None:
+        """No request of the session will come: its last one was answered."""
+
+
+@runtime_checkable
+class ForeseesPrompts(Protocol):
+    """An oracle of prompts, to compare with: no real server knows them."""
+
+    def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
+        """The content, tokens per id and length of every prompt, in order of arrival; called before
+        the first request. Nothing need be read.
+        """
+
+
+@runtime_checkable
+class ForeseesChains(Protocol):
+    """The same of an eviction order (testbed.memory.prefix_cache.eviction.order)."""
+
+    def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
+        """The hash chain of every prompt, in order of look-up."""
+
+    def requested(self, chain: Sequence[int]) -> None:
+        """The next prompt of the future is looked up now."""

@@ -1,0 +1,39 @@
+"""Every built-in eviction order keeps the contract; a broken one is caught, its clause named and
+its calls shown.
+"""
+
+import pytest
+from broken_orders import BROKEN
+
+import testbed
+from testbed.memory.prefix_cache.eviction.arc import Arc
+from testbed.memory.prefix_cache.eviction.belady import Belady
+from testbed.memory.prefix_cache.eviction.by_session import BySession
+from testbed.memory.prefix_cache.eviction.cost_aware import CostAware
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.eviction.ranked import Fifo, Lfu
+
+
+@pytest.mark.parametrize("kind", [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady])
+def test_order_keeps_the_contract(kind):
+    broken = testbed.check(kind)
+    assert broken is None, f"{broken} {broken.calls}"
+
+
+def test_an_order_s_parameters_are_passed_on():
+    assert testbed.check(CostAware, attention_share=0.5, num_examples=10) is None
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_broken_clause_is_named(name):
+    kind, clause = BROKEN[name]
+    broken = testbed.check(kind)
+    assert broken is not None, "no clause was broken"
+    assert broken.clause == clause, str(broken)
+
+
+def test_the_shortest_calls_are_shown():
+    broken = testbed.check(BROKEN["LosesTheBeginning"][0])
+    assert broken.calls == ["add(block 1, block 0)", "victims(2)"]
+    broken = testbed.check(BROKEN["CountsHitsItself"][0])
+    assert len(broken.calls) == 1
