@@ -248,12 +248,6 @@ class ForgetsALease(Paged):
 
 
 @breaks(4)
-class GivesLeasedSlotsBack(Paged):
-    def release(self, seq, keep=Keep.CACHED):
-        super().release(seq)
-
-
-@breaks(4)
 class GrantsWithoutAllocating(ContiguousMax):
     def extend(self, batch, num_tokens=1):
         return GRANTED
@@ -695,6 +689,12 @@ class SeatsHalf(Paged):
         half = len(seqs) // 2
         answers = super().admit(seqs[: len(seqs) - half], num_tokens)
         return answers if isinstance(answers, Refusal) else answers + [GRANTED] * half
+
+
+@breaks(10)
+class GivesLeasedSlotsBack(Paged):
+    def release(self, seq, keep=Keep.CACHED):
+        super().release(seq)
 
 
 @breaks(10)

@@ -106,9 +106,8 @@ def test_every_clause_is_broken_by_a_policy():
 SHORTEST = {
     "ReadsLengthsItDoesNotHave": ["admit([Sequence(0)], 1)"],
     "LeaksOnRefusal": [
-        "admit([Sequence(0)], 17)",
-        "admit([Sequence(1)], 17)",
-        "admit([Sequence(2)], 33) -> Refusal.LATER",
+        "admit([Sequence(0)], 25)",
+        "admit([Sequence(1)], 49) -> Refusal.LATER",
     ],
 }
 
