@@ -128,7 +128,9 @@ class GpuEngine:
         window_s: tuple[float, float] | None = None,
         lengths: dict[int, int] | None = None,
     ) -> None:
-        outputs = Outputs(scheduler.state, SyntheticBeams())  # not for parents: the model has them
+        outputs = Outputs(
+            scheduler.state, SyntheticBeams(), lengths
+        )  # not for parents: the model has them
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock

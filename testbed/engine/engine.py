@@ -16,7 +16,6 @@ from testbed.engine.executor import Executor, Flight
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
-from testbed.engine.policy_facts import is_measured_in_spans, reveal_lengths
 from testbed.engine.recorder import Recorder
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
@@ -54,10 +53,9 @@ class Engine:
         self.max_len = max_len
         self.stop_ps = stop_ps
         self.clock = executor.clock
-        spans = fast_forward and is_measured_in_spans(scheduler.policy)
+        spans = fast_forward and scheduler.memory.measures_spans
         self.meter: Meter = (SpanMeter if spans else PlainMeter)(scheduler, outputs)
-        recorder.policy = type(scheduler.policy).__name__
-        reveal_lengths(scheduler, outputs.lengths)
+        recorder.policy = scheduler.memory.name
         executor.on_landed = self._wake_if_idle
         self._alarm = executor.alarm
         self._windows = windows
@@ -156,8 +154,10 @@ class Engine:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
         if landed := self.executor.take_landed():
+            transfers = scheduler.memory.transfers
+            assert transfers is not None, "the policy has begun these transfers"
             for move_id in landed:
-                scheduler.policy.landed(move_id)
+                transfers.landed(move_id)
             scheduler.state.memory_released()
         scheduler.now_ps = now_ps
         plan = scheduler.plan()
@@ -166,7 +166,7 @@ class Engine:
         for group in plan.rejected:
             self.executor.removed(group)
             request = self.outputs.removed(group.request.request_id)
-            self._reject(request, "the memory policy can never hold it")
+            self._reject(request, plan.reasons[request.request_id])
         return plan
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
@@ -185,7 +185,7 @@ class Engine:
         if plan.guaranteed_steps and plan.repeats:
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
             if max_steps > 1 and self._read_checks.is_due():
-                audit.check_repeated(state.policy, state.batch, flight.work)
+                audit.check_repeated(state.memory, state.batch, flight.work)
         if self._token_listeners:
             flight.decoding = self._decoding(plan)
         self._current = flight
@@ -197,8 +197,8 @@ class Engine:
         work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
         if self._windows and plan.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, self._windows))
-        if work.prefill and state.policy.drops_tokens:
-            num_stored = state.policy.num_stored
+        if work.prefill and state.memory.drops_tokens is not None:
+            num_stored = state.memory.num_stored
             work = work._replace(
                 prefill=tuple((new, num_stored(before)) for new, before in work.prefill)
             )

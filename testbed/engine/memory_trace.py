@@ -13,7 +13,6 @@ from testbed.core.request import Request, Workload
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST, Extent, NonSequenceSlots
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.engine.policy_facts import is_measured_in_spans
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import simulate
 from testbed.memory.layouts import Layout, PageLayout

@@ -65,7 +65,7 @@ class Outputs:
             ended = self._pop_ended(state.batch.steps + steps)
         if plan.chunks or plan.swapped_in:
             for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *plan.stepping):
-                if group.num_generated + 1 == self._lengths[group.request.request_id]:
+                if group.num_generated + 1 == self.lengths[group.request.request_id]:
                     ended.append(group.request.request_id)
         return tuple(ended)
 
@@ -92,7 +92,7 @@ class Outputs:
         for group in (*outcome.first_tokens, *plan.swapped_in):
             request_id = group.request.request_id
             if group.status is SequenceStatus.RUNNING and request_id not in ended:
-                step = self._state.batch.steps + self._lengths[request_id] - group.num_generated
+                step = self._state.batch.steps + self.lengths[request_id] - group.num_generated
                 self._end_step[request_id] = step
                 heapq.heappush(self._ends, (step, request_id))
 

@@ -53,6 +53,7 @@ def simulate(
         max_len,
         recorder or Recorder(),
         beams=beams,
+        lengths=lengths,
         pool=pool,
         fast_forward=fast_forward,
         snapshots_ps=snapshots_ps,
@@ -74,14 +75,15 @@ def simulated_engine(
     recorder: Recorder,
     *,
     beams: BeamModel | None = None,
+    lengths: dict[int, int] | None = None,
     pool: PoolSpec | None = None,
     fast_forward: bool = True,
     snapshots_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
 ) -> Engine:
     """An engine whose iterations take simulated time on this clock, which others may share."""
-    check_policy(scheduler.policy, max_len, pool)
-    outputs = Outputs(scheduler.state, beams or SyntheticBeams())
+    check_policy(scheduler.memory, max_len, pool)
+    outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths)
     executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool)
     return Engine(
         scheduler,

@@ -43,9 +43,8 @@ class SchedulerState:
     decode in lockstep; beams: those of its groups that search with beams. num_seqs counts the
     running sequences. partially_preempted: the waiting group, if any, that has lost the end of its
     tokens only. not_loaded: groups that have come, for which nothing was loaded yet; empty unless
-    the scheduler prefetches. arriving: groups that the next plan does not see yet; ended: those
-    that have their whole output and keep their slots until results are in. Both are empty unless a
-    scheduler plans ahead. refused: the group that was refused since memory was last released; by
+    the scheduler prefetches. ended: groups that have their whole output and keep their slots until
+    the results of their last iteration are in. refused: the group that was refused since memory was last released; by
     clause 2 of the contract it would be refused again, so the scheduler does not retry.
     swap_in_refused: the same for the first swapped group. forks: the sequences forked since the
     last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
@@ -62,7 +61,6 @@ class SchedulerState:
         self.beams: dict[int, SequenceGroup] = {}
         self.num_seqs = 0
         self.not_loaded: set[SequenceGroup] = set()  # never iterated over
-        self.arriving: list[SequenceGroup] = []
         self.ended: list[SequenceGroup] = []
         self.refused: SequenceGroup | None = None
         self.partially_preempted: SequenceGroup | None = None
@@ -90,9 +88,7 @@ class SchedulerState:
 
     def preemptible(self) -> dict[int, SequenceGroup]:
         """The running groups among which a preemption rule chooses its victim, by request id."""
-        if not self.ended:
-            return self.running
-        return {key: group for key, group in self.running.items() if group not in self.ended}
+        return self.running
 
     def with_slots(self) -> list[SequenceGroup]:
         """The groups with slots on the device, running or waiting."""
@@ -308,6 +304,36 @@ class SchedulerState:
             self.beams.pop(group.request.request_id, None)
             group.leave_batch()
 
+    def find(self, request_id: int) -> SequenceGroup | None:
+        """The group of a request that waits, runs or is swapped out."""
+        if group := self.running.get(request_id):
+            return group
+        queued = (*self.waiting, *self.swapped)
+        return next((group for group in queued if group.request.request_id == request_id), None)
+
+    def remove(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group leaves for good, wherever it is, and gives back what it holds: it was
+        cancelled, or has ended although it was preempted since.
+        """
+        self.leave_batch(group)
+        if group.request.request_id in self.running:
+            self.release(group, status)
+        else:
+            self._remove_from_queue(group, status)
+        group.todo = []
+        if group in self.ended:
+            self.ended.remove(group)
+
+    def _remove_from_queue(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The same of a group that waits, maybe partially preempted, or is swapped out."""
+        (self.swapped if group.status is SequenceStatus.SWAPPED else self.waiting).remove(group)
+        self.not_loaded.discard(group)
+        group.status = status
+        if group is self.partially_preempted:
+            self.partially_preempted = None
+        self._release_slots(group)
+        self.memory_released()
+
     def release(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group stops running and releases its slots: it is finished, or waits again."""
         self._stop_running(group, status)
@@ -367,16 +393,6 @@ class SchedulerState:
         footprint = self.memory.footprint(seq)
         return footprint.size if isinstance(footprint, Granular) else 1
 
-    def settle(self) -> bool:
-        """Results are in: ended groups release their slots, arrived ones wait. Whether there were
-        any.
-        """
-        pending = bool(self.ended or self.arriving)
-        self.finish_ended()
-        self.waiting.extend(self.arriving)
-        self.arriving.clear()
-        return pending
-
     def finish_ended(self) -> None:
         """Those that have ended give their slots back, in order of admission."""
         ended = self.ended
@@ -386,20 +402,6 @@ class SchedulerState:
             self.leave_batch(group)
             self.release(group, SequenceStatus.FINISHED)
         self.ended.clear()
-
-    def end_early(self, plan: Plan) -> bool:
-        """The last that was admitted is preempted if it has ended: its results, about to come, are
-        its last.
-        """
-        last = next(reversed(self.running.values()))
-        if last not in self.ended:
-            return False
-        self.leave_batch(last)
-        self.ended.remove(last)
-        plan.ended_early.append(last)
-        self.before_preemption(last)
-        self.release(last, SequenceStatus.FINISHED)
-        return True
 
     def before_preemption(self, group: SequenceGroup) -> None:
         """Called before a group that has left the batch loses its slots."""

@@ -11,8 +11,7 @@ from manual_driver import admit_and_prefill, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
-from testbed.build import build
-from testbed.core.errors import InputError, UnsupportedError
+from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.shapes import read_model
