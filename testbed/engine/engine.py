@@ -68,6 +68,7 @@ class Engine:
         self._token_listeners: list[TokenListener] = []
         self._to_cancel: list[int] = []
         self._to_cancel_later: list[int] = []
+        self._closed_sessions: list[int] = []  # of which the scheduler has not heard yet
         self._is_idle = False
         self._is_closed = False
         self._table_checks = ExponentialSampling()
@@ -112,6 +113,15 @@ class Engine:
             self._cut(flight)
         return True
 
+    def close_session(self, session: int) -> None:
+        """No request of the session will come: the scheduler hears of it before its next plan,
+        which is made at the first boundary, because it may release what the session has kept.
+        """
+        self._closed_sessions.append(session)
+        self._wake_if_idle()
+        for flight in self._in_flight:
+            self._cut(flight)
+
     def close(self) -> None:
         """No request will be submitted any more."""
         self._is_closed = True
@@ -155,6 +165,10 @@ class Engine:
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
+        if self._closed_sessions:
+            for session in self._closed_sessions:
+                scheduler.close_session(session)
+            self._closed_sessions.clear()
         if landed := self.executor.take_landed():
             for move_id in landed:
                 scheduler.policy.landed(move_id)
