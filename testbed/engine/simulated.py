@@ -92,6 +92,8 @@ class SimulatedExecutor(Executor):
 
     def _boundary_ps(self, flight: Flight, steps: int) -> int:
         """When the first `steps` iterations have run."""
+        if steps == 1:
+            return flight.start_ps + flight.durations.first_ps
         return flight.start_ps + flight.durations.total_ps(steps)
 
     def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
@@ -101,12 +103,11 @@ class SimulatedExecutor(Executor):
             yield self.alarm.set(self._boundary_ps(flight, flight.steps - 1))
 
     def wait(self, flight: Flight) -> Waiting:
-        if flight.steps == 1:
-            yield self.alarm.set(flight.start_ps + flight.durations.first_ps)
-        else:
-            if self.on_step is not None:
-                yield from self._steps(flight)
-            yield self.alarm.set(self._boundary_ps(flight, flight.steps))
+        if self.on_step is not None:
+            yield from self._steps(flight)
+        steps, end_ps = flight.steps, self._boundary_ps(flight, flight.steps)
+        yield self.alarm.set(end_ps)
+        flight.end_ps = end_ps if flight.steps == steps else self._boundary_ps(flight, flight.steps)
         if flight.late:
             self.links.begin(flight.late)
         if flight.outcome is not None:
@@ -123,7 +124,7 @@ class SimulatedExecutor(Executor):
                 self.on_step(flight)
 
     def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
-        return flight.start_ps + flight.durations.total_ps(flight.steps)
+        return flight.end_ps
 
     def move(self, plan: Plan) -> None:
         self.links.begin(self._begin_transfers(plan))
