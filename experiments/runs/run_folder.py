@@ -223,13 +223,13 @@ def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not trusts_plug_ins:
+        check_classes(values, path)
     if was_edited(folder):
         raise InputError(
             f"{path}: was changed after the run, so it is another run's (testbed run simulates "
             f"that one)"
         )
-    if not trusts_plug_ins:
-        check_classes(values, path)
     try:
         return RunConfig.from_values(values)
     except InputError as error:
