@@ -72,6 +72,13 @@ class Part:
         }
         return {"_target_": self.name, **plain}
 
+    def nested(self) -> "Iterator[Part]":
+        """The part, its parameters that are parts, theirs, and so on."""
+        yield self
+        for value in self.parameters.values():
+            if isinstance(value, Part):
+                yield from value.nested()
+
     def updated(self, **parameters: Any) -> "Part":
         return Part(self.target, {**self.parameters, **parameters})
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from browser import new_tab
 from tiny_run import tiny_run
 
 from testbed.core.cells import guarded, unguarded
@@ -27,6 +28,7 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.run_folder import read_config
 from testbed.experiments.runs.whole_files import write_cells
+from testbed.identity import id_of
 from testbed.trusted import class_names, is_own_part
 
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>\""
@@ -70,7 +72,10 @@ def harm(tmp_path):
 
 
 def foreign_run(finished, folder, **changes):
-    """A copy of a run whose config has other values at these keys, with `__` between groups."""
+    """A copy of a run whose config has other values at these keys, with `__` between groups.
+
+    Its id fits them: who makes such a folder knows how ids are made.
+    """
     shutil.copytree(finished, folder)
     values = yaml.safe_load((folder / "config.yaml").read_text())
     for key, value in changes.items():
@@ -80,6 +85,11 @@ def foreign_run(finished, folder, **changes):
             group = group[name]
         group[last] = value
     (folder / "config.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    summary, inputs = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("summary", "inputs")
+    )
+    summary["run"]["id"] = id_of(values, inputs)
+    (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
 
@@ -394,7 +404,7 @@ def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
     folder = foreign_run(plain, tmp_path / SCRIPT.replace("/", ":"), **changes)
     summary = json.loads((folder / "summary.json").read_text())
     said = {key: SCRIPT for key, value in summary["run"].items() if isinstance(value, str)}
-    said = {**summary["run"], **said}
+    said = {**summary["run"], **said, "id": summary["run"]["id"]}
     summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
     (folder / "summary.json").write_text(json.dumps(summary))
     testbed.done("show", "memory", str(folder), "--out", "map")
@@ -402,10 +412,11 @@ def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
     testbed.done(
         "compare", f"{SCRIPT.replace('=', ' ')}={folder}", str(plain), "--html", "compare.html"
     )
+    tab = new_tab(browser)
     for page in ("map/memory_map.html", "report.html", "compare.html"):
-        browser.open((tmp_path / page).as_uri())
-        assert browser.value("typeof window.harmed") == "undefined", page
-        assert browser.value("document.querySelectorAll('img').length") == 0, page
+        tab.goto((tmp_path / page).as_uri())
+        assert tab.evaluate("typeof window.harmed") == "undefined", page
+        assert tab.evaluate("document.querySelectorAll('img').length") == 0, page
 
 
 @pytest.mark.parametrize(

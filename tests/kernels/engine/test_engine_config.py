@@ -138,7 +138,6 @@ def run_config(tmp_path, **changes):
     return {
         "model": {"_target_": "testbed.core.specs.ModelSpec", **model},
         "server": {
-            "_target_": "testbed.config.ServerConfig",
             "name": "x",
             "num_gpus": 1,
             "gpu": gpu,
