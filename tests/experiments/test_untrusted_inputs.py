@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from browser import new_tab
 from tiny_run import tiny_run
 
 from testbed.core.cells import guarded, unguarded
@@ -395,7 +394,9 @@ def test_a_model_is_written_only_below_the_folder_of_models(testbed, harm, tmp_p
     assert os.listdir(folder) == ["config.json"]
 
 
-def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
+@pytest.fixture
+def pages_of_names(testbed, tmp_path):
+    """Pages of a run in which every name that its author chooses is markup."""
     options = ("policy=tiered", "+tier@server.tiers.below=nvme", "outputs=full")
     plain = tiny_run(tmp_path / "plain", *options)
     tiers = yaml.safe_load((plain / "config.yaml").read_text())["server"]["tiers"]
@@ -407,16 +408,26 @@ def test_names_are_no_markup_in_any_page(testbed, browser, harm, tmp_path):
     said = {**summary["run"], **said, "id": summary["run"]["id"]}
     summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
     (folder / "summary.json").write_text(json.dumps(summary))
+    named = f"{SCRIPT.replace('=', ' ')}={folder}"
     testbed.done("show", "memory", str(folder), "--out", "map")
     testbed.done("report", str(folder), "--out", "report.html")
-    testbed.done(
-        "compare", f"{SCRIPT.replace('=', ' ')}={folder}", str(plain), "--html", "compare.html"
-    )
-    tab = new_tab(browser)
-    for page in ("map/memory_map.html", "report.html", "compare.html"):
-        tab.goto((tmp_path / page).as_uri())
-        assert tab.evaluate("typeof window.harmed") == "undefined", page
-        assert tab.evaluate("document.querySelectorAll('img').length") == 0, page
+    testbed.done("compare", named, str(plain), "--html", "compare.html")
+    return [tmp_path / name for name in ("map/memory_map.html", "report.html", "compare.html")]
+
+
+def test_names_are_text_in_every_page(pages_of_names):
+    for path in pages_of_names:
+        page = path.read_text(encoding="utf-8")
+        assert "window.harmed" in page
+        assert "<script>window" not in page
+        assert "<img src=x" not in page
+
+
+def test_a_browser_runs_no_name_in_a_page(pages_of_names, web_page):
+    for path in pages_of_names:
+        web_page.goto(path.as_uri())
+        assert web_page.evaluate("typeof window.harmed") == "undefined", path.name
+        assert web_page.evaluate("document.querySelectorAll('img').length") == 0, path.name
 
 
 @pytest.mark.parametrize(
