@@ -182,10 +182,11 @@ class Engine:
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
-        if plan.guaranteed_steps and plan.repeats:
-            max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
-            if max_steps > 1 and self._read_checks.is_due():
+        flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
+        if flight.repeats:
+            if self._read_checks.is_due():  # whenever outputs end: the policy is asked
                 audit.check_repeated(state.policy, state.batch, flight.work)
+            max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
         if self._token_listeners:
             flight.decoding = self._decoding(plan)
         self._current = flight

@@ -18,7 +18,8 @@ class Flight:
     """A plan in flight, from `start` until it is committed.
 
     steps: how many iterations of it are carried out; durations: of these, where they are known
-    beforehand. Set when its first iteration begins: start_ps, work (what that iteration computes),
+    beforehand. Set when its first iteration begins: repeats (whether it may be carried out several
+    times, whenever outputs end), start_ps, work (what that iteration computes),
     usage (the pool as it sees it), num_waiting and num_swapped (requests), decoding (requests
     that take its steps; only where tokens are listened to), late (transfers that begin when it has
     ended). is_last: the last of its iterations has begun, so that their number is final. ended,
@@ -37,6 +38,7 @@ class Flight:
         "num_waiting",
         "outcome",
         "plan",
+        "repeats",
         "start_ps",
         "steps",
         "usage",
@@ -48,6 +50,7 @@ class Flight:
         self.steps = 1
         self.num_delivered = 0
         self.is_last = False
+        self.repeats = False
         self.outcome: Outcome | None = None
         self.memory: SpanMemory | None = None
         self.ended: tuple[int, ...] = ()

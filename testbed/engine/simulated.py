@@ -47,17 +47,19 @@ class SimulatedExecutor(Executor):
 
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         work, cost = flight.work, self.cost
-        if max_steps == 1:
-            durations: Any = record(Affine, (cost.iteration(work), 0, 1))
-        else:
+        durations: Any
+        if flight.repeats:
             durations = cost.decode(work)
+        else:
+            durations = record(Affine, (cost.iteration(work), 0, 1))
         if not are_durations(durations):
             raise audit.wrong_durations(cost, durations)
         flight.durations = durations
-        if max_steps > 1:
+        if flight.repeats:
             if self._decode_checks.is_due():
                 audit.check_decode(cost, work, durations)
-            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, self.links.next_ps))
+            landing_ps = flight.start_ps if self.links.landed else self.links.next_ps
+            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, landing_ps))
         if flight.plan.ops:
             flight.late = self._begin_transfers(flight.plan)
 
