@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tiny_run import tiny_run
 
-from testbed.cells import guarded, unguarded
+from testbed.core.cells import guarded, unguarded
 from testbed.core.errors import InputError
 from testbed.cost.model import ALWAYS, LISTS, PREFIX
 from testbed.experiments.compare.finished_run import read_run, terms
