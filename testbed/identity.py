@@ -4,7 +4,8 @@ the package's own source.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,6 @@ CODE = ("", "traces", "experiments/runs")
 LINKED = ("kernels", "traces", "experiments")
 ENGINE = "kernels"  # makes the result of a run on a GPU too
 SOURCES = {".py", ".json", ".csv", ".toml", ".cu", ".cuh"}
-MAX_PATH = 4096
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,19 @@ class Identity:
 
 def identify(config: RunConfig) -> Identity:
     """The identity of a run; its ids are equal exactly for runs that would give the same result."""
+    parts = [part for top in config.parts.values() for part in top.nested()]
+    engine_weights = config.engine and config.engine.weights
+    files = dict(files_at(config.server.gpu.transfers)) | dict(files_at(engine_weights))
+    modules = dict[str, Path]()
+    for part in parts:
+        files |= files_of(part)
+        modules |= plug_in_files(part.name)
     code = {"simulator": code_hash()}
     if config.engine:
         code[ENGINE] = folder_hash(ROOT / ENGINE)
     inputs = {
-        "files": {name: content_hash(path) for name, path in sorted(input_files(config))},
-        "modules": {name: content_hash(path) for name, path in sorted(modules_of(config))},
+        "files": {name: content_hash(path) for name, path in sorted(files.items())},
+        "modules": {name: content_hash(path) for name, path in sorted(modules.items())},
         "code": code,
     }
     return Identity(id_of(config.values, inputs), inputs)
@@ -60,51 +67,27 @@ def id_of(values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def input_files(config: RunConfig) -> Iterator[tuple[str, Path]]:
-    """The data files that the configuration names, those of folders included, by path."""
-    for name, part in config.parts.items():
-        yield from _files_of(part, name)
-    for value in (config.server.gpu.transfers, config.engine and config.engine.weights):
-        yield from _files_at(value)
-
-
-def modules_of(config: RunConfig) -> Iterator[tuple[str, Path]]:
-    """The source files of all plug-ins by module."""
-    for part in config.parts.values():
-        yield from _modules_of(part)
-
-
-def _files_of(part: Part, key: str) -> Iterator[tuple[str, Path]]:
+def files_of(part: Part) -> dict[str, Path]:
+    """The data files that the parameters of a part name, and those that it reads beside them."""
+    files = dict[str, Path]()
     for value in part.parameters.values():
-        yield from _files_of(value, key) if isinstance(value, Part) else _files_at(value)
+        files |= files_at(value)
     if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
-        companions = getattr(locate(part.name, key), "companions", None)
+        companions = getattr(locate(part.name, "part"), "companions", None)
         for path in companions(**part.parameters) if companions else ():
-            yield from _files_at(str(path))
+            files |= files_at(str(path))
+    return files
 
 
-def _modules_of(part: Part) -> Iterator[tuple[str, Path]]:
-    yield from plug_in_files(part.name).items()
-    for value in part.parameters.values():
-        if isinstance(value, Part):
-            yield from _modules_of(value)
-
-
-def _files_at(value: Any) -> Iterator[tuple[str, Path]]:
+def files_at(value: Any) -> dict[str, Path]:
     """The file of this path, all files of the folder; none where the value is no such path."""
     if isinstance(value, list | tuple):
-        for entry in value:
-            yield from _files_at(entry)
-    elif isinstance(value, str | Path) and _may_be_path(str(value)):
-        path = Path(value)
-        if path.is_file():
-            yield str(value), path
-        elif path.is_dir():
-            yield from ((str(file), file) for file in sorted(path.rglob("*")) if file.is_file())
-
-
-def _may_be_path(text: str) -> bool:
-    return 0 < len(text) < MAX_PATH and "\0" not in text
+        return {name: path for entry in value for name, path in files_at(entry).items()}
+    text = str(value) if isinstance(value, str | Path) else ""
+    if os.path.isfile(text):  # False for a text that cannot be a path, where Path.is_file raises
+        return {text: Path(text)}
+    below = sorted(Path(text).rglob("*")) if os.path.isdir(text) else ()
+    return {str(file): file for file in below if file.is_file()}
 
 
 def content_hash(path: str | Path) -> str:

@@ -1,14 +1,16 @@
 """The exchangeable parts of a run: a class (or its dotted name) with parameters, or an instance."""
 
+import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import core_schema
@@ -69,6 +71,13 @@ class Part:
             for key, value in self.parameters.items()
         }
         return {"_target_": self.name, **plain}
+
+    def nested(self) -> "Iterator[Part]":
+        """The part, its parameters that are parts, theirs, and so on."""
+        yield self
+        for value in self.parameters.values():
+            if isinstance(value, Part):
+                yield from value.nested()
 
     def updated(self, **parameters: Any) -> "Part":
         return Part(self.target, {**self.parameters, **parameters})
@@ -211,26 +220,80 @@ def parameters_of(target: Any) -> dict[str, Any] | None:
     for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
         if owner is not target and "__init__" not in vars(owner):
             continue
-        try:
-            parameters = inspect.signature(owner).parameters.values()
-        except (TypeError, ValueError):  # a class written in C has no signature
+        own = compiled_parameters(owner) if is_compiled(owner) else plain_parameters(owner)
+        if own is None:
             return None
-        hints = annotations_of(owner)
-        plain = [
-            parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
-        ]
-        found = {parameter.name: hints.get(parameter.name, Any) for parameter in plain} | found
-        if len(plain) == len(parameters):
+        found = own.hints | found
+        if not own.has_others:
             return found
     return None
 
 
+class Parameters(NamedTuple):
+    """The parameters of a constructor or function by name; has_others: it takes any others too."""
+
+    hints: dict[str, Any]
+    has_others: bool
+
+
+def plain_parameters(owner: Any) -> Parameters | None:
+    """From the signature; None for a class written in C, which has none."""
+    try:
+        parameters = inspect.signature(owner).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    hints = annotations_of(owner)
+    named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    return Parameters(
+        {name: hints.get(name, Any) for name in named}, has_others=len(named) < len(parameters)
+    )
+
+
 def annotations_of(target: Any) -> dict[str, Any]:
     """The annotations of a constructor or function, with their marks; none where they cannot be
-    read, as in a compiled class.
+    read.
     """
     try:
         is_plain_class = inspect.isclass(target) and not is_dataclass(target)
         return get_type_hints(target.__init__ if is_plain_class else target, include_extras=True)
     except Exception:  # they name imports for type checkers only
         return {}
+
+
+def is_compiled(owner: Any) -> bool:
+    """Whether this project's compiled wheel has the class, whose annotations mypyc has dropped."""
+    file = getattr(sys.modules.get(owner.__module__), "__file__", None) or ""
+    return owner.__module__.startswith("testbed.") and not file.endswith(".py")
+
+
+def compiled_parameters(owner: Any) -> Parameters | None:
+    """From the source file, which lies beside the compiled module."""
+    module = sys.modules[owner.__module__]
+    path = Path(str(module.__file__))
+    text = path.with_name(f"{path.name.partition('.')[0]}.py").read_text(encoding="utf-8")
+    nodes = [node for node in ast.parse(text).body if getattr(node, "name", "") == owner.__name__]
+    fields = [one for node in nodes for one in getattr(node, "body", ())]
+    constructors = [one for one in fields if getattr(one, "name", "") == "__init__"]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    for function in (*constructors, *functions):
+        arguments = function.args
+        listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        texts = {one.arg: one.annotation for one in listed if one.arg != "self"}
+        return Parameters(_evaluated(texts, vars(module)), has_others=arguments.kwarg is not None)
+    if not is_dataclass(owner):
+        return Parameters({}, has_others=True)  # those of its base class
+    annotated = [one for one in fields if isinstance(one, ast.AnnAssign)]
+    texts = {ast.unparse(one.target): one.annotation for one in annotated}
+    return Parameters(_evaluated(texts, vars(module)), has_others=False)
+
+
+def _evaluated(nodes: Mapping[str, ast.expr | None], names: dict[str, Any]) -> dict[str, Any]:
+    """Annotations as objects; Any for one that is not given or names imports of type checkers."""
+    hints = dict[str, Any]()
+    for name, node in nodes.items():
+        holder = SimpleNamespace(__annotations__={name: ast.unparse(node)} if node else {})
+        try:
+            hints[name] = get_type_hints(holder, names, include_extras=True).get(name, Any)
+        except NameError:
+            hints[name] = Any
+    return hints

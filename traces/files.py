@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.cells import unguarded
+from testbed.core.cells import unguarded
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 

@@ -47,10 +47,13 @@ def names_a_plug_in(words: Sequence[str]) -> bool:
     do.
     """
     parts = [part for word in words for part in word.split()]
-    return words[:1] == ["check"] or any(
-        part == FLAG or "_target_" in part or CLASS.fullmatch(part.rpartition("=")[2])
-        for part in parts
-    )
+    return words[:1] == ["check"] or any(map(_names_a_class, parts))
+
+
+def _names_a_class(word: str) -> bool:
+    """Whether a word trusts plug-ins, or has MODULE:CLASS among its values, several in a sweep."""
+    values = word.rpartition("=")[2].split(",")
+    return word == FLAG or "_target_" in word or any(map(CLASS.fullmatch, values))
 
 
 def put_last(folder: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from testbed.cells import guarded, quoting, unguarded
+from testbed.core.cells import guarded, quoting, unguarded
 
 
 def csv_text(table: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,7 @@ def run_into(
     config = named(config)
     identity = identify(config)
     folder = folder or parent / identity.id
-
-    def is_there() -> bool:
-        return not again and _has(folder, identity.id)
-
+    is_there = partial(_has, folder, identity.id, again=again)
     if not is_there():
         with whole_folder(folder, is_ours, is_there) as new:
             summary = _measured(config, new, show=show)
@@ -115,11 +113,11 @@ def _complete(
     write_json(folder / SUMMARY, {**summary, RUN: {**summary[RUN], ID: identity.id}})
 
 
-def _has(folder: Path, name: str) -> bool:
-    """Whether the folder has the complete run of this id; raises InputError where it has
-    another's.
+def _has(folder: Path, name: str, *, again: bool) -> bool:
+    """Whether the folder has the complete run of this id, which is not to be run again; raises
+    InputError where it has another's.
     """
-    summary = complete(folder)
+    summary = None if again else complete(folder)
     if summary is None:
         return False
     if summary[RUN].get(ID, name) != name:
@@ -225,13 +223,13 @@ def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not trusts_plug_ins:
+        check_classes(values, path)
     if was_edited(folder):
         raise InputError(
             f"{path}: was changed after the run, so it is another run's (testbed run simulates "
             f"that one)"
         )
-    if not trusts_plug_ins:
-        check_classes(values, path)
     try:
         return RunConfig.from_values(values)
     except InputError as error:

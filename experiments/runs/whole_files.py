@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from testbed.cells import guarded, quoting
+from testbed.core.cells import guarded, quoting
 
 SUMMARY = "summary.json"  # a folder that has it holds a complete run
 MARK = ".testbed-tmp"  # in the names of temporary files and folders, which begin with a dot

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from testbed.cells import guarded
 from testbed.config import Slo
+from testbed.core.cells import guarded
 from testbed.cost.model import WORK_COLUMNS, Work, work_cells
 from testbed.engine.recorder import NOT_YET, Recorder, request_columns, span_columns
 from testbed.metrics import summarize

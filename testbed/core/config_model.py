@@ -16,7 +16,7 @@ from typing import (
 )
 
 from annotated_types import Unit
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
 
@@ -95,16 +95,10 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        made: T = adapter(cls).validate_python(values)  # type: ignore[arg-type]
+        made: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
         return made
     except ValidationError as error:
         raise InputError(one_line(error, cls, key)) from None
-
-
-@cache
-def adapter(cls: Any) -> TypeAdapter[Any]:
-    """The validator of a model's values."""
-    return TypeAdapter(cls)
 
 
 def one_line(error: ValidationError, cls: Any, key: str = "") -> str:

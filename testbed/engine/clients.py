@@ -98,5 +98,5 @@ class ClosedLoop(Listener):
         session = self._session[row]
         self._left[session] -= 1
         if not self._left[session]:
-            self._engine.scheduler.close_session(session)
+            self._engine.close_session(session)
             self._open_next(0)

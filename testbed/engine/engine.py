@@ -1,8 +1,8 @@
 """The one engine: plan, execute, commit, record."""
 
 from collections import deque
-from collections.abc import Generator, Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeAlias
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
@@ -21,6 +21,8 @@ from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
+
+Change: TypeAlias = Callable[[int], None]  # made at a boundary, which it is told in ps
 
 
 class Engine:
@@ -64,8 +66,8 @@ class Engine:
         self._snapshots_ps = sorted({*snapshots_ps, stop_ps, UNBOUNDED}, reverse=True)
         self._listeners: list[Listener] = []
         self._token_listeners: list[TokenListener] = []
-        self._to_cancel: list[int] = []
-        self._to_cancel_later: list[int] = []
+        self._changes: list[Change] = []  # for the next boundary, at which no plan is in flight
+        self._changes_ahead: list[Change] = []  # which the next plan, if made ahead, does not know
         self._is_idle = False
         self._is_closed = False
         self._table_checks = ExponentialSampling()
@@ -104,11 +106,14 @@ class Engine:
         """
         if request_id not in self.outputs.requests:
             return False
-        self._to_cancel_later.append(request_id)
-        self._wake_if_idle()
-        for flight in self._in_flight:
-            self._cut(flight)
+        self._change(lambda now_ps: self._cancel(request_id, now_ps))
         return True
+
+    def close_session(self, session: int) -> None:
+        """The last request of the session has ended: what is kept for it is given back at the next
+        iteration boundary, as by `cancel`.
+        """
+        self._change(lambda now_ps: self.scheduler.close_session(session))
 
     def close(self) -> None:
         """No request will be submitted any more."""
@@ -121,8 +126,8 @@ class Engine:
         while (now_ps := self.clock.catch_up()) < self.stop_ps:
             if self._snapshots_ps[-1] <= now_ps:
                 self._take_snapshots(now_ps)
-            if self._to_cancel or self._to_cancel_later:
-                self._cancel(now_ps)
+            if self._changes or self._changes_ahead:
+                self._make_changes(now_ps)
             if not self._in_flight:
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -182,10 +187,11 @@ class Engine:
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
-        if plan.guaranteed_steps and plan.repeats:
-            max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
-            if max_steps > 1 and self._read_checks.is_due():
+        flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
+        if flight.repeats:
+            if usage.saved and self._read_checks.is_due():
                 audit.check_repeated(state.memory, state.batch, flight.work)
+            max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
         if self._token_listeners:
             flight.decoding = self._decoding(plan)
         self._current = flight
@@ -223,8 +229,8 @@ class Engine:
             self._check_growth(flight, flight.outcome)
         self.outputs.follow(plan, flight.outcome, flight.ended)
         flight.memory = self._measured(flight, flight.outcome)
-        self._to_cancel += self._to_cancel_later
-        self._to_cancel_later.clear()
+        self._changes += self._changes_ahead
+        self._changes_ahead.clear()
         ahead = self._next_plan(now_ps)
         if ahead.decode_seqs or ahead:
             self._in_flight.append(self.executor.start(ahead))
@@ -301,23 +307,33 @@ class Engine:
         for listener in self._listeners:
             listener.on_rejected(request.request_id, reason, self.clock.now_ps)
 
-    def _cancel(self, now_ps: int) -> None:
-        """Between two iterations: cancelled requests leave."""
+    def _change(self, change: Change) -> None:
+        """Something is to change between two iterations, which gives memory back."""
+        self._changes_ahead.append(change)
+        self._wake_if_idle()
+        for flight in self._in_flight:
+            self._cut(flight)
+
+    def _make_changes(self, now_ps: int) -> None:
         if not self._in_flight:
-            self._to_cancel += self._to_cancel_later
-            self._to_cancel_later.clear()
-        to_cancel, self._to_cancel = self._to_cancel, []
-        for request_id in to_cancel:
-            group = self.scheduler.state.find(request_id)
-            if group is not None and request_id in self.outputs.requests:
-                self._remove(group, now_ps)
+            self._changes += self._changes_ahead
+            self._changes_ahead.clear()
+        changes, self._changes = self._changes, []
+        for change in changes:
+            change(now_ps)
+        if changes:
+            self._end_promises()
+
+    def _cancel(self, request_id: int, now_ps: int) -> None:
+        group = self.scheduler.state.find(request_id)
+        if group is not None and request_id in self.outputs.requests:
+            self._remove(group, now_ps)
 
     def _remove(self, group: SequenceGroup, now_ps: int) -> None:
         request_id = group.request.request_id
         for flight in self._in_flight:
             flight.plan.leave_out(group)
         finished = self.scheduler.cancel(group)
-        self._end_promises()
         self.executor.removed(group)
         self.meter.forget(group)
         self.recorder.cancelled(self.outputs.removed(request_id), group, now_ps)
@@ -333,10 +349,10 @@ class Engine:
         if plan.ops or plan.preempted:
             self._move(plan)
         is_prefilling = plan.preempted and state.running
-        if plan.rejected or is_prefilling or executor.has_landed or self._to_cancel_later:
+        if plan.rejected or is_prefilling or executor.has_landed or self._changes_ahead:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
-        queue = state.swapped or state.waiting
+        queue = [*state.swapped, *state.waiting, *state.running.values()]
         if queue and not executor.has_transfers and wake_ps == UNBOUNDED:
             group = queue[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"

@@ -18,48 +18,34 @@ class Flight:
     """A plan in flight, from `start` until it is committed.
 
     steps: how many iterations of it are carried out; durations: of these, where they are known
-    beforehand. Set when its first iteration begins: start_ps, work (what that iteration computes),
-    usage (the pool as it sees it), num_waiting and num_swapped (requests), decoding (requests
-    that take its steps; only where tokens are listened to), late (transfers that begin when it has
-    ended). is_last: the last of its iterations has begun, so that their number is final. ended,
-    outcome and memory are known then if the next plan is made ahead.
+    beforehand. repeats: whether it may be carried out several times, whenever outputs end.
+    start_ps, work, usage, num_waiting, num_swapped: when its first iteration begins, what that
+    computes, the pool as it sees it, and the requests in the queues. end_ps: when the last
+    iteration has ended. late: transfers that begin then. decoding: the requests that take its
+    steps, where somebody listens to tokens; num_delivered: the iterations whose tokens were
+    delivered before the results. is_last: the last iteration has begun, so that their number is
+    final; ended, outcome and memory are known then if the next plan is made ahead.
     """
 
-    __slots__ = (
-        "decoding",
-        "durations",
-        "ended",
-        "is_last",
-        "late",
-        "memory",
-        "num_delivered",
-        "num_swapped",
-        "num_waiting",
-        "outcome",
-        "plan",
-        "start_ps",
-        "steps",
-        "usage",
-        "work",
-    )
+    start_ps: int
+    end_ps: int
+    work: Work
+    usage: Usage
+    durations: Affine
+    num_waiting: int
+    num_swapped: int
+    steps: int = 1
+    num_delivered: int = 0
+    is_last: bool = False
+    repeats: bool = False
+    ended: tuple[int, ...] = ()
+    outcome: Outcome | None = None
+    memory: SpanMemory | None = None
+    late: tuple[Transfer, ...] = ()
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.steps = 1
-        self.num_delivered = 0
-        self.is_last = False
-        self.outcome: Outcome | None = None
-        self.memory: SpanMemory | None = None
-        self.ended: tuple[int, ...] = ()
         self.decoding: list[int] = []
-        self.late: tuple[Transfer, ...] = ()
-
-    usage: Usage
-    work: Work
-    durations: Affine
-    start_ps: int
-    num_waiting: int
-    num_swapped: int
 
 
 class Executor(ABC):

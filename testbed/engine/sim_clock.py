@@ -20,7 +20,7 @@ class Due(simpy.Event):
         priority: int,
         callbacks: list[Callable[[simpy.Event], None]],
     ) -> None:
-        super().__init__(env)
+        self.env = env  # as simpy.Timeout does, which has no priority
         self.callbacks = callbacks
         self._ok = True
         self._value = None
@@ -40,28 +40,28 @@ class SimAlarm(Alarm):
         self._clock = clock
         self._env = clock.env
         self._rank = rank
+        self._priority = NORMAL + 1 + rank
         self._at_ps = 0
         self._event: Any = None
 
     def set(self, at_ps: int) -> simpy.Event:
-        self._at_ps = at_ps
-        event = self._event = self._due([self._turn])
+        event = self._event = self._ring_at(at_ps, [self._turn])
         return event
 
     def bring_forward(self, at_ps: int) -> None:
         waiting = self._event.callbacks if self._event is not None else None
         if waiting and at_ps < self._at_ps:
-            self._at_ps = at_ps
             self._event.callbacks = []  # the later event remains in SimPy's queue, and does nothing
-            self._event = self._due(waiting)
+            self._event = self._ring_at(at_ps, waiting)
 
     def has_rung(self) -> bool:
         clock = self._clock
         return clock.turn_rank >= self._rank and clock.turn_ps == clock.now_ps
 
-    def _due(self, callbacks: list[Callable[[simpy.Event], None]]) -> simpy.Event:
-        delay_ps = self._at_ps if self._at_ps == UNBOUNDED else self._at_ps - int(self._env.now)
-        return Due(self._env, delay_ps, NORMAL + 1 + self._rank, callbacks)
+    def _ring_at(self, at_ps: int, callbacks: list[Callable[[simpy.Event], None]]) -> simpy.Event:
+        self._at_ps = at_ps
+        delay_ps = UNBOUNDED if at_ps == UNBOUNDED else at_ps - int(self._env.now)
+        return Due(self._env, delay_ps, self._priority, callbacks)
 
     def _turn(self, event: simpy.Event) -> None:
         self._clock.turn_rank, self._clock.turn_ps = self._rank, self._at_ps
@@ -79,6 +79,9 @@ class SimClock(Clock):
     @property
     def now_ps(self) -> int:
         return int(self.env.now)  # whole already, because every delay is; SimPy allows floats
+
+    def catch_up(self) -> int:
+        return int(self.env.now)
 
     def call_at(self, at_ps: int, callback: Callable[[], object]) -> None:
         Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item]

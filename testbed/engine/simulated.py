@@ -47,17 +47,19 @@ class SimulatedExecutor(Executor):
 
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         work, cost = flight.work, self.cost
-        if max_steps == 1:
-            durations: Any = record(Affine, (cost.iteration(work), 0, 1))
-        else:
+        durations: Any
+        if flight.repeats:
             durations = cost.decode(work)
+        else:
+            durations = record(Affine, (cost.iteration(work), 0, 1))
         if not are_durations(durations):
             raise audit.wrong_durations(cost, durations)
         flight.durations = durations
-        if max_steps > 1:
+        if flight.repeats:
             if self._decode_checks.is_due():
                 audit.check_decode(cost, work, durations)
-            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, self.links.next_ps))
+            landing_ps = flight.start_ps if self.links.landed else self.links.next_ps
+            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, landing_ps))
         if flight.plan.ops:
             flight.late = self._begin_transfers(flight.plan)
 
@@ -90,6 +92,8 @@ class SimulatedExecutor(Executor):
 
     def _boundary_ps(self, flight: Flight, steps: int) -> int:
         """When the first `steps` iterations have run."""
+        if steps == 1:
+            return flight.start_ps + flight.durations.first_ps
         return flight.start_ps + flight.durations.total_ps(steps)
 
     def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
@@ -99,12 +103,11 @@ class SimulatedExecutor(Executor):
             yield self.alarm.set(self._boundary_ps(flight, flight.steps - 1))
 
     def wait(self, flight: Flight) -> Waiting:
-        if flight.steps == 1:
-            yield self.alarm.set(flight.start_ps + flight.durations.first_ps)
-        else:
-            if self.on_step is not None:
-                yield from self._steps(flight)
-            yield self.alarm.set(self._boundary_ps(flight, flight.steps))
+        if self.on_step is not None:
+            yield from self._steps(flight)
+        steps, end_ps = flight.steps, self._boundary_ps(flight, flight.steps)
+        yield self.alarm.set(end_ps)
+        flight.end_ps = end_ps if flight.steps == steps else self._boundary_ps(flight, flight.steps)
         if flight.late:
             self.links.begin(flight.late)
         if flight.outcome is not None:
@@ -121,7 +124,7 @@ class SimulatedExecutor(Executor):
                 self.on_step(flight)
 
     def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
-        return flight.start_ps + flight.durations.total_ps(flight.steps)
+        return flight.end_ps
 
     def move(self, plan: Plan) -> None:
         self.links.begin(self._begin_transfers(plan))

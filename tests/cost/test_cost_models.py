@@ -159,10 +159,10 @@ def test_a_latent_is_stored_on_every_gpu_and_bound_by_memory_or_peak():
         == 1000 * 1152 * MODEL.num_layers * 1000
     )
     slow = AnalyticCost(
-        model, ServerSpec("server", replace(gpu, fp16_flops=1e6), 1), Efficiencies()
+        model, ServerSpec("server", replace(gpu, fp16_flops=1e9), 1), Efficiencies()
     )
     flops = 2 * MODEL.num_heads * (2 * 512 + 64) * MODEL.num_layers
-    assert attention_ps(slow, **reads) == 1000 * flops * 10**6
+    assert attention_ps(slow, **reads) == 1000 * flops * 10**3
 
 
 def test_experts_are_read_as_far_as_tokens_go_through_them():

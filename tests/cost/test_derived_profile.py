@@ -94,11 +94,11 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     refuses("only a measured profile", derive, derived, A100, H200)
 
 
-# A GPU of 1 GB/s and 1 TFLOP/s on which a small model was measured. A layer of one token takes as
+# A GPU of 10 GB/s and 10 TFLOP/s on which a small model was measured. A layer of one token takes as
 # long as reading its weights, the best rate of the profile: the whole bandwidth is in reach.
-SOURCE = GpuSpec("source", 10**9, 1e9, 1e12, host_bandwidth=1e9, link_bandwidth=1e9)
-WEIGHT_US = MODEL.layer_params * 2 / 1e9 * 1e6
-KV_US = 2 * MODEL.num_kv_heads * MODEL.head_size * 2 / 1e9 * 1e6  # of a token in one layer
+SOURCE = GpuSpec("source", 10**9, 10e9, 10e12, host_bandwidth=10e9, link_bandwidth=10e9)
+WEIGHT_US = MODEL.layer_params * 2 / 10e9 * 1e6
+KV_US = 2 * MODEL.num_kv_heads * MODEL.head_size * 2 / 10e9 * 1e6  # of a token in one layer
 
 
 def small_profile(**sections):
@@ -116,9 +116,9 @@ def times(profile, name):
 @pytest.mark.parametrize(
     ("target", "factors"),
     [
-        ({"memory_bandwidth": 0.5e9}, (2, 1)),  # what the weights need doubles
-        ({"fp16_flops": 0.5e12}, (1, 2)),
-        ({"memory_bandwidth": 2e9, "fp16_flops": 2e12}, (0.5, 0.5)),
+        ({"memory_bandwidth": 5e9}, (2, 1)),  # what the weights need doubles
+        ({"fp16_flops": 5e12}, (1, 2)),
+        ({"memory_bandwidth": 20e9, "fp16_flops": 20e12}, (0.5, 0.5)),
     ],
 )
 def test_what_bytes_and_flops_need_goes_by_the_data_sheets(target, factors):
@@ -148,11 +148,11 @@ def test_software_launches_and_shares_stay():
 
 
 def test_links_move_their_bytes_at_the_new_rate():
-    """A swap of 2 blocks of 16 tokens; an all-reduce of 1,000 bytes over 2 GPUs sends as many."""
+    """A swap of 2 blocks of 16 tokens; an all-reduce of 10,000 bytes over 2 GPUs sends as many."""
     swap = section("method direction block_size num_blocks", [["fused", "out", 16, 2, 900.0]])
-    reduced = section("num_gpus bytes", [[2, 1000, 9.0]])
+    reduced = section("num_gpus bytes", [[2, 10_000, 9.0]])
     profile = small_profile(swap=swap, all_reduce=reduced)
-    derived = derive(profile, SOURCE, replace(SOURCE, host_bandwidth=0.5e9, link_bandwidth=2e9))
+    derived = derive(profile, SOURCE, replace(SOURCE, host_bandwidth=5e9, link_bandwidth=20e9))
     swapped_us = 32 * MODEL.num_layers * KV_US
     assert times(derived, "swap") == pytest.approx([900 + swapped_us], abs=1e-3)
     assert times(derived, "all_reduce") == pytest.approx([9 - 0.5], abs=1e-3)
@@ -201,7 +201,7 @@ def test_prompts_are_bound_by_their_pairs():
     axes = "num_seqs new_tokens past_tokens"
     prompts = section(axes, [[1, 100, 50, 10_050.0], [2, 50, 0, 9_999.0]])
     profile = small_profile(prefill_attention=prompts)
-    derived = derive(profile, SOURCE, replace(SOURCE, fp16_flops=0.5e12))
+    derived = derive(profile, SOURCE, replace(SOURCE, fp16_flops=5e12))
     first, second = times(derived, "prefill_attention")
     assert first == pytest.approx(2 * 10_050, abs=1e-3)  # the best rate of the section
     assert second == pytest.approx(9_999 + 2 * 1275, abs=1e-3)  # what it needs at that rate
@@ -214,7 +214,7 @@ def test_a_mixed_batch_reads_contexts_and_computes_pairs():
         [[1, 0, 4, 250, 2000 * KV_US], [1000, 0, 0, 0, 1.0]],
     )
     profile = small_profile(mixed_attention=mixed)
-    derived = derive(profile, SOURCE, replace(SOURCE, memory_bandwidth=0.5e9))
+    derived = derive(profile, SOURCE, replace(SOURCE, memory_bandwidth=5e9))
     assert times(derived, "mixed_attention")[0] == pytest.approx(3001 * KV_US, abs=1e-3)
 
 

@@ -7,6 +7,7 @@ import pytest
 import simpy
 from manual_driver import scheduler_of
 from refusals import refuses
+from same_runs import check_both_ways
 from test_simulation import SaysItLate
 from tiny import MS, FastMillisecond, OneMillisecond
 
@@ -30,6 +31,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
+from testbed.sched.time_to_live import TimeToLive
 
 
 def turns(session, after, wait_s, answer_s=None):
@@ -87,6 +89,26 @@ def test_session_continues_after_a_rejected_request(kind):
     )
     assert recorder.totals.rejected == 1
     assert sent == [0, 4]
+
+
+def test_a_session_that_ends_by_a_rejection_gives_back_its_slots_at_the_next_boundary():
+    """Session 0 retains 24 slots until its second request is turned away, while session 1 decodes
+    in a span that no other event ends.
+    """
+    prompts, outputs, wait_s = np.array([16, 200, 16]), np.array([5, 1, 60]), [0.0, 0.0105, 0.0]
+    rows = Rows(prompts, outputs, turns=turns([0, 0, 1], [(), (0,), ()], wait_s))
+    workload = SessionWorkload(rows, np.zeros(3, np.int64), at_once=2)
+
+    def make():
+        policy = Paged(PoolSpec(128, 128), block_size=8)
+        return scheduler_of(TimeToLive, policy, Recompute(), time_to_live_s=100.0)
+
+    check_both_ways(workload, make, FastMillisecond(), 128)
+    recorder = simulate(workload, make(), FastMillisecond(), 128)
+    spans = recorder.spans.columns()
+    ends = [round(int(time) / MS) for time in spans["start_ps"] + spans["duration_ps"]]
+    assert recorder.totals.rejected == 1
+    assert 16 in ends  # the boundary behind the rejection at 15.5 ms
 
 
 def test_workload_without_requests_ends_at_once():

@@ -236,7 +236,7 @@ def measured_row(run, work, gpu_share):
     """An iteration whose kernels take a quarter more than predicted where it has prompts, and 2 ms
     of software.
     """
-    whole, kernels = cost_models(run.config)
+    whole, kernels = cost_models(run)
     gpu_s = kernels.iteration(work) / 1e12 * (1.25 if work.prefill else 1)
     return {
         "gpu_s": gpu_share * gpu_s,
@@ -264,7 +264,7 @@ def test_cost_terms_name_the_part_that_is_predicted_wrong(run):
     assert found["kernels: prompts"].error_percent == pytest.approx(100 * (1 / 1.25 - 1))
     assert found["kernels: decodes"].error_percent == pytest.approx(0, abs=1e-6)
     assert found["kernels: decodes"].iterations == 2
-    whole, kernels = cost_models(run.config)
+    whole, kernels = cost_models(run)
     software_s = sum(
         2 * (whole.iteration(work) - kernels.iteration(work)) / 1e12
         for work in (DECODES, PROMPTS, BOTH)
@@ -280,7 +280,7 @@ def test_cost_terms_are_sorted_by_the_size_of_their_error(run):
 def test_an_engine_without_times_of_kernels_is_compared_by_whole_iterations(run):
     found = {term.term: term for term in terms(run, measured(run, gpu_share=0))}
     assert set(found) == {"all of: decodes", "all of: prompts", "all of: decodes and prompts"}
-    whole, _ = cost_models(run.config)
+    whole, _ = cost_models(run)
     prompts = found["all of: prompts"]
     assert prompts.predicted_s == pytest.approx(2 * whole.iteration(PROMPTS) / 1e12)
     assert prompts.measured_s == pytest.approx(prompts.predicted_s / 0.8 + 4e-3)

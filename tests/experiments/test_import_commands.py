@@ -184,7 +184,7 @@ def test_a_wrong_point_of_a_profile_is_refused_by_its_number(changed, point, wor
         pytest.param(lambda p: p.update(format=7), ("format 7", "reads 1"), id="another format"),
         pytest.param(lambda p: p["model"].pop("ffn_size"), ("model", "ffn_size"), id="no ffn_size"),
         pytest.param(
-            lambda p: p["model"].update(num_layers=0), ("num_layers", "at least 1"), id="no layer"
+            lambda p: p["model"].update(num_layers=0), ("num_layers", "above 0"), id="no layer"
         ),
         pytest.param(lambda p: p.update(num_gpus=0), ("num_gpus", "at least 1"), id="no GPU"),
         pytest.param(

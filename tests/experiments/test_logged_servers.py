@@ -90,7 +90,8 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
     assert {name: times[name] for name in expected} == pytest.approx(expected, rel=0.05)
     assert times["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
     assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
-    assert "cost.choices.overhead_s=0.0004" in reported
+    overhead_s = float(re.search(r"cost\.choices\.overhead_s=(\S+)", reported)[1])
+    assert overhead_s == pytest.approx(4e-4, rel=0.05)
     assert "not of one machine at one speed" in reported
     validated = testbed.done(
         "validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5"

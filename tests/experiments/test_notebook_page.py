@@ -70,10 +70,11 @@ def test_an_exported_notebook_has_each_page_escaped_once(executed):
         assert f"<title>{html.escape(title)}" in page
 
 
-def test_a_browser_draws_the_pages_of_a_notebook(executed, browser):
+def test_a_browser_draws_the_pages_of_a_notebook(executed, web_page):
     _, path = executed
-    browser.open(path.as_uri())
-    shown = browser.value(EVERY_TITLE)
+    web_page.goto(path.as_uri(), wait_until="domcontentloaded")  # its own scripts need a network
+    web_page.wait_for_function(f"({EVERY_TITLE}).length == {len(TITLES)}")
+    shown = web_page.evaluate(EVERY_TITLE)
     assert len(shown) == len(TITLES)
     for words, title in zip(shown, TITLES, strict=True):
         assert words.startswith(title)

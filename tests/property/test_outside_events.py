@@ -7,12 +7,14 @@ from itertools import count
 import hypothesis.strategies as st
 import pytest
 import simpy
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from same_runs import assert_same
 from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
+from test_fast_equals_slow import whole_runs
 from tiny import MS, FastMillisecond, analytic
 
 from testbed.cost.model import Affine
+from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -95,16 +97,17 @@ def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, to
     return recorder
 
 
-def check_empty(scheduler, recorder, requests):
-    """All have ended in one of the three ways, and nothing is held."""
+def check_empty(scheduler, recorder, requests, held_at_first):
+    """All have ended in one of the three ways, and nothing is held but what outlives requests."""
     totals, state = recorder.totals, scheduler.state
     assert totals.arrived == len(requests)
     assert totals.finished + totals.rejected + totals.cancelled == totals.arrived
     assert totals.cancelled == len(recorder.cancellations)
     assert not [*state.waiting, *state.running, *state.swapped, *state.batch.sequences]
     scheduler.policy.check()
-    usage = scheduler.policy.usage()
-    assert usage.live == usage.held == usage.allocated == 0
+    if not state.with_slots():  # retained for their sessions
+        usage = scheduler.policy.usage()
+        assert (usage.live, usage.held, usage.allocated) == held_at_first[1:4]
     table = recorder.requests.columns()
     assert sorted(table["request_id"].tolist()) == sorted(one.request_id for one in requests)
 
@@ -123,10 +126,40 @@ def test_fast_equals_slow_with_unannounced_events(
     recorders = []
     for fast_forward in (True, False):
         scheduler = make_scheduler(make_policy())
+        held_at_first = scheduler.policy.usage()
         recorders.append(run(requests, cancelled, scheduler, cost, fast_forward=fast_forward))
-        check_empty(scheduler, recorders[-1], requests)
+        check_empty(scheduler, recorders[-1], requests, held_at_first)
     assert_same(*recorders)
     assert recorders[0].cancellations == recorders[1].cancellations
+
+
+open_loops = whole_runs().filter(lambda whole_run: not isinstance(whole_run[1], SessionWorkload))
+
+
+def check_outside_events(whole_run, cancelled):
+    make, requests, cost = whole_run
+    recorders = []
+    for fast_forward in (True, False):
+        scheduler = make()
+        held_at_first = scheduler.policy.usage()
+        recorders.append(run(requests, cancelled, scheduler, cost, fast_forward=fast_forward))
+        check_empty(scheduler, recorders[-1], requests, held_at_first)
+    assert_same(*recorders)
+    assert recorders[0].cancellations == recorders[1].cancellations
+
+
+@some
+@given(open_loops, cancellations())
+def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cancelled):
+    check_outside_events(whole_run, cancelled)
+
+
+@pytest.mark.slow
+@settings(some, max_examples=1000)
+@seed(44)
+@given(open_loops, cancellations())
+def test_fast_equals_slow_with_unannounced_events_in_1000_whole_runs(whole_run, cancelled):
+    check_outside_events(whole_run, cancelled)
 
 
 @some
@@ -137,9 +170,10 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
         scheduler = StaticBatch(
             make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN
         )
+        held_at_first = scheduler.policy.usage()
         cost = FastMillisecond()
         recorders.append(run(requests, cancelled, scheduler, cost, fast_forward=fast_forward))
-        check_empty(scheduler, recorders[-1], requests)
+        check_empty(scheduler, recorders[-1], requests, held_at_first)
     assert_same(*recorders)
 
 

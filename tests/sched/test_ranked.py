@@ -201,6 +201,19 @@ def test_what_is_retained_gives_way_to_what_runs_to_what_would_idle_and_to_what_
     assert scheduler.policy.usage().held == 48
 
 
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_the_last_prompt_is_served_though_it_must_wait_for_what_is_retained(fast_forward):
+    """The run ended with the request in prefill: no arrival was left, and nothing waited."""
+    policy = Paged(PoolSpec(128, MAX_LEN), block_size=8, watermark=0.0)
+    scheduler = scheduler_of(
+        TimeToLive, policy, Recompute(), max_num_batched_tokens=40, time_to_live_s=5.0
+    )
+    requests = [Request(i, i * PS, 60 + 40 * i, 4, session=i) for i in range(2)]
+    recorder = simulate(requests, scheduler, FastMillisecond(), MAX_LEN, fast_forward=fast_forward)
+    assert (recorder.totals.arrived, recorder.totals.finished) == (2, 2)
+    assert not scheduler.state.running
+
+
 def test_a_lone_prompt_goes_on_when_the_decode_behind_it_was_preempted():
     shapes = [(0, 0, 7, 2, 1), (1, 0, 8, 4, 40), (5, 0, 7, 60, 2)]
     ends, recorder = served(SessionOrder, shapes, max_num_batched_tokens=4)

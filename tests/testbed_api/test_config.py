@@ -20,12 +20,19 @@ from refusals import refuses
 from testbed import identity
 from testbed.build import build
 from testbed.config import RunConfig
+from testbed.cost.sections import Choices
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.site.option_reference import PAGE, page
 from testbed.identity import run_id
 from testbed.memory.paged.paged import Paged
-from testbed.parts import Part, locate, parameters_of
+from testbed.parts import (
+    Part,
+    compiled_parameters,
+    locate,
+    parameters_of,
+    plain_parameters,
+)
 
 SHORT = ("arrivals.duration_s=5",)
 
@@ -277,6 +284,21 @@ def test_every_number_of_a_built_in_class_has_a_least_value(target):
     for name, hint in declared.items():
         for _, marks in numbers_of(hint):
             assert any(isinstance(mark, bounded) for mark in marks), name
+
+
+COMPILED = ("memory", "sched", "cost", "engine")
+
+
+@pytest.mark.parametrize(
+    "target", [name for name in built_in_classes() if name.split(".")[1] in COMPILED]
+)
+def test_annotations_of_a_compiled_class_are_those_of_its_source(target):
+    """A compiled module has no annotations, so its source file is read."""
+    cls = locate(target, "part")
+    for owner in cls.__mro__[:-1] if isinstance(cls, type) else (cls,):
+        if owner.__module__.startswith("testbed.") and "__init__" in vars(owner):
+            assert compiled_parameters(owner) == plain_parameters(owner)
+    assert compiled_parameters(Choices) == plain_parameters(Choices)
 
 
 def test_option_reference_of_the_documentation_is_current():

@@ -77,7 +77,7 @@ class Pair:
         return {
             "model": part("core.specs.ModelSpec", **asdict(spec)),
             "server": part(
-                "core.specs.ServerSpec",
+                "config.ServerConfig",
                 name="h200-x1",
                 gpu=H200,
                 num_gpus=1,

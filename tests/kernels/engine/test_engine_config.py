@@ -138,7 +138,6 @@ def run_config(tmp_path, **changes):
     return {
         "model": {"_target_": "testbed.core.specs.ModelSpec", **model},
         "server": {
-            "_target_": "testbed.core.specs.ServerSpec",
             "name": "x",
             "num_gpus": 1,
             "gpu": gpu,
@@ -222,7 +221,7 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     ("changes", "message"),
     [
         ({"engine": {"device": "cpu", "speed": 9}}, "no key 'engine.speed'"),
-        ({"engine": {"device": "cpu", "dtype": "int8"}}, "engine.dtype='int8': must be float16"),
+        ({"engine": {"device": "cpu", "dtype": "int8"}}, "engine.dtype='int8': must be 'float16'"),
         ({"engine": {"device": "tpu"}}, "engine.device=tpu: must be cuda or cpu"),
         ({"policy": {"_target_": "testbed.memory.paged.paged.Peged"}}, "has no attribute 'Peged'"),
     ],

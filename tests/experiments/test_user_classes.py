@@ -1,0 +1,98 @@
+"""Classes of a user's file are accepted wherever a built-in name is, beside built-in ones."""
+
+import csv
+import importlib
+
+import pytest
+
+from testbed import simulate, sweep
+
+FILE = """
+from typing import Annotated
+from annotated_types import Gt
+from testbed.memory.prefix_cache.eviction.lru import Lru
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.mixed import MixedPrefill
+
+class MyOrder(Lru):
+    pass
+
+class MyScheduler(MixedPrefill):
+    pass
+
+class MyPolicy(PrefixCaching):
+    def __init__(self, pool, eviction=None, half_block: Annotated[int, Gt(0)] = 8):
+        super().__init__(pool, eviction=eviction, block_size=2 * half_block)
+"""
+SHORT = ("arrivals.duration_s=3", "outputs=summary")
+
+
+@pytest.fixture
+def mine(testbed, tmp_path, monkeypatch):
+    """The module of the user's file, which lies in the working folder."""
+    (tmp_path / "users_file.py").write_text(FILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module("users_file")  # the fixture `testbed` forgets it
+
+
+def rows(folder):
+    with (folder / "sweep.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("launcher", ["", "hydra/launcher=joblib"])
+def test_sweep_of_the_command_line_has_them_beside_built_in_ones(testbed, tmp_path, launcher):
+    testbed.done(
+        "run",
+        "-m",
+        "policy=prefix_caching",
+        "eviction@policy.eviction=lru,users_file:MyOrder",
+        "scheduler=mixed,users_file:MyScheduler",
+        *SHORT,
+        *filter(None, [launcher]),
+    )
+    table = rows(tmp_path / "runs")
+    chosen = {(row["eviction@policy.eviction"], row["scheduler"]) for row in table}
+    evictions, schedulers = ("lru", "users_file:MyOrder"), ("mixed", "users_file:MyScheduler")
+    assert chosen == {(order, scheduler) for order in evictions for scheduler in schedulers}
+    assert len({row["ttft_s_p99"] for row in table}) == 1  # they decide as the built-in ones do
+
+
+@pytest.mark.usefixtures("mine")
+def test_policy_stands_beside_a_built_in_one(testbed, tmp_path):
+    testbed.done("run", "-m", "policy=paged,users_file:MyPolicy", *SHORT)
+    assert {row["policy"] for row in rows(tmp_path / "runs")} == {"paged", "users_file:MyPolicy"}
+
+
+def test_python_takes_names_and_classes_side_by_side(mine):
+    options = {"duration_s": 3, "jobs": 1}
+    policies = sweep(policy=["paged", "users_file:MyPolicy", mine.MyPolicy], **options)
+    assert list(policies["policy"]) == ["paged", "users_file:MyPolicy", "MyPolicy"]
+    assert list(policies["block_size"]) == [16, 16, 16]
+    orders = sweep(
+        policy=["prefix_caching"],
+        eviction=["lru", "users_file:MyOrder", mine.MyOrder],
+        scheduler=["mixed", mine.MyScheduler],
+        **options,
+    )
+    assert len(orders) == 6
+    assert orders["ttft_s_p99"].nunique() == 1
+
+
+def test_its_parameters_obey_its_annotations(mine):
+    with pytest.raises(ValueError, match=r"policy\.half_block=0: must be above 0"):
+        simulate(policy=(mine.MyPolicy, {"half_block": 0}), duration_s=3)
+    result = simulate(policy=(mine.MyPolicy, {"half_block": 4}), duration_s=3)
+    assert result.summary["run"]["block_size"] == 8
+
+
+def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
+    table = sweep(
+        policy=["prefix_caching"],
+        eviction=["lru", mine.MyOrder],
+        duration_s=3,
+        jobs=1,
+        folder=tmp_path / "kept",
+    )
+    assert len(table) == len(list((tmp_path / "kept").glob("*/summary.json"))) == 2
