@@ -67,7 +67,8 @@ def check(
         return _check_scheduler(target, pools, parameters)
     if inspect.isclass(target) and issubclass(target, EvictionOrder):
         make_order = partial(target, **parameters)
-        called(make_order, "eviction", target.__name__)
+        with plug_in_errors("eviction", target.__name__):
+            make_order()
         return check_order(make_order, num_examples)
     if inspect.isclass(target) and issubclass(target, CostModel):
         kind: Any = target

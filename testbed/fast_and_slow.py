@@ -349,7 +349,8 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     fast = case.serve(requests, prefix)
     if parts := unequal(fast, case.serve(requests, prefix)):
         return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")
-    if parts := unequal(fast, case.serve(requests, prefix, fast_forward=False)):
+    slow = case.serve(requests, prefix, fast_forward=False)
+    if parts := unequal(fast, slow):
         return ClauseBroken(
             7, f"simulate() with fast_forward and without differ in {', '.join(parts)}"
         )
@@ -359,7 +360,8 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     # A span of a scheduler that plans ahead ends with a plan made before the output has ended that
     # ends the span: such runs are compared step by step.
     in_spans = not case.scheduler.plans_ahead
-    seen, changed = fast if in_spans else slow, case.serve(others, prefix, fast_forward=in_spans)
+    seen = fast if in_spans else slow
+    changed = case.serve(others, prefix, fast_forward=in_spans)
     ends, other_ends = seen.ends(), changed.ends()
     differing = [
         one.request_id for one, other in zip(requests, others, strict=True) if one != other

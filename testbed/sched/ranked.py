@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from testbed.core.request import PS, Incoming
 from testbed.core.sequence import SequenceGroup
-from testbed.core.units import PositiveCount, PositiveTokens, Seconds
+from testbed.core.units import Count, PositiveCount, PositiveTokens, Seconds
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.plan import Plan

@@ -44,10 +44,10 @@ class SchedulerState:
     running sequences. partially_preempted: the waiting group, if any, that has lost the end of its
     tokens only. not_loaded: groups that have come, for which nothing was loaded yet; empty unless
     the scheduler prefetches. ended: groups that have their whole output and keep their slots until
-    the results of their last iteration are in. refused: the group that was refused since memory was last released; by
-    clause 2 of the contract it would be refused again, so the scheduler does not retry.
-    swap_in_refused: the same for the first swapped group. forks: the sequences forked since the
-    last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
+    the results of their last iteration are in. refused: the group that was refused since memory was
+    last released; by clause 2 of the contract it would be refused again, so the scheduler does not
+    retry. swap_in_refused: the same for the first swapped group. forks: the sequences forked since
+    the last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
     repeated, so that every step is seen.
     """
 
