@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import POOLS
 from testbed.core.errors import InputError
+from testbed.core.oracles import with_lengths
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
@@ -89,28 +91,32 @@ def check(
 def _check_scheduler(
     kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]
 ) -> ClauseBroken | None:
-    requested = inspect.signature(kind).parameters
-    is_unknown = not any(
-        one.kind is one.POSITIONAL_OR_KEYWORD for one in requested.values()
-    )  # compiled
-    takes_limits = is_unknown and issubclass(kind, IterationLevel)
-    limits = {name: value for name, value in LIMITS.items() if name in requested or takes_limits}
+    options = {**_limits_of(kind), **parameters}
     refusals = list[InputError]()
-    for make in POLICIES:
-        for pool in pools:
-            wanted = {**limits, **parameters}
-            with plug_in_errors("scheduler", kind.__name__):
-                kind(make(pool), Recompute(), **wanted)
-            try:
-                broken = differs(make, pool, [kind], wanted)
-            except InputError as error:  # a scheduler may need another policy
-                refusals.append(error)
-                continue
-            if broken:
-                return broken
+    for make, pool in product(POLICIES, pools):
+        with plug_in_errors("scheduler", kind.__name__):
+            with_lengths(kind, {})(make(pool), Recompute(), **options)
+        try:
+            broken = differs(make, pool, [kind], options)
+        except InputError as error:  # a scheduler may need another policy
+            refusals.append(error)
+            continue
+        if broken:
+            return broken
     if len(refusals) == len(POLICIES) * len(pools):
         raise refusals[0]
     return None
+
+
+def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
+    """Those of LIMITS that a scheduler's constructor takes by name, or hands on as **keywords to
+    IterationLevel's, which takes all of them. A compiled constructor has such keywords only.
+    """
+    parameters = inspect.signature(kind).parameters
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if hands_on and issubclass(kind, IterationLevel):
+        return dict(LIMITS)
+    return {name: value for name, value in LIMITS.items() if name in parameters}
 
 
 def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -> list[PoolSpec]:

@@ -98,7 +98,7 @@ class Watcher:
     def check_requests(self, scheduler: Scheduler) -> None:
         """Clause 18."""
         state = scheduler.state
-        groups = [*state.waiting, *state.running.values(), *state.swapped, *state.arriving]
+        groups = [*state.waiting, *state.running.values(), *state.swapped]
         listed = [group.request.request_id for group in groups]
         twice = sorted({one for one in listed if listed.count(one) > 1})
         require(18, not twice, f"requests {twice} are in two places")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
-from testbed.core.units import NumTokens, PositiveCount, PositiveTokens
+from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
@@ -41,7 +41,7 @@ class VllmV1(IterationLevel):
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
         cuts_lone_prompt: bool = True,
-        prefetch: int = 0,
+        prefetch: Count = 0,
     ) -> None:
         super().__init__(
             policy,

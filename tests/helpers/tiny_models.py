@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from testbed.core.layers import Window
+from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
 from testbed.engine.wall_clock import StepClock
@@ -105,10 +106,11 @@ def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **o
     """A CPU engine; `policy` and `scheduler` are made with the pool and with the policy."""
     arch = architecture(family)
     spec = replace(spec or pool(512, 512), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
-    made = (policy or Paged)(spec)
+    lengths = {}
+    made = with_lengths(policy or Paged, lengths)(spec)
     spec = made.pool if isinstance(made, Grouped) else spec
-    built = (scheduler or mixed)(made)
-    chosen = Options(debug=debug, clock=StepClock(), **options)
+    built = with_lengths(scheduler or mixed, lengths)(made)
+    chosen = Options(debug=debug, clock=StepClock(), lengths=lengths, **options)
     return assemble(built, spec, arch, weights(arch), chosen)
 
 

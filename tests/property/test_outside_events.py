@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 import simpy
 from hypothesis import given, seed, settings
-from same_runs import assert_same
+from same_runs import assert_same, lengths_of
 from strategies import MAX_LEN, policies, schedulers, with_shared_prompts, workloads
 from test_fast_equals_slow import whole_runs
 from tiny import MS, FastMillisecond, analytic
@@ -19,7 +19,7 @@ from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
-from testbed.memory.contiguous.contiguous import ContiguousMax, ContiguousOracle
+from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -84,10 +84,22 @@ def calls_of(engine, requests, cancelled):
     return calls + [(at_ps, lambda one=one: engine.cancel(one)) for at_ps, one in cancelled]
 
 
+def engine_of(clock, scheduler, cost, recorder, fast_forward):
+    return simulated_engine(
+        clock,
+        scheduler,
+        cost,
+        MAX_LEN,
+        recorder,
+        fast_forward=fast_forward,
+        lengths=lengths_of(scheduler),
+    )
+
+
 def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, tokens=False):
     clock = SimClock(simpy.Environment(0))
     recorder = Recorder()
-    engine = simulated_engine(clock, scheduler, cost, MAX_LEN, recorder, fast_forward=fast_forward)
+    engine = engine_of(clock, scheduler, cost, recorder, fast_forward)
     if listener is not None:
         (engine.listen_to_tokens if tokens else engine.listen)(listener)
     calls = calls_of(engine, requests, cancelled)
@@ -168,7 +180,11 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, cancelled, 
     recorders = []
     for fast_forward in (True, False):
         scheduler = StaticBatch(
-            make_policy(), Recompute(), max_batch_size=max_batch_size, max_padded_len=MAX_LEN
+            make_policy(),
+            Recompute(),
+            max_batch_size=max_batch_size,
+            max_padded_len=MAX_LEN,
+            lengths={},
         )
         held_at_first = scheduler.policy.usage()
         cost = FastMillisecond()
@@ -244,14 +260,7 @@ def test_engines_that_share_a_clock_are_fast_and_slow_alike(
         clock = SimClock(simpy.Environment(0))
         recorders = [Recorder(), Recorder()]
         engines = [
-            simulated_engine(
-                clock,
-                make_scheduler(make_policy()),
-                cost,
-                MAX_LEN,
-                recorder,
-                fast_forward=fast_forward,
-            )
+            engine_of(clock, make_scheduler(make_policy()), cost, recorder, fast_forward)
             for recorder in recorders
         ]
         hand_on = HandsOn(engines[1 - first], count(1000))

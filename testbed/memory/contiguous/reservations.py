@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from testbed.core.errors import OracleError
 from testbed.core.sequence import Sequence
+from testbed.core.units import PositiveTokens
 from testbed.memory.contiguous.contiguous import Contiguous
 from testbed.memory.policy import PoolSpec
 
@@ -27,7 +28,11 @@ class OracleReservation(Contiguous):
     """
 
     def __init__(
-        self, pool: PoolSpec, block_size: int = 16, *, lengths: Mapping[int, int] | None = None
+        self,
+        pool: PoolSpec,
+        block_size: PositiveTokens = 16,
+        *,
+        lengths: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__(pool, block_size)
         self.lengths = lengths

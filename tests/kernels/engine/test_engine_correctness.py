@@ -119,8 +119,10 @@ def test_tokens_are_right_with_a_registered_prefix():
 def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
     computed = []
 
-    def static(policy):
-        return StaticBatch(policy, Recompute(), max_batch_size=4, max_padded_len=100)
+    def static(policy, *, lengths):
+        return StaticBatch(
+            policy, Recompute(), max_batch_size=4, max_padded_len=100, lengths=lengths
+        )
 
     engine = tiny.engine(policy=policy, scheduler=static, spec=tiny.pool(1024))
     forward = engine.runner.forward

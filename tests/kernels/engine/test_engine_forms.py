@@ -104,7 +104,7 @@ def test_layers_of_a_column_are_adjacent_blocks():
     spec = replace(tiny.pool(96), groups=tiny.SHAPES["hybrid"].groups, num_layers=6)
     windows = tiny.architecture("hybrid").windows
     assert windows == (None, 9, 9, None, 9, 9)
-    layout = Pages(2, Grouped(spec, block_size=4), windows)  # pages of two layers
+    layout = Pages(2, Grouped(spec, block_size=4).layout(), windows)  # pages of two layers
     assert [layout.column_of(layer) for layer in range(6)] == [0, 1, 1, 0, 2, 2]
 
 

@@ -3,7 +3,6 @@ simulator too.
 """
 
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import tiny_models as tiny  # noqa: E402
 from example_policy import Slabs  # noqa: E402
 from faulty_policies import SHAPE  # noqa: E402
 from refusals import refuses  # noqa: E402
+from two_sizes import TwoSizes  # noqa: E402
 
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
@@ -26,7 +26,9 @@ from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
+from testbed.memory.capabilities import capabilities_of  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
+from testbed.memory.layouts import BlockLayout  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.preemption import Recompute, Swap  # noqa: E402
 
@@ -188,18 +190,29 @@ def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     )
 
 
+class BlocksOf(Slabs):
+    """Slabs whose tables say that they have a regular form."""
+
+    def layout(self):
+        return BlockLayout(self.slab_size)
+
+
 @pytest.mark.parametrize(
     ("size", "built"), [(1, 1), (256, 256), (512, 256), (300, 150), (768, 192)]
 )
 def test_large_blocks_are_halved(size, built):
-    assert layout_of(SimpleNamespace(block_size=size), 2).block_size == built
-    assert layout_of(SimpleNamespace(), 2).block_size == 1
-    refuses(
-        "block_size=257: the paged kernels support up to 256",
-        layout_of,
-        SimpleNamespace(block_size=257),
-        2,
-    )
+    memory = capabilities_of(BlocksOf(tiny.pool(2000), size))
+    assert layout_of(memory, 2).block_size == built
+
+
+def test_an_odd_block_beyond_the_kernels_is_refused():
+    memory = capabilities_of(BlocksOf(tiny.pool(2000), 257))
+    refuses("block_size=257: the paged kernels support up to 256", layout_of, memory, 2)
+
+
+def test_tables_without_a_regular_form_have_blocks_of_one_slot():
+    memory = capabilities_of(TwoSizes(tiny.pool(2000), large=16, small=4))
+    assert layout_of(memory, 2).block_size == 1
 
 
 def test_example_policy_generates_correct_tokens():
