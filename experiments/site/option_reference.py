@@ -14,7 +14,7 @@ import yaml
 from annotated_types import Ge, Gt, Le, Unit
 
 from testbed.core.config_model import field_hints, marks_of, plain_hint
-from testbed.experiments.runs.choice_names import CUSTOM, KEYS, files_of
+from testbed.experiments.runs.choice_names import CONF, CUSTOM, KEYS, files_of
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
 from testbed.parts import Part, locate, parameters_of
 
@@ -79,20 +79,49 @@ def _choices(group: str) -> Iterator[str]:
             continue
         about = " ".join(line.removeprefix("# ") for line in _head(text))
         yield f"`{group}={name}`: {_text(about)}"
-        comments = {
-            match["key"]: match["text"] for match in map(COMMENT.match, text.splitlines()) if match
-        }
-        declared = parameters_of(locate(values["_target_"], group)) or {}
-        lines = [
-            f"| `{_key(group)}.{parameter}` | {values_of(declared.get(parameter, Any))} | "
-            f"{_shown(value)} | {_text(comments.get(parameter, ''))} |"
-            for parameter, value in values.items()
-            if parameter not in ("_target_", "defaults") and not isinstance(value, dict)
-        ]
-        if lines:
+        rows = _parameter_rows(group, path, values["_target_"])
+        if rows:
             yield "\n".join(
-                ["| key | value | default | meaning |", "| --- | --- | --- | --- |", *lines]
+                ["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows]
             )
+
+
+def _parameter_rows(group: str, path: Path, target: str) -> list[str]:
+    """A row for each plain parameter of an option, those of the files that it includes too."""
+    declared = parameters_of(locate(target, group)) or {}
+    return [
+        f"| `{_key(group)}.{parameter}` | {values_of(declared.get(parameter, Any))} | "
+        f"{_shown(default)} | {_text(comment)} |"
+        for parameter, (default, comment) in _defaults_in(path).items()
+    ]
+
+
+def _defaults_in(path: Path) -> dict[str, tuple[Any, str]]:
+    """The default and the comment of each plain parameter of a file; what it includes comes
+    first.
+    """
+    text = path.read_text(encoding="utf-8")
+    values = yaml.safe_load(text)
+    comments = {
+        match["key"]: match["text"] for match in map(COMMENT.match, text.splitlines()) if match
+    }
+    defaults = dict[str, tuple[Any, str]]()
+    for included in values.get("defaults", ()):
+        if isinstance(included, str):
+            defaults |= _defaults_in(_included_file(path, included))
+    for parameter, value in values.items():
+        if parameter not in ("_target_", "defaults") and not isinstance(value, dict):
+            defaults[parameter] = value, comments.get(parameter, "")
+    return defaults
+
+
+def _included_file(path: Path, included: str) -> Path:
+    """The file of `/limits@_here_`, which stands outside the groups, or of another option of the
+    group.
+    """
+    if included.startswith("/"):
+        return CONF / f"{included.removeprefix('/').partition('@')[0]}.yaml"
+    return path.with_name(f"{included}.yaml")
 
 
 def _head(text: str) -> Iterator[str]:
