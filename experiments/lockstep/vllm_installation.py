@@ -17,6 +17,7 @@ from testbed.core.errors import InputError
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.parts import Part
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
@@ -70,6 +71,7 @@ def options_of(setup: Setup) -> Options:
     have.
     """
     config, policy = setup.config, setup.scheduler.policy
+    eviction: Part | None = config.policy.parameters.get("eviction")
     for wrong, text in (
         (
             type(setup.scheduler) not in (VllmV1, AsyncVllmV1),
@@ -99,7 +101,7 @@ def options_of(setup: Setup) -> Options:
             "(workload.num_seqs=1)",
         ),
         (
-            isinstance(policy, OutputCaching) and type(policy._cache.order) is not Lru,
+            eviction is not None and eviction.name != Part(Lru).name,
             "policy.eviction: vLLM V1 evicts what was used least recently "
             "(eviction@policy.eviction=lru)",
         ),
@@ -119,7 +121,7 @@ def options_of(setup: Setup) -> Options:
         block_size=block_size,
         max_model_len=setup.model.max_len,
         asynchronous=type(setup.scheduler) is AsyncVllmV1,
-        caches=isinstance(policy, OutputCaching),
+        caches=setup.scheduler.memory.publishes is not None,
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
 

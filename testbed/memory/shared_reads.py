@@ -54,16 +54,16 @@ def num_distinct(ranges: Iterable[tuple[int, int]]) -> int:
 class SharedReads(BatchIndex):
     """How many members of a batch read each block.
 
-    `readers` counts the members by block, `again` the reads of a block but the first. Only blocks
-    that were full when their sequence joined, or forked, are counted: a block that a step fills
-    belongs to one sequence until that forks, and a partial one that is shared is copied before the
-    step that reads it.
+    `readers` counts the members by block. Only blocks that were full when their sequence joined, or
+    forked, are counted: a block that a step fills belongs to one sequence until that forks, and a
+    partial one that is shared is copied before the step that reads it.
     """
 
     def __init__(self) -> None:
         self.readers: dict[int, int] = {}
-        self.again = 0
+        self._again = 0
         self._counted: dict[int, list[int]] = {}
+        self._forked: dict[int, Sequence] = {}
 
     @abstractmethod
     def full_blocks(self, seq: Sequence) -> list[int]:
@@ -74,10 +74,34 @@ class SharedReads(BatchIndex):
         self._count(blocks)
 
     def removed(self, seq: Sequence) -> None:
+        self._forked.pop(seq.seq_id, None)
         self._discount(self._counted.pop(seq.seq_id))
 
     def forked(self, seq: Sequence) -> None:
-        """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones."""
+        """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones.
+
+        They are counted when somebody asks: until then, a member of a beam may fork many times.
+        """
+        self._forked[seq.seq_id] = seq
+
+    def again(self) -> int:
+        """Reads of a block but the first by the members."""
+        for seq in self._forked.values():
+            self._count_anew(seq)
+        self._forked.clear()
+        return self._again
+
+    def again_with(self, others: Iterable[Sequence]) -> int:
+        """The same where `others` read their blocks beside the members."""
+        again, readers = self.again(), self.readers
+        read = set[int]()
+        for seq in others:
+            for block in self.full_blocks(seq):
+                again += block in readers or block in read
+                read.add(block)
+        return again
+
+    def _count_anew(self, seq: Sequence) -> None:
         before, blocks = self._counted[seq.seq_id], self.full_blocks(seq)
         # Sharing begins at the first block: all blocks before the last common one are common too.
         common = min(len(before), len(blocks))
@@ -87,23 +111,13 @@ class SharedReads(BatchIndex):
         self._count(blocks[common:])
         self._counted[seq.seq_id] = blocks
 
-    def again_with(self, others: Iterable[Sequence]) -> int:
-        """Reads of a block but the first, where `others` read theirs beside the members."""
-        again, readers = self.again, self.readers
-        read = set[int]()
-        for seq in others:
-            for block in self.full_blocks(seq):
-                again += block in readers or block in read
-                read.add(block)
-        return again
-
     def _count(self, blocks: list[int]) -> None:
         readers = self.readers
         for block in blocks:
             count = readers.get(block, 0)
             readers[block] = count + 1
             if count:
-                self.again += 1
+                self._again += 1
 
     def _discount(self, blocks: list[int]) -> None:
         readers = self.readers
@@ -111,6 +125,6 @@ class SharedReads(BatchIndex):
             count = readers[block] - 1
             if count:
                 readers[block] = count
-                self.again -= 1
+                self._again -= 1
             else:
                 del readers[block]

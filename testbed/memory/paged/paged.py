@@ -155,8 +155,10 @@ class BlockMemory(LeasingPolicy):
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         tables = self._tables
+        if not others and len(batch.sequences) == len(tables.held) and not tables.prefixes:
+            return self._pool.num_saved * self.block_size  # all that share blocks read them
         reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
-        return (reads.again_with(others) if others else reads.again) * self.block_size
+        return (reads.again_with(others) if others else reads.again()) * self.block_size
 
     def guaranteed_steps(self, batch: Batch) -> int:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
