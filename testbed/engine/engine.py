@@ -128,6 +128,9 @@ class Engine:
                 self._take_snapshots(now_ps)
             if self._changes or self._changes_ahead:
                 self._make_changes(now_ps)
+                if self._in_flight and not self._in_flight[0].plan:
+                    self._drop_emptied()
+                    continue
             if not self._in_flight:
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -323,6 +326,15 @@ class Engine:
             change(now_ps)
         if changes:
             self._end_promises()
+
+    def _drop_emptied(self) -> None:
+        """The plan that is in flight and has not begun had only prompts of requests that were
+        cancelled: it takes no time, and another plan is made in its place.
+        """
+        flight = self._in_flight.popleft()
+        self.executor.drop(flight)
+        if flight.plan.ops or flight.plan.preempted:
+            self._move(flight.plan)
 
     def _cancel(self, request_id: int, now_ps: int) -> None:
         group = self.scheduler.state.find(request_id)
