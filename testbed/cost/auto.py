@@ -64,14 +64,13 @@ def auto_cost(
         if path is not None:
             raise InputError(
                 f"cost.path={path}: has no profile of {model.name}'s shape and types on "
-                f"{server.num_gpus} "
-                "GPU(s), and none near it (import one; without a path it is a roofline)"
+                f"{server.num_gpus} GPU(s), and none near it (import one; without a path it is a "
+                "roofline)"
             )
         if choices.experts != BALANCED:
             raise InputError(
                 f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
-                f"and a "
-                "roofline is balanced (import profile makes one; cost.path=FILE)"
+                "and a roofline is balanced (import profile makes one; cost.path=FILE)"
             )
         software = {name: getattr(choices, name) for name in SOFTWARE}
         return AnalyticCost(model, server, replace(roofline, **software))

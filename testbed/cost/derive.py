@@ -19,8 +19,8 @@ from testbed.cost.profile import Choices, ProfileCost, read_profile
 US = 1e6
 METHOD = (
     "measured + (roofline of the target - roofline of the source), both at the best share of the "
-    "data sheet that the "
-    "profile reached; over links: measured + bytes x (1 / target bandwidth - 1 / source bandwidth)"
+    "data sheet that the profile reached; over links: measured + bytes x (1 / target bandwidth - 1 "
+    "/ source bandwidth)"
 )
 STREAMS = (
     "linear",

@@ -104,7 +104,6 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     if gpu.device != device:
         raise InputError(
             f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} "
-            f"({gpu.device}); "
-            "server.gpu.transfers=null takes its data sheet"
+            f"({gpu.device}); server.gpu.transfers=null takes its data sheet"
         )
     return found
