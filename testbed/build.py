@@ -76,6 +76,19 @@ class Setup:
     lengths: dict[int, int]
     fleet: FleetSetup | None = None
 
+    @property
+    def num_slots(self) -> int:
+        """Slots of the KV pool, or of those of all engines together."""
+        return self.pool.num_slots * (self.config.replicas or 1)
+
+    def check_alone(self, what: str) -> None:
+        """Raise InputError where the run has several engines, and `what` shows one."""
+        if self.fleet is not None and (len(self.fleet.parts) > 1 or self.fleet.faults):
+            raise InputError(
+                f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
+                f"read the column engine of requests.csv and iterations.csv)"
+            )
+
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
         """Start and stop of the part to show, and where the run ends then: at the stop, or where it
         ends by itself.
