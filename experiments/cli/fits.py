@@ -19,8 +19,9 @@ def fits(
 ) -> None:
     """Say what a vLLM server holds on a GPU.
 
-    Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and the concurrency that vLLM logs, the
-    longest max-model-len and the smallest tensor parallelism that start. Nothing is simulated.
+    Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and
+    the concurrency that vLLM logs, the longest max-model-len and the smallest tensor parallelism
+    that start. Nothing is simulated.
     """
     from testbed.experiments.vllm_server.answer import fit_of, lines_of
 

@@ -28,6 +28,7 @@ from testbed.trusted import FLAG as TRUST
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 QUOTES = ("'", '"')
+WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
@@ -92,8 +93,8 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         yield f"~{key}"
     elif key.endswith("._target_") and CLASS.fullmatch(value):
         yield argument.replace(":", ".")
-    elif key == "workload.mix" and "," in value and value[0] not in QUOTES:
-        yield argument.replace(f"={value}", f"='{value}'")  # its commas are no sweep
+    elif key in WITH_COMMAS and "," in value and value[0] not in QUOTES:
+        yield argument.replace(f"={value}", f"='{value}'")
     elif key == "gpu":
         _check("gpu", value, folders)
         if "server" not in groups:
