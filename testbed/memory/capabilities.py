@@ -1,6 +1,6 @@
 """What a memory policy can do: the one place where that is found out."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -82,36 +82,23 @@ class Capabilities:
     """A policy, and for each capability the policy itself or None.
 
     `policy` answers the required calls; whoever needs more asks here for the capability. The
-    methods answer for every policy, by the capability or by what goes without it. Those that are
-    called for each iteration or sequence are chosen once, here:
-
-    lookup: what others have stored of the tokens of a sequence. guaranteed_steps: steps of a batch
-    that succeed in any case; 0 where the policy does not predict. footprint: the slots of a
-    sequence by its tokens; None: its table must be read. advance: so many of the guaranteed steps
-    of a batch were taken. fork: a child continues with its parent's stored tokens, shared or
-    copied. num_stored: tokens in the pool of a sequence that has so many of them.
+    methods answer for every policy, by the capability or by what goes without it.
     """
 
     __slots__ = (
-        "advance",
         "advances",
         "copies_prompts",
         "counts_shared_reads",
         "drops_tokens",
         "estimates",
         "follows_sessions",
-        "footprint",
         "foresees_prompts",
-        "fork",
         "forks",
-        "guaranteed_steps",
         "laid_out",
         "layered",
         "leases",
         "lists_other_slots",
         "loads",
-        "lookup",
-        "num_stored",
         "policy",
         "predicts",
         "publishes",
@@ -150,30 +137,6 @@ class Capabilities:
         self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
         self.follows_sessions: FollowsSessions | None = _having(policy, protocols.FollowsSessions)
         self.foresees_prompts: ForeseesPrompts | None = _having(policy, protocols.ForeseesPrompts)
-        self._choose_methods()
-
-    def _choose_methods(self) -> None:
-        predicts, publishes, drops_tokens = self.predicts, self.publishes, self.drops_tokens
-        self.lookup: Callable[[Sequence], CacheHit] = (
-            _finds_nothing if publishes is None else publishes.lookup
-        )
-        self.guaranteed_steps: Callable[[Batch], int] = (
-            _promises_nothing if predicts is None else predicts.guaranteed_steps
-        )
-        self.footprint: Callable[[Sequence], Footprint | None] = (
-            _knows_no_footprint if predicts is None else predicts.footprint
-        )
-        self.advance: Callable[[Batch, int], Answer] = (
-            self.policy.extend if self.advances is None else self.advances.advance
-        )
-        self.num_stored: Callable[[int], int] = (
-            _stores_all if drops_tokens is None else drops_tokens.num_stored
-        )
-        self.fork: Callable[[Sequence, Sequence], Ops] = self._copy_slots
-        if self.forks is not None:
-            self.fork = self.forks.fork
-        elif self.copies_prompts is not None:
-            self.fork = self.copies_prompts.copy_prompt
 
     @property
     def name(self) -> str:
@@ -192,16 +155,42 @@ class Capabilities:
         """The form of its tables; None: they have no regular form."""
         return None if self.laid_out is None else self.laid_out.layout()
 
+    def lookup(self, seq: Sequence) -> CacheHit:
+        """What others have stored of the tokens of `seq`."""
+        return NO_HIT if self.publishes is None else self.publishes.lookup(seq)
+
     def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit) -> Answers:
         """Admit with what `lookup` found, which a policy that does not publish never sees."""
         if self.publishes is None:
             return self.policy.admit(seqs, num_tokens)
         return self.publishes.admit(seqs, num_tokens, hit)
 
-    def _copy_slots(self, parent: Sequence, child: Sequence) -> Ops:
-        """A fork where the policy has none: the parent's stored slots are copied."""
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """Steps that succeed in any case; 0 where the policy does not predict."""
+        return 0 if self.predicts is None else self.predicts.guaranteed_steps(batch)
+
+    def footprint(self, seq: Sequence) -> Footprint | None:
+        """The slots of a sequence by its tokens; None: its table must be read."""
+        return None if self.predicts is None else self.predicts.footprint(seq)
+
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        """So many of the guaranteed steps were taken."""
+        if self.advances is None:
+            return self.policy.extend(batch, num_steps)
+        return self.advances.advance(batch, num_steps)
+
+    def fork(self, parent: Sequence, child: Sequence) -> Ops:
+        """`child` continues with the parent's stored tokens, shared or copied."""
+        if self.forks is not None:
+            return self.forks.fork(parent, child)
+        if self.copies_prompts is not None:
+            return self.copies_prompts.copy_prompt(parent, child)
         tables = self.policy.table(parent), self.policy.table(child)
         return Ops(copies_between(*tables, self.num_stored(parent.num_stored)))
+
+    def num_stored(self, num_tokens: int) -> int:
+        """Tokens in the pool of a sequence that has num_tokens of them."""
+        return num_tokens if self.drops_tokens is None else self.drops_tokens.num_stored(num_tokens)
 
     def group_tables(self, seq: Sequence) -> list[GroupTable]:
         """The table of a sequence by KV group; of one group where the policy knows no others."""
@@ -269,22 +258,6 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
                     f"both, see {protocol.__name__} in testbed/memory/protocols.py)"
                 )
     return Capabilities(policy)
-
-
-def _finds_nothing(seq: Sequence) -> CacheHit:
-    return NO_HIT
-
-
-def _promises_nothing(batch: Batch) -> int:
-    return 0
-
-
-def _knows_no_footprint(seq: Sequence) -> Footprint | None:
-    return None
-
-
-def _stores_all(num_tokens: int) -> int:
-    return num_tokens
 
 
 def _having(policy: MemoryPolicy, protocol: Any) -> Any:
