@@ -6,14 +6,11 @@ and others. The rest consists of slots that an allocator's rounding makes unusab
 slots, of which one sequence could get the largest extent.
 """
 
-from typing import NamedTuple, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, NamedTuple, TypeAlias
 
 from testbed.engine.totals import Measures
 
-Slots = TypeVar("Slots", int, NDArray[np.int64])
+Slots: TypeAlias = Any  # int or NDArray[np.int64], the same for all arguments of a call
 
 
 def reserved_slots(held: Slots, live: Slots, internal: Slots) -> Slots:
