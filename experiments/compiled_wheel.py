@@ -30,6 +30,7 @@ INTERPRETED = {
     "core/errors.py": "its exceptions extend built-in ones",
     "core/hf_config.py": "no code in it is hot, and mypyc does not support its starred indexes",
     "core/layers.py": "pydantic reads the annotations of its models",
+    "core/oracles.py": "the compiler takes what vars() gives of a class for a dict",
     "core/specs.py": "pydantic reads the annotations of its models",
     "core/units.py": "its annotations have marks, which the compiler drops",
     "memory/protocols.py": "compiled protocols cannot be looked for in an object",
