@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, is_dataclass
 from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
-from types import SimpleNamespace, UnionType
+from types import FunctionType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -248,7 +248,7 @@ class Parameters(NamedTuple):
 def plain_parameters(owner: Any) -> Parameters | None:
     """From the signature; None for a class written in C, which has none."""
     try:
-        parameters = inspect.signature(owner).parameters.values()
+        parameters = signature_of(owner).parameters.values()
     except (TypeError, ValueError):
         return None
     hints = annotations_of(owner)
@@ -256,6 +256,17 @@ def plain_parameters(owner: Any) -> Parameters | None:
     return Parameters(
         {name: hints.get(name, Any) for name in named}, has_others=len(named) < len(parameters)
     )
+
+
+def signature_of(owner: Any) -> inspect.Signature:
+    """The signature of a call. That of a class is read from its constructor: a class that extends a
+    compiled one has a metaclass, whose __call__ takes anything.
+    """
+    constructor = vars(owner).get("__init__") if inspect.isclass(owner) else None
+    if not isinstance(constructor, FunctionType):
+        return inspect.signature(owner)
+    signature = inspect.signature(constructor)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def annotations_of(target: Any) -> dict[str, Any]:
