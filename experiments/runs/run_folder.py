@@ -206,7 +206,7 @@ def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
         plots,
     )  # it imports matplotlib, which `summary` outputs need not
 
-    figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)
+    figure = plots.figure_of(plots.run_charts(requests, spans, setup.num_slots), columns=3)
     plots.save(figure, folder / CHARTS)
 
 
