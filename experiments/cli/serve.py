@@ -83,7 +83,5 @@ def serve(
     limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
     serve(
         configured(words),
-        ServeOptions(
-            host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits
-        ),
+        ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits),
     )

@@ -96,9 +96,7 @@ class Service:
         await call.submit()
         if body.stream:
             headers = self.headers(body.ignored)
-            return StreamingResponse(
-                call.stream(), headers=headers, media_type="text/event-stream"
-            )
+            return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
         answer = await unless_gone(request, call)
         if answer is None:
             return Response(status_code=CLIENT_GONE)

@@ -148,7 +148,7 @@ class CompletionBody(Sampling):
             return [prompt]
         if prompt and isinstance(prompt[0], int):
             return [prompt]  # type: ignore[list-item]
-        return list(prompt)  # type: ignore[arg-type]
+        return list(prompt)
 
 
 class TextPart(Body):
