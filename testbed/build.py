@@ -2,7 +2,7 @@
 alike.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +15,11 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.description import describe
 from testbed.engine.arrivals import ArrivalProcess
+from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.limits import check_fleet
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.routers.router import Router
 from testbed.machine import make_cost, make_pool
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
@@ -33,7 +38,20 @@ KINDS: Mapping[str, type] = {
     "beams": BeamModel,
     "trace": Trace,
     "arrivals": ArrivalProcess,
+    "router": Router,
 }
+
+
+@dataclass(frozen=True)
+class FleetSetup:
+    """What several engines need besides a Setup. parts: of each engine, as they begin; make_parts:
+    those of an engine that comes back.
+    """
+
+    parts: tuple[EngineParts, ...]
+    make_parts: Callable[[int], EngineParts]
+    router: Router
+    faults: tuple[Fault, ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,7 @@ class Setup:
     is.
 
     lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
-    it.
+    it. Of several engines the scheduler, the cost and the pool are those of the first.
     """
 
     config: RunConfig
@@ -56,6 +74,20 @@ class Setup:
     slo: Slo
     description: Mapping[str, Any]
     lengths: dict[int, int]
+    fleet: FleetSetup | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of the KV pool, or of those of all engines together."""
+        return self.pool.num_slots * (self.config.replicas or 1)
+
+    def check_alone(self, what: str) -> None:
+        """Raise InputError where the run has several engines, and `what` shows one."""
+        if self.fleet is not None and (len(self.fleet.parts) > 1 or self.fleet.faults):
+            raise InputError(
+                f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
+                f"read the column engine of requests.csv and iterations.csv)"
+            )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
         """Start and stop of the part to show, and where the run ends then: at the stop, or where it
@@ -79,8 +111,7 @@ def build(config: RunConfig) -> Setup:
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
     workload = make_workload(config)
     _check_workload(config, memory, workload)
-    if workload.rows.registered_prefix and memory.registers_prefixes is not None:
-        memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
+    _register(memory, workload)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
     beams = config.beams.make("beams")
@@ -107,7 +138,50 @@ def build(config: RunConfig) -> Setup:
         config.slo,
         describe(config, pool, scheduler, cost),
         lengths,
+        fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
     )
+
+
+def fleet_setup(
+    config: RunConfig,
+    workload: Workload,
+    scheduler: Scheduler,
+    cost: CostModel,
+    pool: PoolSpec,
+    beams: BeamModel,
+    lengths: dict[int, int],
+) -> FleetSetup | None:
+    """The engines behind a router, the first of which has these parts; None for a run without
+    one. Raises InputError for what is not modelled with several engines.
+    """
+    if config.replicas is None:
+        return None
+    router = (
+        RoundRobin() if config.router is None else _checked("router", config.router.make("router"))
+    )
+    check_fleet(config, workload, scheduler, router)
+    checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
+    first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
+
+    def make_parts(number: int) -> EngineParts:
+        own_lengths = dict[int, int]()
+        policy, own_pool = _policy_and_pool(config, own_lengths)
+        own_cost = make_cost(config.cost, config.model, config.server, config.software)
+        preemption = _made(config, "preemption", own_lengths, own_cost)
+        own_scheduler = _made(config, "scheduler", own_lengths, policy, preemption)
+        _register(capabilities_of(policy), workload)
+        return EngineParts(
+            own_scheduler, own_cost, config.model.max_len, beams, own_lengths, own_pool
+        )
+
+    others = [make_parts(number) for number in range(1, config.replicas)]
+    faults = () if config.faults is None else parse_faults(config.faults, config.replicas)
+    return FleetSetup((first, *others), make_parts, router, faults)
+
+
+def _register(memory: Capabilities, workload: Workload) -> None:
+    if workload.rows.registered_prefix and memory.registers_prefixes is not None:
+        memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
 
 
 def _policy_and_pool(config: RunConfig, lengths: dict[int, int]) -> tuple[MemoryPolicy, PoolSpec]:
@@ -178,6 +252,8 @@ def _check_tiers(config: RunConfig, memory: Capabilities, preemption: Preemption
 
 def _check_kinds(config: RunConfig) -> None:
     for group, kind in KINDS.items():
+        if getattr(config, group) is None:
+            continue
         target = getattr(config, group).target
         if group == "trace" and isinstance(target, Workload):
             continue

@@ -28,7 +28,8 @@ from testbed.core.units import (
 from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
-OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *LAYERS)
+FLEET = ("replicas", "router", "faults")
+OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *FLEET, *LAYERS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -207,6 +208,17 @@ class RunConfig:
     fast_forward: Annotated[
         bool, doc("false: one event for each iteration; slower, same result")
     ] = True
+    replicas: Annotated[
+        PositiveCount | None,
+        doc("engines on one clock behind a router; null: one engine without a router"),
+    ] = None
+    router: Annotated[Part | None, doc("chooses the engine of each request; null: round_robin")] = (
+        None
+    )
+    faults: Annotated[
+        str | None,
+        doc('engines that fail: "engine 2 at 60 s, back at 90 s; engine 0 at 100 s"'),
+    ] = None
     outputs: Annotated[
         Literal["full", "summary"],
         doc("full: tables and plots too; summary: config.yaml and summary.json only"),
@@ -221,6 +233,9 @@ class RunConfig:
                     f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
+        for name in ("router", "faults"):
+            if getattr(self, name) is not None and self.replicas is None:
+                raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
 
     @property
     def parts(self) -> dict[str, Part]:

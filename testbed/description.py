@@ -26,13 +26,14 @@ from testbed.sched.scheduler import Scheduler
 
 RUN = "run"
 ID = "id"
+ENGINES = "engines"  # of a fleet: some numbers of each engine
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
-LEFT_OUT = ("cost_profile",)  # not in a summary's row: a nested description without numbers
+LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions
 
 
 def describe(
@@ -65,6 +66,7 @@ def describe(
         "preemption": configured(config.preemption),
         "trace": configured(config.trace),
         "arrivals": configured(config.arrivals),
+        **fleet_of(config),
         "seed": config.seed,
         "cost_error": tested(cost, server),
         "scheduler_note": scheduler.note(
@@ -72,6 +74,15 @@ def describe(
         ),
         **software(),
     }
+
+
+def fleet_of(config: RunConfig) -> dict[str, Any]:
+    """The number of engines, their router and their faults; nothing of a run without a router."""
+    if config.replicas is None:
+        return {}
+    router = "RoundRobin()" if config.router is None else configured(config.router)
+    faults = {} if config.faults is None else {"faults": config.faults}
+    return {"replicas": config.replicas, "router": router, **faults}
 
 
 def configured(value: Any) -> str:

@@ -83,8 +83,8 @@ class Result:
 
     @property
     def num_slots(self) -> int:
-        """Slots of the KV pool."""
-        return self.setup.pool.num_slots
+        """Slots of the KV pool, or of those of all engines together."""
+        return self.setup.num_slots
 
     @cached_property
     def requests(self) -> "pd.DataFrame":

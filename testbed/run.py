@@ -4,18 +4,24 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 
-from testbed.build import Setup, build
+from testbed.build import FleetSetup, Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
-from testbed.description import RUN
+from testbed.description import ENGINES, RUN
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import simulate
+from testbed.engine.totals import Totals
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.records import FleetProgress, together
+from testbed.fleet.simulation import simulate_fleet
+from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.metrics import overload, summarize
 from testbed.result import Result
 
@@ -23,10 +29,20 @@ STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
 OVERLOAD = "overload"
-Watch = Callable[[Recorder, int], AbstractContextManager[None]]
 
 
-def unwatched(recorder: Recorder, num_requests: int) -> AbstractContextManager[None]:
+class Counts(Protocol):
+    """What can be watched of a run: a recorder, or those of a fleet."""
+
+    @property
+    def totals(self) -> Totals:
+        """Sums since the start."""
+
+
+Watch = Callable[[Counts, int], AbstractContextManager[None]]
+
+
+def unwatched(recorder: Counts, num_requests: int) -> AbstractContextManager[None]:
     """Nobody watches the event loop."""
     return nullcontext()
 
@@ -48,6 +64,8 @@ def run(config: RunConfig, watch: Watch = unwatched) -> Result:
 
 def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     """Simulate what was built already."""
+    if setup.fleet is not None:
+        return run_fleet(setup, setup.fleet, watch)
     config = setup.config
     limit = config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
@@ -76,11 +94,57 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
     profile = getattr(setup.cost, "fingerprint", None)
     counters = dict(setup.scheduler.policy.counters())
+    extra = {STOPPED: overloaded, OVERLOAD: _behind(recorder), PROFILE: profile, COUNTERS: counters}
+    return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
+
+
+def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Result:
+    """Simulate several engines; the result is that of all together, with a part for each."""
+    recorders = [Recorder() for _ in fleet.parts]
+    first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
+    with watch(FleetProgress(recorders), len(setup.workload)):
+        began = time.perf_counter()
+        done = simulate_fleet(
+            setup.workload,
+            fresh_parts(fleet),
+            recorders,
+            fleet.router,
+            faults=fleet.faults,
+            fast_forward=setup.config.fast_forward,
+            snapshots_ps=[first_ps],
+            stop_ps=stop_ps,
+        )
+        wall_s = time.perf_counter() - began
+    whole = together(recorders)
+    pool_slots = [(parts.pool or setup.pool).num_slots for parts in fleet.parts]
+    extra = {
+        STOPPED: None,
+        OVERLOAD: _behind(whole),
+        PROFILE: getattr(setup.cost, "fingerprint", None),
+        COUNTERS: counters_of([engine for one in done.replicas for engine in one.engines]),
+    }
+    summary = {
+        RUN: dict(setup.description),
+        **summarize_fleet(recorders, whole, pool_slots, setup.window_ps, setup.slo),
+        **extra,
+    }
+    if len(recorders) > 1:
+        pairs = zip(done.replicas, recorders, strict=True)
+        summary[ENGINES] = {str(one.number): summary_of(one, recorder) for one, recorder in pairs}
+    return Result(summary, whole, setup, wall_s)
+
+
+def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:
+    """The parts of each engine as they begin, then new ones."""
+    unused = dict(enumerate(fleet.parts))
+    return lambda number: unused.pop(number, None) or fleet.make_parts(number)
+
+
+def _behind(recorder: Recorder) -> dict[str, float] | None:
+    """See `testbed.metrics.overload`."""
     columns = recorder.requests.columns()
     first_s = np.where(columns["first_token_ps"] < 0, np.nan, columns["first_token_ps"] / PS)
-    behind = overload(columns["arrival_ps"] / PS, first_s)
-    extra = {STOPPED: overloaded, OVERLOAD: behind, PROFILE: profile, COUNTERS: counters}
-    return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
+    return overload(columns["arrival_ps"] / PS, first_s)
 
 
 @cache

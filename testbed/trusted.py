@@ -18,7 +18,8 @@ from testbed.core.spelling import dotted
 FLAG = "--trust-plug-ins"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
 TARGET = "_target_"
-PACKAGES = ("core", "cost", "engine", "memory", "sched", "traces")  # they define all kinds of parts
+# They define all kinds of parts
+PACKAGES = ("core", "cost", "engine", "fleet", "memory", "sched", "traces")
 FUNCTIONS = ("testbed.cost.auto.auto_cost", "testbed.cost.derive.derived_cost")
 
 

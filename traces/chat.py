@@ -79,8 +79,8 @@ class Chat(Trace):
         if not 0 < self.new_probability <= 1 or self.max_prompt < 1 or self.max_output < 1:
             raise InputError(
                 f"chat: new_probability is {self.new_probability}, max_prompt {self.max_prompt}, "
-                f"max_output "
-                f"{self.max_output}; the first must be above 0 and at most 1, the others at least 1"
+                f"max_output {self.max_output}; the first must be above 0 and at most 1, the "
+                "others at least 1"
             )
         if not 0 < self.answer_scale < inf:
             raise InputError(

@@ -37,8 +37,7 @@ def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
         return _vllm(path, whole)
     raise InputError(
         f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
-        f"its requests; "
-        "run vllm bench serve with --save-result --save-detailed"
+        "its requests; run vllm bench serve with --save-result --save-detailed"
     )
 
 
@@ -71,8 +70,8 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
     if counted and chunks > RETOKENIZED * counted:
         remarks.append(
             f"output_lens were tokenized again: {counted / len(items):.0f} tokens on average, "
-            f"where the streams have "
-            f"{chunks / len(items):.0f} chunks of at least one; taken: the chunks"
+            f"where the streams have {chunks / len(items):.0f} chunks of at least one; taken: the "
+            "chunks"
         )
     return _checked(path, items, len(errors) - len(items), remarks)
 

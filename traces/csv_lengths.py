@@ -107,8 +107,7 @@ class CsvLengths(FileTrace):
             if len(ids) != wanted:
                 raise InputError(
                     f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for "
-                    f"each "
-                    f"{self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
+                    f"each {self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
                 )
             found.append(ids)
         return found

@@ -166,9 +166,8 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
     if pattern not in ("", "Gamma", "Weibull") or not sound:
         raise InputError(
             f"{path}, line {number}: {pattern} gaps from {start} s on, of rate {rate} and shape "
-            f"{shape}; they must be "
-            f"Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and shape {least} to "
-            f"{most:,.0f}"
+            f"{shape}; they must be Gamma or Weibull, of at most {MAX_RATE:,.0f} requests/s and "
+            f"shape {least} to {most:,.0f}"
         )
     return values
 

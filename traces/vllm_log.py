@@ -158,8 +158,7 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
         if not sound or len(ids) != -(-prompt_len // tokens):
             raise InputError(
                 f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids "
-                f"here (give "
-                "the workload of this log)"
+                "here (give the workload of this log)"
             )
         tokens_per_id = tokens
         found.append(tuple(ids))

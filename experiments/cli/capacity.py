@@ -34,7 +34,7 @@ def capacity(
     from testbed.api import capacity
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.runs.overrides import expand
+    from testbed.experiments.vllm_server.translation import expand
 
     needed = f"{100 * share:g}%"
 

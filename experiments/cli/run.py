@@ -59,7 +59,7 @@ def given_words(
     their plug-ins before them.
     """
     from testbed.core.errors import InputError
-    from testbed.experiments.runs.overrides import expand
+    from testbed.experiments.vllm_server.translation import expand
     from testbed.trusted import FLAG
 
     for word in overrides:

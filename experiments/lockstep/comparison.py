@@ -163,8 +163,7 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
         )
         yield (
             f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens "
-            f"in, "
-            f"{one.output_len} out{contents}"
+            f"in, {one.output_len} out{contents}"
         )
 
 

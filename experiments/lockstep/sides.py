@@ -249,5 +249,6 @@ def sides_of(
     """
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)
+    setup.check_alone("a lockstep")
     options = options_of(setup)
     return lambda: (Ours(build(config)), Theirs(options)), setup

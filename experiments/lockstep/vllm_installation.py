@@ -23,8 +23,7 @@ from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
-    "(or a later release; "
-    "install also the packages that an import error names)"
+    "(or a later release; install also the packages that an import error names)"
 )
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -86,8 +85,7 @@ def options_of(setup: Setup) -> Options:
         (
             config.policy.parameters.get("watermark", 0.01) != 0,
             f"policy.watermark={config.policy.parameters.get('watermark', 0.01):g}: vLLM V1 keeps "
-            f"no share of the pool "
-            "free (policy.watermark=0)",
+            "no share of the pool free (policy.watermark=0)",
         ),
         (
             type(setup.scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup),
@@ -97,8 +95,7 @@ def options_of(setup: Setup) -> Options:
         (
             config.workload.num_seqs != 1 or config.workload.beam,
             f"workload.num_seqs={config.workload.num_seqs}: vLLM V1 schedules every sample as a "
-            f"request of its own "
-            "(workload.num_seqs=1)",
+            "request of its own (workload.num_seqs=1)",
         ),
         (
             eviction is not None and eviction.name != Part(Lru).name,

@@ -144,6 +144,7 @@ def flat(extents: Iterable[Extent], unit: int) -> list[int]:
 def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTrace:
     """The memory trace of a config's run from start_s to stop_s, or to the run's end."""
     setup = build(config)
+    setup.check_alone("the memory map")
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
     trace = trace_memory(
         setup.workload,

@@ -32,7 +32,14 @@ from testbed.experiments.paper.scorecard import ON, counted, short, what_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
-from testbed.experiments.runs.summary_table import costs_of, main_numbers, number, quantities
+from testbed.experiments.runs.summary_table import (
+    ENGINE_COLUMNS,
+    costs_of,
+    engine_rows,
+    main_numbers,
+    number,
+    quantities,
+)
 from testbed.experiments.runs.sweeps import legible, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
@@ -56,16 +63,24 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
         main={title: text for title, (text,) in main_numbers([run.summary]).items()},
+        engines=_engines(run, title),
         numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
+
+
+def _engines(run: FinishedRun, title: str) -> Table | None:
+    rows = engine_rows(run.summary)
+    if not rows:
+        return None
+    return Table(f"Engines of {title}", list(ENGINE_COLUMNS), rows, [NUMBER] * len(ENGINE_COLUMNS))
 
 
 def _charts(run: FinishedRun) -> list[Chart]:
     if run.requests is None or run.spans is None:
         return []
-    return list(
-        run_charts(run.requests, run.spans, int(run.summary.get("run", {}).get("pool_slots") or 1))
-    )
+    what = run.summary.get("run", {})
+    num_slots = int(what.get("pool_slots") or 1) * int(what.get("replicas") or 1)
+    return list(run_charts(run.requests, run.spans, num_slots))
 
 
 def anchor(title: str) -> str:

@@ -24,6 +24,7 @@ GROUPS = (
     "cost",
     "trace",
     "arrivals",
+    "router",
     "model",
     "server",
     "gpu",

@@ -12,7 +12,11 @@ from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import ANY_SERVER, CUSTOM, HIDDEN, files_of
 
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
-GROUP_VALUES = ("engine", "software")  # values of a run that are options of their own groups
+GROUP_VALUES = (
+    "engine",
+    "software",
+    "router",
+)  # values of a run that are options of their own groups
 ABSENT = ("tiers", "kv_memory_of")  # values of a server that a file or an option adds
 PROVIDER = "testbed"
 

@@ -1,22 +1,14 @@
-"""User words as Hydra's overrides: gpu=NAME, plug-ins by name, MODULE:CLASS, and `--from-vllm "vllm
-serve MODEL ..."`.
+"""User words as Hydra's overrides: gpu=NAME, plug-ins by name, and MODULE:CLASS.
 
 An unknown name is refused here, with the nearest known one.
 """
 
 import re
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
-from testbed.core.specs import GIB
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -36,8 +28,7 @@ from testbed.trusted import FLAG as TRUST
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 QUOTES = ("'", '"')
-FLAG = "--from-vllm"
-LARGE_BYTES = 70 * GIB
+WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
@@ -102,8 +93,8 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         yield f"~{key}"
     elif key.endswith("._target_") and CLASS.fullmatch(value):
         yield argument.replace(":", ".")
-    elif key == "workload.mix" and "," in value and value[0] not in QUOTES:
-        yield argument.replace(f"={value}", f"='{value}'")  # its commas are no sweep
+    elif key in WITH_COMMAS and "," in value and value[0] not in QUOTES:
+        yield argument.replace(f"={value}", f"='{value}'")
     elif key == "gpu":
         _check("gpu", value, folders)
         if "server" not in groups:
@@ -157,120 +148,3 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
 def chosen(words: Sequence[str]) -> dict[str, str]:
     """Overrides by key."""
     return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
-
-
-def expand(command: str | None, others: Sequence[str]) -> list[str]:
-    """The options that a command, if there is one, stands for, before the other arguments, which
-    win; prints them and what was ignored. Raises InputError for a command without a GPU, a shape,
-    or a counterpart that changes results.
-    """
-    if command is None:
-        return [*others]
-    options, ignored = translated(command, others)
-    print(f"testbed: note: {FLAG}: {' '.join(options)}", file=sys.stderr)
-    if ignored:
-        print(f"testbed: note: {FLAG}: ignored: {', '.join(ignored)}", file=sys.stderr)
-    given = chosen(others)
-    return [*(word for word in options if word.partition("=")[0].lstrip("+") not in given), *others]
-
-
-def translated(command: str, others: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our options for a command, and its ignored flags; `others` name the GPU, and may name the
-    model.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise InputError(f"{FLAG}: cannot be read: {error}") from None
-    if words[:2] != ["vllm", "serve"]:
-        raise InputError(
-            f"{FLAG} {command!r}: is not a command of vLLM's server (vllm serve MODEL ...)"
-        )
-    flags, given = dict(_flags(words[2:])), chosen(others)
-    name = flags.pop("", None) or flags.pop("--model", None)
-    model = {} if "model" in given else {"model": _model(name, others)}
-    options: dict[str, Any] = {**model, **_serve()["always"], **_serve()[_size(given, others)]}
-    known, ignored = _serve()["flags"], list[str]()
-    for flag, value in flags.items():
-        if flag in known:
-            options |= dict(word.split("=") for word in _meaning(flag, value, known[flag]).split())
-        else:
-            ignored.append(f"{flag} {value}".strip())
-    return [f"{key}={value}" for key, value in options.items()], ignored
-
-
-@cache
-def _serve() -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(
-        Path(__file__).with_name("vllm_serve.yaml").read_text(encoding="utf-8")
-    )
-    return values
-
-
-def _meaning(flag: str, value: str, meaning: Any) -> str:
-    """Our options for a flag with this value, with blanks between them."""
-    if meaning is None:
-        raise InputError(
-            f"{FLAG}: {flag} {value}: has no counterpart, and changes the result (leave it out)"
-        )
-    if isinstance(meaning, dict):
-        if value not in meaning:
-            raise InputError(
-                f"{FLAG}: {flag} {value}: is unknown (choose from {', '.join(meaning)})"
-            )
-        return str(meaning[value])
-    return str(meaning).replace("{}", _number(flag, value)) if "{}" in meaning else meaning
-
-
-def _flags(words: Sequence[str]) -> list[tuple[str, str]]:
-    found, short, known = list[tuple[str, str]](), _serve()["short"], _serve()["flags"]
-    alone = {
-        flag for flag, meaning in known.items() if isinstance(meaning, str) and "{}" not in meaning
-    }
-    for word in words:
-        flag, _, value = word.partition("=")
-        if word.startswith("-"):
-            found.append((short.get(flag, flag.replace("_", "-")), value))
-        elif found and found[-1][0] and not found[-1][1] and found[-1][0] not in alone:
-            found[-1] = (found[-1][0], word)
-        else:
-            found.append(("", word))
-    return found
-
-
-def _number(flag: str, value: str) -> str:
-    """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
-    scaled = re.fullmatch(r"(\d+)([kK])", value)
-    text = str(int(scaled[1]) * (1000 if scaled[2] == "k" else 1024)) if scaled else value
-    if not re.fullmatch(r"\d+(\.\d+)?", text):
-        raise InputError(f"{FLAG}: {flag} {value}: is no number")
-    return text
-
-
-def _model(name: str | None, others: Sequence[str]) -> str:
-    """Our name of a model of Hugging Face: without its owner and its training, and without its
-    version if need be.
-    """
-    known = names_of("model", user_folders(others))
-    short = (name or "").rpartition("/")[2].lower().removeprefix("meta-")
-    short = re.sub(r"-(instruct|chat|hf|it|base)$", "", short)
-    short = short if short in known else re.sub(r"^(llama-3)\.\d", r"\1", short)
-    if short not in known:
-        way_out = f"testbed import model writes one; or add model= of {', '.join(known)}"
-        raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
-    return short
-
-
-def _size(given: Mapping[str, str], others: Sequence[str]) -> str:
-    """That of the GPU, by which the limits of a batch differ."""
-    gpu, files = (
-        given.get("gpu", given.get("server", "").partition("-x")[0]),
-        files_of("gpu", user_folders(others)),
-    )
-    if gpu not in files:
-        raise InputError(
-            f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
-            f"{', '.join(sorted(files))})"
-        )
-    sheet = yaml.safe_load(files[gpu].read_text(encoding="utf-8"))
-    return "large" if sheet["memory_bytes"] >= LARGE_BYTES and "a100" not in gpu else "small"

@@ -91,9 +91,12 @@ def _label(axis: Axis, locator: LogLocator) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+OVER_TIME = ("live", "reserved", "internal", "running", "waiting", "swapped")
+
+
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or
-    columns by name.
+    columns by name. num_slots: of all engines together.
     """
     grid = over_time(spans)
     # In a paged pool all slots that are not held are free and interchangeable.
@@ -119,20 +122,29 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
 
 def over_time(spans: Table) -> Grid:
     """Time-weighted means of the spans over at most MAX_POINTS equal intervals; idle time counts as
-    zero.
+    zero. Of several engines the sums.
     """
-    names = ["live", "reserved", "internal", "running", "waiting", "swapped"]
     start = np.asarray(spans["start_s"])
     if not len(start):
-        return {"time_s": np.array([0.0, 1.0]), **{name: np.zeros(2) for name in names}}
-    end = start + np.asarray(spans["duration_s"])
-    edges = np.linspace(0, end[-1], min(MAX_POINTS, 2 * len(start)) + 1)
-    table = {"time_s": (edges[1:] + edges[:-1]) / 2}
-    for name in names:
-        area = np.concatenate([[0.0], np.cumsum(np.asarray(spans[name]) * (end - start))])
-        integral = np.interp(edges, np.ravel([start, end], order="F"), np.repeat(area, 2)[1:-1])
-        table[name] = np.diff(integral) / np.diff(edges)
-    return table
+        return {"time_s": np.array([0.0, 1.0]), **{name: np.zeros(2) for name in OVER_TIME}}
+    columns = {name: np.asarray(spans[name]) for name in ("start_s", "duration_s", *OVER_TIME)}
+    last_s = float((start + columns["duration_s"]).max())
+    edges = np.linspace(0, last_s, min(MAX_POINTS, 2 * len(start)) + 1)
+    engine = np.asarray(spans["engine"]) if "engine" in spans else np.zeros(len(start))
+    own = [
+        {name: column[engine == one] for name, column in columns.items()}
+        for one in np.unique(engine)
+    ]
+    sums = {name: sum(_means(table, name, edges) for table in own) for name in OVER_TIME}
+    return {"time_s": (edges[1:] + edges[:-1]) / 2, **sums}
+
+
+def _means(spans: Grid, name: str, edges: Any) -> Any:
+    """Means of a column of one engine's spans over the intervals between these edges."""
+    start, end = spans["start_s"], spans["start_s"] + spans["duration_s"]
+    area = np.concatenate([[0.0], np.cumsum(spans[name] * (end - start))])
+    integral = np.interp(edges, np.ravel([start, end], order="F"), np.repeat(area, 2)[1:-1])
+    return np.diff(integral) / np.diff(edges)
 
 
 def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:

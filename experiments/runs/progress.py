@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.engine.recorder import Recorder
+    from testbed.run import Counts
 
 EXIT_BAD_INPUT = 2
 SPEAK_S = 10.0
@@ -51,7 +51,7 @@ def _flat(message: str) -> str:
     return text.rstrip("; ") or "unknown error"
 
 
-def watched(recorder: "Recorder", num_requests: int) -> AbstractContextManager[None]:
+def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
     """While a simulation runs, print the number of requests that have finished or were rejected."""
 
     def ended() -> int:

@@ -206,7 +206,7 @@ def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:
         plots,
     )  # it imports matplotlib, which `summary` outputs need not
 
-    figure = plots.figure_of(plots.run_charts(requests, spans, setup.pool.num_slots), columns=3)
+    figure = plots.figure_of(plots.run_charts(requests, spans, setup.num_slots), columns=3)
     plots.save(figure, folder / CHARTS)
 
 
@@ -246,8 +246,7 @@ def changed_since(
     if summary and summary["simulated_s"] != end_s:
         yield (
             f"the run ended at {summary['simulated_s']:g} s and would now end at {end_s:g} s: code "
-            f"or inputs have "
-            f"changed since, and the {shown} shows the run as it would be now"
+            f"or inputs have changed since, and the {shown} shows the run as it would be now"
         )
 
 

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import RUN
+from testbed.description import ENGINES, RUN
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 
@@ -138,7 +138,42 @@ def summary_table(summary: dict[str, Any]) -> Group:
         table.add_row(*row)
     costs, note = costs_of(summary), summary.get(RUN, {}).get("scheduler_note")
     first = [f"costs: {costs}"] * bool(costs) + [f"scheduler: {note}"] * bool(note)
-    return Group(*map(Text, first), table)
+    return Group(*map(Text, first), table, *_engines_table(summary))
+
+
+ENGINE_COLUMNS = (
+    "engine",
+    "requests",
+    "moved away",
+    "mean TTFT (s)",
+    "p99 TTFT (s)",
+    "busy (s)",
+    "prompt tokens found",
+)
+
+
+def engine_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """A row of text for each engine of a fleet, by ENGINE_COLUMNS; none for one engine."""
+    return [_engine_row(name, one) for name, one in summary.get(ENGINES, {}).items()]
+
+
+def _engine_row(name: str, engine: Mapping[str, Any]) -> list[str]:
+    requests, ttft, counters = engine["requests"], engine["ttft_s"], engine["counters"]
+    tokens = counters.get("tokens")
+    found = counters["hit_tokens"] / tokens if tokens else None
+    counts = f"{requests['arrived']:,}", f"{requests['moved']:,}"
+    times = number(ttft["mean"]), number(ttft["p99"]), number(engine["busy_s"])
+    return [name, *counts, *times, percent(found)]
+
+
+def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
+    rows = engine_rows(summary)
+    if not rows:
+        return []
+    table = Table(*ENGINE_COLUMNS, title="Engines", title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return [table]
 
 
 def costs_of(summary: Mapping[str, Any]) -> str:
@@ -164,11 +199,19 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
         "KV pool": f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB",
+        **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
         "costs": run["cost"],
         "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
     }
+
+
+def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
+    if "replicas" not in run:
+        return {}
+    faults = f"; {run['faults']}" if "faults" in run else ""
+    return {"engines": f"{run['replicas']} behind {run['router']}{faults}"}
 
 
 def _memory(summary: dict[str, Any]) -> str:

@@ -212,6 +212,7 @@ def trace_of(
     simulation ended (s).
     """
     setup, recorder = build(config), PhaseRecorder()
+    setup.check_alone("the timeline")
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
     simulate(
         setup.workload,

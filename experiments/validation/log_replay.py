@@ -179,8 +179,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         logged = replayed.num_blocks + null_blocks
         yield (
             f"{logged:,} blocks are the server's number; it keeps {null_blocks} for itself "
-            f"(null_blocks), "
-            f"so {replayed.num_blocks:,} hold tokens"
+            f"(null_blocks), so {replayed.num_blocks:,} hold tokens"
         )
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"

@@ -84,19 +84,17 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
         if found and caches:
             raise InputError(
                 f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} "
-                f"requests before; "
-                "a prefix cache finds them again where they are the same. Give their contents "
-                "(--workload FILE, ids or "
-                "hashes), or policy=paged for a server without a prefix cache"
+                "requests before; a prefix cache finds them again where they are the same. Give "
+                "their contents (--workload FILE, ids or hashes), or policy=paged for a server "
+                "without a prefix cache"
             )
         if caches:
             yield "no token ids (--workload): no prompt finds another's blocks"
     if count := impossible_lengths(log.times):
         yield (
             f"{count:,} of {len(log.times.output_len):,} requests have more output tokens than "
-            f"another that was "
-            "decoding all the while: lengths were tokenized again, or one was preempted, or a step "
-            "gave several tokens"
+            "another that was decoding all the while: lengths were tokenized again, or one was "
+            "preempted, or a step gave several tokens"
         )
 
 

@@ -39,8 +39,7 @@ def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
     if not alike:
         raise InputError(
             f"no profile that ships has the shape of {model.name} on {num_gpus} GPU(s); give one "
-            f"by --from, such as "
-            "import profile makes of AIConfigurator's tables"
+            "by --from, such as import profile makes of AIConfigurator's tables"
         )
     near = min(
         alike,

@@ -3,7 +3,8 @@
 Names come from files of others, and a spreadsheet computes a cell that begins with = + - or @;
 some skip a tab or an end of line before it. Such a text gets a quote before it when it is written,
 and loses it when it is read. A text that begins with quotes and then with such a character gets
-one more, so that every text is read back as it was. Numbers stay numbers.
+one more, so that every text is read back as it was. Numbers stay numbers, also with a unit behind
+a space (`-0.72 points`): without an operator, a bracket or a bar there is nothing to compute.
 """
 
 import csv
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
+NUMBER = re.compile(r"[+-]?(\d[\d,]*\.?\d*|\.\d+)([eE][+-]?\d+)?(%| [a-z]+)?")
 
 
 def guarded(value: object) -> object:

@@ -16,11 +16,10 @@ from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of the data sheet, and times that it does not say
-    (experiments/conf/efficiencies/h200.yaml explains them).
+    """Shares of the data sheet that kernels reach, and times that no data sheet has.
 
-    Software times, repeated_read, parallel_layer_s and extra_s are those of `sections.Choices`;
-    None is no time.
+    experiments/conf/efficiencies/h200.yaml explains them. Software times, repeated_read,
+    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
     """
 
     overhead_s: Seconds | None = 0.0
@@ -76,9 +75,8 @@ class AnalyticCost(CostModel):
             model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
         )
         states = sum(group.num_layers * group.state_bytes for group in model.groups)
-        passes = (
-            1 if model.states and model.states.num_tokens else 2
-        )  # an image is read, a state is written too
+        # An image is read; a state is written too
+        passes = 1 if model.states and model.states.num_tokens else 2
         self._state_ps = round(
             passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS
         )
@@ -89,7 +87,8 @@ class AnalyticCost(CostModel):
         self._channels = (
             (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
         )
-        self._read_bytes, self._shard = model.read_bytes(0.0), model.active_params / server.num_gpus
+        self._read_bytes = model.read_bytes(0.0)
+        self._shard_params = model.active_params / server.num_gpus
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
@@ -111,16 +110,20 @@ class AnalyticCost(CostModel):
         for new, num_stored in work.prefill:
             computing += self._prefill_ps(new, num_stored)
         if self.windows or self._state_ps:
-            computing += self._window_ps * sum(one.tokens for one in work.windows)
+            computing += self._window_ps * sum(reads.tokens for reads in work.windows)
             computing += self._state_ps * (work.decode_seqs + len(work.prefill))
         if work.copies or work.moves:
             computing = self._with_moves(computing, work)
-        return computing + software + (extra_ps(work.extra, self._eff.extra_s) if work.extra else 0)
+        if work.extra:
+            software += extra_ps(work.extra, self._eff.extra_s)
+        return computing + software
 
     def decode(self, work: Work) -> Affine:
-        growth, steps = work.decode_seqs * self._context_ps, UNBOUNDED
-        for one in work.windows:
-            growth, steps = growth + self._window_ps * one.growing, min(steps, one.steps)
+        growth = work.decode_seqs * self._context_ps
+        steps = UNBOUNDED
+        for reads in work.windows:
+            growth += self._window_ps * reads.growing
+            steps = min(steps, reads.steps)
         return record(Affine, (self.iteration(work), growth, steps))
 
     def _attention_s(self, num_layers: int, byte_share: float) -> float:
@@ -148,13 +151,14 @@ class AnalyticCost(CostModel):
     def _linear(self, num_tokens: int) -> int:
         """All matrix products and all-reduces of a forward pass over num_tokens tokens."""
         experts, read_bytes = self.model.experts, self._read_bytes
-        # A router that prefers none: each token leaves out an expert with chance 1 - per_token /
-        # count
         if experts:
+            # A router without preferences: each token leaves out an expert with probability
+            # 1 - per_token / count
             touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
             read_bytes = self.model.read_bytes(touched)
         read_s = read_bytes / self._gpus / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
-        compute_s = 2 * self._shard * num_tokens / (self._gpu.fp16_flops * self._eff.linear_flops)
+        flops = 2 * self._shard_params * num_tokens
+        compute_s = flops / (self._gpu.fp16_flops * self._eff.linear_flops)
         waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
@@ -164,17 +168,10 @@ class AnalyticCost(CostModel):
         """
         if self._gpus == 1:
             return 0.0
-        sent = (
-            2
-            * (self._gpus - 1)
-            / self._gpus
-            * num_tokens
-            * self.model.hidden_size
-            * self.model.dtype_bytes
-        )
-        return (
-            2 * self.model.num_layers * (self._eff.all_reduce_s + sent / self._gpu.link_bandwidth)
-        )
+        ring_share = 2 * (self._gpus - 1) / self._gpus
+        sent_bytes = ring_share * num_tokens * self.model.hidden_size * self.model.dtype_bytes
+        one_s = self._eff.all_reduce_s + sent_bytes / self._gpu.link_bandwidth
+        return 2 * self.model.num_layers * one_s
 
     def _prefill_ps(self, new: int, num_stored: int) -> int:
         """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""
@@ -188,21 +185,33 @@ class AnalyticCost(CostModel):
         """Block copies read and write device memory first; swaps cross the host link, K and V of
         every layer apart.
         """
-        token, layers = self._token_bytes, self.model.num_layers
+        layers = self.model.num_layers
         copied = sum([length * count for length, count in work.copies])
-        computing_ps += round(2 * copied * token / self._gpu.memory_bandwidth * PS)
+        computing_ps += round(2 * copied * self._token_bytes / self._gpu.memory_bandwidth * PS)
         if not work.moves:
             return computing_ps
-        counts, moved_ps = dict[int, int](), 0
-        for way, moves in swapped(work.moves).items():
+        swaps = swapped(work.moves)
+        copies_by_length = dict[int, int]()  # a call for K and one for V of every layer
+        for moves in swaps.values():
             for move in moves:
-                counts[move.length] = counts.get(move.length, 0) + 2 * layers * move.num_transfers
-            moved_ps += self._link(COPIES, way, moves) if self._link else 0
-        for length, count in counts.items() if self._link is None else ():
-            piece_s = self._eff.copy_s + length * token / (2 * layers) / self._gpu.host_bandwidth
-            moved_ps += round(count * piece_s * PS)
-        computing_ps = with_swaps(computing_ps, moved_ps, sum(counts.values()), layers)
+                num_copies = copies_by_length.get(move.length, 0)
+                copies_by_length[move.length] = num_copies + 2 * layers * move.num_transfers
+        if self._link:
+            moved_ps = sum(self._link(COPIES, way, moves) for way, moves in swaps.items())
+        else:
+            moved_ps = self._copying_ps(copies_by_length)
+        num_copies = sum(copies_by_length.values())
+        computing_ps = with_swaps(computing_ps, moved_ps, num_copies, layers)
         return self._tiers.behind(computing_ps, work.moves, layers)
+
+    def _copying_ps(self, copies_by_length: Mapping[int, int]) -> int:
+        """Picoseconds of copies over the data sheet's host link, by their length in slots."""
+        copying_ps = 0
+        for length, count in copies_by_length.items():
+            copy_bytes = length * self._token_bytes / (2 * self.model.num_layers)
+            copy_s = self._eff.copy_s + copy_bytes / self._gpu.host_bandwidth
+            copying_ps += round(count * copy_s * PS)
+        return copying_ps
 
 
 def pairs_of(new: int, num_stored: int, window: int | None) -> float:
@@ -211,7 +220,6 @@ def pairs_of(new: int, num_stored: int, window: int | None) -> float:
     """
     if window is None or num_stored + new <= window:
         return new * num_stored + new * (new + 1) / 2
-    whole = max(
-        min(new, window - num_stored), 0
-    )  # queries that see fewer tokens than the window has
-    return whole * num_stored + whole * (whole + 1) / 2 + (new - whole) * window
+    # Queries that see fewer tokens than the window has
+    early = max(min(new, window - num_stored), 0)
+    return early * num_stored + early * (early + 1) / 2 + (new - early) * window

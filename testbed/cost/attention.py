@@ -1,14 +1,14 @@
-"""Attention of an iteration, by what the profile has: mixed batches as measured, else prefill and
+"""Attention of an iteration: mixed batches where the profile measured them, else prefill and
 decodes added.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.slots import record
+from testbed.core.slots import ceil_div, record
 from testbed.cost.interpolation import (
     Knots,
     UnequalLengths,
@@ -26,30 +26,33 @@ MAX_CURVES = 1 << 10  # by stored tokens, each over the new ones
 
 
 class Attention:
-    """All layers' attention. A section that is not there is named when it is needed."""
+    """Picoseconds of all layers' attention.
+
+    Raises InputError, which names a missing section, when a batch needs that section.
+    """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, num_layers: int) -> None:
-        ours, section = choices.kernel == "paged", choices.decode_section
-        adds = ours and choices.spread == "ragged" and has(profile, "unequal_lengths")
-        unequal = UnequalLengths(profile["sections"]["unequal_lengths"]) if adds else None
+        is_paged = choices.kernel == "paged"
+        unequal = None
+        if is_paged and choices.spread == "ragged" and has(profile, "unequal_lengths"):
+            unequal = UnequalLengths(profile["sections"]["unequal_lengths"])
         spread = "equal" if unequal else choices.spread
 
         def scaled(points: Rows) -> Rows:
             scale = choices.attention_scale
             return points if scale == 1 else [(key, round(ps * scale)) for key, ps in points]
 
-        def decodes(points: Rows) -> DecodeTable:
-            return DecodeTable(
-                scaled(of_kind(points, choices.block_size, spread)), num_layers, unequal
-            )
+        def decode_span(points: Rows) -> Callable[[Work, int], Affine]:
+            chosen = scaled(of_kind(points, choices.block_size, spread))
+            return DecodeTable(chosen, num_layers, unequal).span
 
         self._repeated_read = choices.repeated_read
-        self._decodes = table(profile, section, lambda points: decodes(points).span)
+        self._decodes = table(profile, choices.decode_section, decode_span)
         self._prefill = table(
             profile, "prefill_attention", lambda points: PrefillTable(points, num_layers)
         )
         self._mixed: MixedTable | None = None
-        if ours and has(profile, "mixed_attention"):
+        if is_paged and has(profile, "mixed_attention"):
             prompts = self._prefill if isinstance(self._prefill, PrefillTable) else None
             self._mixed = MixedTable(
                 scaled(rows(profile, "mixed_attention")), num_layers, unequal, prompts
@@ -58,8 +61,12 @@ class Attention:
     def __call__(self, work: Work) -> int:
         if work.prefill and self._mixed:
             return self._mixed(work, self._saved(work))
-        time_ps = self._decodes(work, self._saved(work)).first_ps if work.decode_seqs else 0
-        return time_ps + self._prefill(work.prefill) if work.prefill else time_ps
+        time_ps = 0
+        if work.decode_seqs:
+            time_ps += self._decodes(work, self._saved(work)).first_ps
+        if work.prefill:
+            time_ps += self._prefill(work.prefill)
+        return time_ps
 
     def span(self, work: Work) -> Affine:
         """Decode iterations in a row, the first of which is `work`."""
@@ -97,16 +104,22 @@ class DecodeTable:
         """Iterations up to the next knot or bin, each with a token more a sequence; shared blocks
         save `saved`.
         """
-        num_seqs, read = work.decode_seqs, work.decode_context - saved
-        first, growth, end = self.curve(num_seqs).piece(read)
+        num_seqs = work.decode_seqs
+        read = work.decode_context - saved
+        first_ps, slope, end = self.curve(num_seqs).piece(read)
         steps = _steps(end, read, num_seqs)
-        if self._unequal is not None:
-            part = self._part(num_seqs, self._unequal.share(0, 0, work))
-            far = num_seqs * work.decode_max_context - saved
-            (time_ps, slope, end), (less, flatter, _) = part.piece(far), part.piece(read)
-            first, growth = first + time_ps - less, growth + slope - flatter
-            steps = min(steps, _steps(end, far, num_seqs), self._unequal.steps(work))
-        return record(Affine, (first, num_seqs * growth, steps) if growth >= 0 else (first, 0, 1))
+        if self._unequal is not None:  # t(mean) + share * (t(longest) - t(mean))
+            scaled = self._part(num_seqs, self._unequal.share(0, 0, work))
+            read_if_longest = num_seqs * work.decode_max_context - saved
+            longest_ps, longest_slope, longest_end = scaled.piece(read_if_longest)
+            mean_ps, mean_slope, _ = scaled.piece(read)
+            first_ps += longest_ps - mean_ps
+            slope += longest_slope - mean_slope
+            to_end = _steps(longest_end, read_if_longest, num_seqs)
+            steps = min(steps, to_end, self._unequal.steps(work))
+        if slope < 0:
+            return record(Affine, (first_ps, 0, 1))
+        return record(Affine, (first_ps, num_seqs * slope, steps))
 
     def _curve(self, num_seqs: int) -> Knots:
         if num_seqs in self._curves:
@@ -127,15 +140,16 @@ def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
     if not chosen:
-        known = sorted({key[:2] for key, _ in points})
+        kinds = sorted({key[:2] for key, _ in points})
         raise InputError(
-            f"no decode attention of block size {block_size}, {spread} lengths; measured: {known}"
+            f"no decode attention of block size {block_size}, {spread} lengths; measured: {kinds}"
         )
     return chosen
 
 
 def _steps(end: int, x: int, stride: int) -> int:
-    return UNBOUNDED if end == UNBOUNDED else -(-(end - x) // stride)
+    """How many steps of this stride lead from x to the end of its piece."""
+    return UNBOUNDED if end == UNBOUNDED else ceil_div(end - x, stride)
 
 
 class PrefillTable:
@@ -150,14 +164,11 @@ class PrefillTable:
         self._batches = batches if any(len(curve.x) > 3 for curve in batches.values()) else None
         if self._batches:
             points = [(key, ps) for key, ps in points if key[0] == 1]
-        alone, full = (
-            curves(
-                (new, past, ps * num_layers // count)
-                for (count, new, past), ps in points
-                if (count == 1) == one
-            )
-            for one in (True, False)
-        )
+        shares = [
+            (count, (new, past, ps * num_layers // count)) for (count, new, past), ps in points
+        ]
+        alone = curves(share for count, share in shares if count == 1)
+        full = curves(share for count, share in shares if count != 1)
         self._whole_only = not any(past for (_, _, past), _ in points)
         self._behind = lru_cache(MAX_CURVES)(
             lambda past: (across(alone, past), across(full or alone, past))
@@ -174,13 +185,12 @@ class PrefillTable:
         return max(slowest, sum([full for _, full in times]))
 
     def _times(self, new: int, past: int) -> tuple[int, int]:
+        """Of a prompt by itself, and as its share of a batch that fills the GPU."""
         if past and self._whole_only:
-            whole, num_stored, least = (
-                self._times(new + past, 0),
-                self._times(past, 0),
-                self._times(new, 0),
-            )
-            return max(whole[0] - num_stored[0], least[0]), max(whole[1] - num_stored[1], least[1])
+            whole_alone, whole_full = self._times(new + past, 0)
+            past_alone, past_full = self._times(past, 0)
+            new_alone, new_full = self._times(new, 0)
+            return max(whole_alone - past_alone, new_alone), max(whole_full - past_full, new_full)
         alone, full = self._behind(past)
         return alone(new), full(new)
 
@@ -214,26 +224,26 @@ class MixedTable:
             for (new, past, seqs, mean), ps in sorted(points)
         ]
         self._time_ps = surface(ordered, 3, lambda curve: partial(_at_mean, curve))
-        self._unequal, self._prompts = unequal, prompts
+        self._unequal = unequal
+        self._prompts = prompts
 
     def __call__(self, work: Work, saved: int) -> int:
         prefill, num_seqs = work.prefill, work.decode_seqs
         new = sum(count for count, _ in prefill)
-        past = (
-            prefill[0][1]
-            if len(prefill) == 1
-            else sum(count * num_stored for count, num_stored in prefill) // new
-        )
+        past = prefill[0][1]
+        if len(prefill) > 1:
+            past = sum(count * num_stored for count, num_stored in prefill) // new
         time_ps = self._at(new, past, num_seqs, work.decode_context - saved)
         if self._unequal is not None and num_seqs > 1:
             longest = self._at(new, past, num_seqs, num_seqs * work.decode_max_context - saved)
             time_ps += round(self._unequal.share(new, past, work) * (longest - time_ps))
         if len(prefill) > 1:
-            one = self._at(new, past, 0, 0)
-            time_ps += min(one, self._alone(prefill)) - one
+            merged_ps = self._at(new, past, 0, 0)
+            time_ps += min(merged_ps, self._alone(prefill)) - merged_ps
         return max(0, time_ps)
 
     def _alone(self, prefill: Prefill) -> int:
+        """Picoseconds of these prompts without decodes."""
         if self._prompts is not None:
             return self._prompts(prefill)
         return sum(self._at(new, past, 0, 0) for new, past in prefill)

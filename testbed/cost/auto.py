@@ -29,16 +29,13 @@ SOFTWARE = (
     "overhead_per_sequence_s",
     "extra_s",
 )
-MEASURED, OTHER_GPU, OTHER_MODEL, OTHER_CACHE = (
-    "measured",
-    "other GPU",
-    "other model",
-    "other cache",
-)
+MEASURED = "measured"
+OTHER_GPU = "other GPU"
+OTHER_MODEL = "other model"
+OTHER_CACHE = "other cache"
 ROOFLINE = "roofline"
-FARTHEST = log(
-    8
-)  # times the weights of a layer; beyond, launches bound its kernels where they do not the other's
+# Ratio of the weights of a layer beyond which launches bound the kernels of one model only
+FARTHEST = log(8)
 
 
 def auto_cost(
@@ -58,29 +55,41 @@ def auto_cost(
     are the choices', but for a fitted profile's own.
     """
     of_system = [] if path else profiles_of(choices.software, server.gpu)
-    known = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
-    found = by_way(model, server, known)
-    if not found:
-        if path is not None:
-            raise InputError(
-                f"cost.path={path}: has no profile of {model.name}'s shape and types on "
-                f"{server.num_gpus} "
-                "GPU(s), and none near it (import one; without a path it is a roofline)"
-            )
-        if choices.experts != BALANCED:
-            raise InputError(
-                f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
-                f"and a "
-                "roofline is balanced (import profile makes one; cost.path=FILE)"
-            )
-        software = {name: getattr(choices, name) for name in SOFTWARE}
-        return AnalyticCost(model, server, replace(roofline, **software))
-    way, one = next(iter(found.items()))
+    candidates = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
+    nearest_by_way = by_way(model, server, candidates)
+    if not nearest_by_way:
+        return _roofline_cost(model, server, choices, roofline, path)
+    way, nearest = next(iter(nearest_by_way.items()))
     share = attainable.get(server.gpu.name)
-    profile = one.profile
+    profile = nearest.profile
     if way != MEASURED:
-        profile = carried(way, one, model, server, known, share, roofline.byte_kv_bandwidth)
+        profile = carried(
+            way, nearest, model, server, candidates, share, roofline.byte_kv_bandwidth
+        )
     return ProfileCost(model, server, profile, suited(choices, profile))
+
+
+def _roofline_cost(
+    model: ModelSpec,
+    server: ServerSpec,
+    choices: Choices,
+    roofline: Efficiencies,
+    path: str | Path | None,
+) -> AnalyticCost:
+    """A roofline with the choices' software times; InputError where the user asked for more."""
+    if path is not None:
+        raise InputError(
+            f"cost.path={path}: has no profile of {model.name}'s shape and types on "
+            f"{server.num_gpus} GPU(s), and none near it (import one; without a path it is a "
+            "roofline)"
+        )
+    if choices.experts != BALANCED:
+        raise InputError(
+            f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
+            "and a roofline is balanced (import profile makes one; cost.path=FILE)"
+        )
+    software = {name: getattr(choices, name) for name in SOFTWARE}
+    return AnalyticCost(model, server, replace(roofline, **software))
 
 
 def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
@@ -130,12 +139,12 @@ def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterat
     """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
     is left out.
     """
-    given = (
-        [] if path is None else sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [path]
-    )
-    sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
-    for profile in (*map(read_profile, given), *shipped()):
-        gpu = sheets.get(profile["fingerprint"].get("device"))
+    user_files: list[str | Path] = []
+    if path is not None:
+        user_files = [*sorted(Path(path).glob("*.json"))] if Path(path).is_dir() else [path]
+    data_sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
+    for profile in (*map(read_profile, user_files), *shipped()):
+        gpu = data_sheets.get(profile["fingerprint"].get("device"))
         if gpu is None and profile.get("gpu"):
             gpu = GpuSpec(**profile["gpu"])
         if gpu is not None:
@@ -146,8 +155,10 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
     """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
     engine's fused ones.
     """
-    known = (Known(profile, gpu, of_system=True) for profile in shipped(system)) if system else ()
-    return (one for one in known if not is_elsewhere(one, gpu))
+    for profile in shipped(system) if system else ():
+        candidate = Known(profile, gpu, of_system=True)
+        if not is_elsewhere(candidate, gpu):
+            yield candidate
 
 
 @cache
@@ -166,91 +177,96 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
     only, or OTHER_CACHE: the best of these ways for the same model with K and V of the type of its
     weights.
     """
-    known = list(known)
+    candidates = list(known)
     if not model.is_plain:
-        same = [
-            one
-            for one in known
-            if one.is_of(model, server.num_gpus) and not is_elsewhere(one, server.gpu)
-        ]
-        if same:
-            return {MEASURED: same[0]}
-        wide = replace(model, kv_dtype_bytes=None)
-        wider = by_way(wide, server, known) if wide.is_plain else {}
-        movable = [
-            one for one in wider.values() if one.profile["fingerprint"]["source"] != "derived"
-        ]
-        return {OTHER_CACHE: movable[0]} if movable else {}
-    here, found = Loads(model, server.num_gpus), dict[str | None, list[Known]]()
-    for one in known:
-        if one.model.is_plain:
-            found.setdefault(_way(one, here, server.gpu), []).append(one)
-    return {
-        way: min(
-            found[way], key=lambda one: (distance(one.loads, here), is_elsewhere(one, server.gpu))
-        )
-        for way in (MEASURED, OTHER_GPU, OTHER_MODEL)
-        if way in found
-    }
+        return _by_way_not_plain(model, server, candidates)
+    shard = Loads(model, server.num_gpus)
+    profiles_by_way = dict[str | None, list[Known]]()
+    for candidate in candidates:
+        if candidate.model.is_plain:
+            profiles_by_way.setdefault(_way(candidate, shard, server.gpu), []).append(candidate)
+
+    def rank(candidate: Known) -> tuple[float, bool]:
+        return distance(candidate.loads, shard), is_elsewhere(candidate, server.gpu)
+
+    ways = (MEASURED, OTHER_GPU, OTHER_MODEL)
+    return {way: min(profiles_by_way[way], key=rank) for way in ways if way in profiles_by_way}
 
 
-def _way(one: Known, here: Loads, gpu: GpuSpec) -> str | None:
-    """How to derive a shard's costs from a profile; None if that is impossible. A derived one is
-    not derived again.
+def _by_way_not_plain(
+    model: ModelSpec, server: ServerSpec, candidates: list[Known]
+) -> dict[str, Known]:
+    for candidate in candidates:
+        if candidate.is_of(model, server.num_gpus) and not is_elsewhere(candidate, server.gpu):
+            return {MEASURED: candidate}
+    wide_cache = replace(model, kv_dtype_bytes=None)
+    if not wide_cache.is_plain:
+        return {}
+    for nearest in by_way(wide_cache, server, candidates).values():
+        if nearest.profile["fingerprint"]["source"] != "derived":
+            return {OTHER_CACHE: nearest}
+    return {}
+
+
+def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
+    """How to derive a shard's costs from a profile; None if that is impossible.
+
+    A derived profile is not derived again.
     """
-    there, elsewhere = one.loads, is_elsewhere(one, gpu)
-    is_same = one.is_of(here.model, here.num_gpus)
-    if is_same and not elsewhere:
+    is_same_shape = candidate.is_of(shard.model, shard.num_gpus)
+    if is_same_shape and not is_elsewhere(candidate, gpu):
         return MEASURED
-    derived = one.profile["fingerprint"]["source"] == "derived"
-    if one.of_system or derived or there.model.dtype_bytes != here.model.dtype_bytes:
+    is_derived = candidate.profile["fingerprint"]["source"] == "derived"
+    loads = candidate.loads
+    if candidate.of_system or is_derived or loads.model.dtype_bytes != shard.model.dtype_bytes:
         return None
-    if is_same:
+    if is_same_shape:
         return OTHER_GPU
-    return OTHER_MODEL if abs(log(there.layer / here.layer)) < FARTHEST else None
+    return OTHER_MODEL if abs(log(loads.layer / shard.layer)) < FARTHEST else None
 
 
-def is_elsewhere(one: Known, gpu: GpuSpec) -> bool:
-    return one.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
+def is_elsewhere(candidate: Known, gpu: GpuSpec) -> bool:
+    """Whether the profile was measured on another GPU."""
+    return candidate.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
 
 
-def distance(one: Loads, other: Loads) -> float:
+def distance(shard: Loads, other: Loads) -> float:
     """How different shards are, as logarithms of ratios: the weights of a layer, and the width that
     its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
     """
-    return abs(log(one.layer / other.layer)) + abs(
-        log(one.model.hidden_size / other.model.hidden_size)
-    )
+    weights = abs(log(shard.layer / other.layer))
+    width = abs(log(shard.model.hidden_size / other.model.hidden_size))
+    return weights + width
 
 
 def carried(
     way: str,
-    one: Known,
+    nearest: Known,
     model: ModelSpec,
     server: ServerSpec,
     known: Iterable[Known],
     attainable: float | None = None,
     byte_kv_bandwidth: float = 1.0,
 ) -> dict[str, Any]:
-    """The nearest profile, carried to this model's shard and this GPU; it says by which way and
-    from what.
+    """The nearest profile, carried to this model's shard and this GPU; its fingerprint names the
+    way and the origin.
 
-    A profile of one GPU has no all-reduces; they are another one's of the same GPU, for they do not
-    know the model. byte_kv_bandwidth: as in Loads.
+    A profile of one GPU has no all-reduces; they come from another profile of the same GPU, since
+    they do not depend on the model. byte_kv_bandwidth: as in Loads.
     """
     shard = Loads(model, server.num_gpus, byte_kv_bandwidth)
-    share = attainable if is_elsewhere(one, server.gpu) else None
-    profile = derive(one.profile, one.gpu, server.gpu, share, shard)
+    share = attainable if is_elsewhere(nearest, server.gpu) else None
+    profile = derive(nearest.profile, nearest.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
-        here = [other for other in known if other.gpu == one.gpu and other.model.is_plain]
-        if other := next((other for other in here if has(other.profile, "all_reduce")), None):
-            reduced = derive(other.profile, other.gpu, server.gpu, None, shard)["sections"][
-                "all_reduce"
-            ]
-            profile["sections"]["all_reduce"] = reduced
+        for other in known:
+            is_of_gpu = other.gpu == nearest.gpu and other.model.is_plain
+            if is_of_gpu and has(other.profile, "all_reduce"):
+                derived = derive(other.profile, other.gpu, server.gpu, None, shard)
+                profile["sections"]["all_reduce"] = derived["sections"]["all_reduce"]
+                break
     origin = {
-        **one.profile["fingerprint"],
-        "model": one.profile["model"]["name"],
-        "num_gpus": one.profile["num_gpus"],
+        **nearest.profile["fingerprint"],
+        "model": nearest.profile["model"]["name"],
+        "num_gpus": nearest.profile["num_gpus"],
     }
     return {**profile, "fingerprint": {**profile["fingerprint"], "way": way, "from": origin}}

@@ -1,9 +1,9 @@
-"""A profile for a GPU or a model that was not measured: what was measured, moved to another data
+"""A profile for a GPU or a model that was not measured: a measured profile, moved to another data
 sheet or shape.
 
-What bytes and FLOPs need at the profile's best rates goes by the ratio of the data sheets. The rest
-stays: launches, kernels that wait for each other, the longest sequence of a batch. DESIGN.md says
-what scaling whole times did.
+The time that bytes and FLOPs need at the profile's best rates scales with the ratio of the data
+sheets. The rest stays: launches, kernels that wait for each other, the longest sequence of a batch.
+DESIGN.md reports the errors of scaling whole times.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ from testbed.cost.profile import Choices, ProfileCost, read_profile
 US = 1e6
 METHOD = (
     "measured + (roofline of the target - roofline of the source), both at the best share of the "
-    "data sheet that the "
-    "profile reached; over links: measured + bytes x (1 / target bandwidth - 1 / source bandwidth)"
+    "data sheet that the profile reached; over links: measured + bytes x "
+    "(1 / target bandwidth - 1 / source bandwidth)"
 )
 STREAMS = (
     "linear",
@@ -54,36 +54,39 @@ def derive(
     if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
-    aim = shard or loads
+    target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
-    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
-    bandwidth_share = min(
-        1.0, max(rates) / source.memory_bandwidth
-    )  # more: weights from the L2 cache
+    method = METHOD
+    bandwidth_share = _bandwidth_share(loads, points, source)
     if attainable is not None:
-        target = replace(
-            target, memory_bandwidth=target.memory_bandwidth * attainable / bandwidth_share
-        )
+        bandwidth = target.memory_bandwidth * attainable / bandwidth_share
+        target = replace(target, memory_bandwidth=bandwidth)
+        method += f"; the target reaches {attainable:g} of its memory bandwidth"
+    shards, gpus = (loads, target_loads), (source, target)
     sections = {}
     for name, section in profile["sections"].items():
-        carry = _carrier(name, (loads, aim), points[name], bandwidth_share, (source, target))
+        carry = _carrier(name, shards, points[name], bandwidth_share, gpus)
         rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
         sections[name] = {**section, "points": rows}
-    suffix = (
-        "" if attainable is None else f"; the target reaches {attainable:g} of its memory bandwidth"
-    )
     origin = {
         "source": "derived",
         "device": target.name,
-        "method": METHOD + suffix,
+        "method": method,
         "from": profile["fingerprint"],
     }
-    shape = {"model": asdict(aim.model), "num_gpus": aim.num_gpus, "gpu": asdict(target)}
-    return {**profile, **shape, "fingerprint": origin, "sections": sections, "fit": None}
+    return {
+        **profile,
+        "model": asdict(target_loads.model),
+        "num_gpus": target_loads.num_gpus,
+        "gpu": asdict(target),
+        "fingerprint": origin,
+        "sections": sections,
+        "fit": None,
+    }
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
-    """The points of a section: what was measured, and its times in microseconds, the median
+    """The points of a section: the measured counts, and their times in microseconds, the median
     first.
     """
     width = len(section["axes"])
@@ -92,8 +95,20 @@ def measured(section: Mapping[str, Any]) -> list[Point]:
 
 def best_rates(loads: "Loads", name: str, points: Sequence[Point]) -> tuple[float, float]:
     """The highest bytes/s and FLOP/s of a section."""
-    speeds = [[load * US / times[0] for load in loads.load(name, key)] for key, times in points]
-    return max(speed[0] for speed in speeds), max(speed[1] for speed in speeds)
+    byte_rates, flop_rates = list[float](), list[float]()
+    for key, times in points:
+        num_bytes, flops = loads.load(name, key)
+        byte_rates.append(num_bytes * US / times[0])
+        flop_rates.append(flops * US / times[0])
+    return max(byte_rates), max(flop_rates)
+
+
+def _bandwidth_share(
+    loads: "Loads", points: Mapping[str, Sequence[Point]], source: GpuSpec
+) -> float:
+    """The best share of the source's memory bandwidth that any streaming section reached."""
+    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
+    return min(1.0, max(rates) / source.memory_bandwidth)  # more: weights from the L2 cache
 
 
 def derived_cost(
@@ -124,12 +139,12 @@ class Loads:
         self.kv_heads = max(1, model.num_kv_heads // num_gpus)
         value_bytes = model.kv_dtype_bytes or model.dtype_bytes
         self.kv = 2 * self.kv_heads * model.head_size * value_bytes  # bytes of a token in one layer
-        self.read = (
-            self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv
-        )  # what a decode's reading amounts to
+        # Bytes that a decode's read of a token amounts to, at the bandwidth of wide values
+        self.read = self.kv / byte_kv_bandwidth if value_bytes == 1 else self.kv
         self.pair = 4 * model.num_heads // num_gpus * model.head_size  # FLOPs of a query and a key
 
     def load(self, section: str, key: Key) -> tuple[float, float]:
+        """Bytes of memory and FLOPs of a point with this key."""
         size = self.model.dtype_bytes
         if section in ("linear", "output_head"):
             weights = self.layer if section == "linear" else self.head
@@ -138,9 +153,8 @@ class Loads:
             return 2 * self.kv * key[0], 0
         if section == "prefill_attention":
             count, new, past = key
-            return count * (new + past) * self.kv, count * (
-                new * past + new * (new + 1) / 2
-            ) * self.pair
+            pairs = count * (new * past + new * (new + 1) / 2)
+            return count * (new + past) * self.kv, pairs * self.pair
         if section == "block_copy":
             return 2 * key[0] * key[1] * self.kv * self.model.num_layers, 0
         if section == "mixed_attention":
@@ -150,6 +164,7 @@ class Loads:
         return key[-1] * self.read, 0.0
 
     def sent(self, section: str, key: Key) -> float:
+        """Bytes that a point with this key sends over a link."""
         if section == "swap":
             return float(key[2] * key[3] * self.kv * self.model.num_layers)
         num_gpus, num_bytes = key
@@ -168,28 +183,32 @@ def _carrier(
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that
     of its kernels.
     """
-    (loads, aim), (source, target) = shards, gpus
+    source_loads, target_loads = shards
+    source, target = gpus
     if name in UNMOVED:
         return lambda key, us: us
     if name in LINKS:
-        here, there = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
+        source_us_per_byte, target_us_per_byte = (
+            US / float(getattr(gpu, LINKS[name])) for gpu in gpus
+        )
 
-        def sent(key: Key, us: float) -> float:
-            num_bytes = loads.sent(name, key)
-            return max(
-                us / 4, us + num_bytes * (there - here) + (aim.sent(name, key) - num_bytes) * there
-            )
+        def over_link(key: Key, us: float) -> float:
+            num_bytes = source_loads.sent(name, key)
+            more_bytes = target_loads.sent(name, key) - num_bytes
+            slower_us = num_bytes * (target_us_per_byte - source_us_per_byte)
+            return max(us / 4, us + slower_us + more_bytes * target_us_per_byte)
 
-        return sent
-    flops_share = best_rates(loads, name, points)[1] / source.fp16_flops
+        return over_link
+    _, flop_rate = best_rates(source_loads, name, points)
+    flops_share = flop_rate / source.fp16_flops
 
-    def moved(key: Key, us: float) -> float:
-        needed = roofline_us(source, bandwidth_share, flops_share, *loads.load(name, key))
-        wanted = roofline_us(target, bandwidth_share, flops_share, *aim.load(name, key))
-        streaming = min(us, needed)  # less than it needs, where the L2 cache helped
-        return us + streaming * (wanted / needed - 1)
+    def over_roofline(key: Key, us: float) -> float:
+        source_us = roofline_us(source, bandwidth_share, flops_share, *source_loads.load(name, key))
+        target_us = roofline_us(target, bandwidth_share, flops_share, *target_loads.load(name, key))
+        streaming_us = min(us, source_us)  # less than the roofline, where the L2 cache helped
+        return us + streaming_us * (target_us / source_us - 1)
 
-    return moved
+    return over_roofline
 
 
 def roofline_us(

@@ -9,8 +9,10 @@ from testbed.cost.model import UNBOUNDED, Work
 
 
 class Knots:
-    """base + slope * (x - knot) in whole numbers, the last slope without end; where a time falls,
-    it is level.
+    """A piecewise affine function y + slope * (x - knot) in whole numbers.
+
+    The first piece reaches down to 0 and the last one has no end. A piece whose points fall is
+    level instead. Raises ValueError without points.
     """
 
     def __init__(self, points: Iterable[tuple[int, int]]) -> None:
@@ -18,12 +20,16 @@ class Knots:
         if not pairs:
             raise ValueError("a piecewise affine function needs at least one point")
         slopes = [max(0, (y1 - y0) // (x1 - x0)) for (x0, y0), (x1, y1) in pairwise(pairs)] or [0]
-        if pairs[0][0] > 0:  # the first piece reaches down to zero
-            first, value = pairs[0]
-            pairs, slopes = [(0, max(0, value - slopes[0] * first)), *pairs], [0, *slopes]
-            slopes[0] = (value - pairs[0][1]) // first
-        self.x, self.y, self.slopes = [x for x, _ in pairs], [y for _, y in pairs], slopes
-        self._starts, self._ends = self.x[: len(slopes)], [*self.x[1 : len(slopes)], UNBOUNDED]
+        first_x, first_y = pairs[0]
+        if first_x > 0:  # the first piece reaches down to zero
+            at_zero = max(0, first_y - slopes[0] * first_x)
+            pairs.insert(0, (0, at_zero))
+            slopes.insert(0, (first_y - at_zero) // first_x)
+        self.x = [x for x, _ in pairs]
+        self.y = [y for _, y in pairs]
+        self.slopes = slopes
+        self._starts = self.x[: len(slopes)]
+        self._ends = [*self.x[1 : len(slopes)], UNBOUNDED]
 
     def share(self, share: float) -> "Knots":
         """The same pieces, `share` times as high and as steep; slopes stay whole numbers."""
@@ -116,19 +122,19 @@ class UnequalLengths:
         self._prefills = [count for count in self._edges[0] if count]
 
     def share(self, prefill_tokens: int, past_tokens: int, work: Work) -> float:
-        """The share for a batch of the work's decodes together with so many prompt tokens with so
-        many stored ones.
+        """The share for a batch of the work's decodes and of prefill_tokens prompt tokens, before
+        which past_tokens are stored.
         """
         _, pasts, seqs, percents, longests = self._edges
         percent = percents[self._percent_bin(percents, work)]
         longest = longests[min(bisect_left(longests, work.decode_max_context), len(longests) - 1)]
+        shares, default = self._shares, self._default
 
         def decodes(prefill: int, past: int) -> float:
-            known, default = self._shares, self._default
             return _between(
                 seqs,
                 work.decode_seqs,
-                lambda n: known.get((prefill, past, n, percent, longest), default),
+                lambda n: shares.get((prefill, past, n, percent, longest), default),
             )
 
         if not (prefill_tokens and self._prefills):
@@ -145,31 +151,33 @@ class UnequalLengths:
         """
         num_seqs, context, longest = work[:3]
         percents, longests = self._edges[3], self._edges[4]
-        place, steps = self._percent_bin(percents, work), UNBOUNDED
-        if (
-            place < len(percents) - 1
-        ):  # 100 (context + k n) <= percent n (longest + k) holds up to some k
-            percent = percents[place]
-            left = percent * num_seqs * longest - 100 * context
-            steps = left // (num_seqs * (100 - percent)) + 1
-        i = bisect_left(longests, longest)
-        if i < len(longests) - 1:
-            steps = min(steps, longests[i] - longest + 1)
+        steps = UNBOUNDED
+        percent_bin = self._percent_bin(percents, work)
+        if percent_bin < len(percents) - 1:
+            # 100 (context + k n) <= percent n (longest + k) holds up to some k
+            percent = percents[percent_bin]
+            distance = percent * num_seqs * longest - 100 * context
+            steps = distance // (num_seqs * (100 - percent)) + 1
+        longest_bin = bisect_left(longests, longest)
+        if longest_bin < len(longests) - 1:
+            steps = min(steps, longests[longest_bin] - longest + 1)
         return steps
 
     def _percent_bin(self, percents: list[int], work: Work) -> int:
         num_seqs, context, longest = work[:3]
-        place = bisect_left(
+        percent_bin = bisect_left(
             percents, 100 * context, key=lambda percent: percent * num_seqs * longest
         )
-        return min(place, len(percents) - 1)
+        return min(percent_bin, len(percents) - 1)
 
 
 def _between(points: list[int], x: int, value: Callable[[int], float]) -> float:
-    """The value at x, linear between the points; below the first and beyond the last, theirs."""
+    """The value at x, linear between the points; level below the first and beyond the last."""
     i = bisect_left(points, x)
-    if i == len(points) or i == 0 or points[i] == x:
-        return value(points[min(i, len(points) - 1)])
+    if i == len(points):
+        return value(points[-1])
+    if i == 0 or points[i] == x:
+        return value(points[i])
     low, high = points[i - 1], points[i]
-    first, second = value(low), value(high)
-    return first + (second - first) * (x - low) / (high - low)
+    at_low, at_high = value(low), value(high)
+    return at_low + (at_high - at_low) * (x - low) / (high - low)

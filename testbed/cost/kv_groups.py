@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.cost.attention import Attention, DecodeTable, Prefill, PrefillTable
 from testbed.cost.interpolation import Knots
@@ -22,50 +23,49 @@ class KvGroups:
     def __init__(self, profile: Mapping[str, Any], choices: Choices, model: ModelSpec) -> None:
         layers = {group.name: group.num_layers for group in model.groups}
         self._full = Attention(profile, choices, layers["full"]) if "full" in layers else None
-        self._decodes, self._prefills = list[Decodes](), list[Prefills]()
+        self._decodes = list[Decodes]()
+        self._prefills = list[Prefills]()
         if model.window:
-            size, count = model.window.size, model.window.num_layers
-            self._decodes.append(
-                table(
-                    profile,
-                    "window_decode_attention",
-                    lambda points: WindowTable(points, size, count).span,
-                )
-            )
-            self._prefills.append(
-                table(
-                    profile, "window_prefill_attention", lambda points: PrefillTable(points, count)
-                )
-            )
+            self._add_window(profile, model.window.size, model.window.num_layers)
         if model.states:
-            states = model.states.num_layers
-            self._decodes.append(
-                table(profile, "state_decode", lambda points: _by_seqs(points, states))
-            )
-            self._prefills.append(
-                table(profile, "state_prefill", lambda points: PrefillTable(points, states))
-            )
+            self._add_states(profile, model.states.num_layers)
+
+    def _add_window(self, profile: Mapping[str, Any], size: int, num_layers: int) -> None:
+        def decodes(points: Rows) -> Decodes:
+            return WindowTable(points, size, num_layers).span
+
+        def prefills(points: Rows) -> Prefills:
+            return PrefillTable(points, num_layers)
+
+        self._decodes.append(table(profile, "window_decode_attention", decodes))
+        self._prefills.append(table(profile, "window_prefill_attention", prefills))
+
+    def _add_states(self, profile: Mapping[str, Any], num_layers: int) -> None:
+        def decodes(points: Rows) -> Decodes:
+            return _by_seqs(points, num_layers)
+
+        def prefills(points: Rows) -> Prefills:
+            return PrefillTable(points, num_layers)
+
+        self._decodes.append(table(profile, "state_decode", decodes))
+        self._prefills.append(table(profile, "state_prefill", prefills))
 
     def __call__(self, work: Work) -> int:
         time_ps = self._full(work) if self._full else 0
         if work.decode_seqs:
             time_ps += sum(decodes(work).first_ps for decodes in self._decodes)
-        return (
-            time_ps + sum(prefills(work.prefill) for prefills in self._prefills)
-            if work.prefill
-            else time_ps
-        )
+        if work.prefill:
+            time_ps += sum(prefills(work.prefill) for prefills in self._prefills)
+        return time_ps
 
     def span(self, work: Work) -> Affine:
         """Decode iterations in a row, the first of which is `work`."""
         first, growth, steps = self._full.span(work) if self._full else Affine(0, 0, UNBOUNDED)
         for decodes in self._decodes:
-            more = decodes(work)
-            first, growth, steps = (
-                first + more.first_ps,
-                growth + more.growth_ps,
-                min(steps, more.steps),
-            )
+            affine = decodes(work)
+            first += affine.first_ps
+            growth += affine.growth_ps
+            steps = min(steps, affine.steps)
         return Affine(first, growth, steps)
 
 
@@ -111,14 +111,12 @@ class WindowTable:
         if not growing:
             return Affine(whole_ps, 0, UNBOUNDED)
         tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
-        context = (
-            tokens * num_seqs // growing
-        )  # of a batch of sequences as long as the shorter ones
+        # The context of a batch of num_seqs sequences that are as long as the shorter ones
+        context = tokens * num_seqs // growing
         time_ps, slope, end = curve.piece(context)
         first = whole_ps + slope * tokens + growing * (time_ps - slope * context) // num_seqs
-        steps = (
-            UNBOUNDED
-            if end == UNBOUNDED
-            else -((tokens * num_seqs - end * growing) // (growing * num_seqs))
-        )
-        return Affine(first, slope * growing, min(steps, reads.steps))
+        steps = reads.steps
+        if end != UNBOUNDED:
+            to_end = ceil_div(end * growing - tokens * num_seqs, growing * num_seqs)
+            steps = min(steps, to_end)
+        return Affine(first, slope * growing, steps)

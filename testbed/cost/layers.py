@@ -39,22 +39,21 @@ class Layers:
             read = _stairs if jumps(profile, section) else _line
             return table(profile, section, lambda points: read(points, times))
 
-        self._linear, self._write = (
-            curve("linear", model.num_layers),
-            curve("cache_write", model.num_layers),
-        )
+        self._linear = curve("linear", model.num_layers)
+        self._write = curve("cache_write", model.num_layers)
         self._head = curve("output_head", 1)
-        self._once = (
-            curve("once_per_iteration", 1) if has(profile, "once_per_iteration") else _nothing
-        )
+        self._once: Curve = _nothing
+        if has(profile, "once_per_iteration"):
+            self._once = curve("once_per_iteration", 1)
         self._experts = _experts(profile, model, choices.experts)
         self.eager = _launched(profile, "launched_eager", ())
         self.graph = _launched(profile, "launched_graph", (choices.kernel,))
-        configured = choices.cuda_graph_sizes
-        self._sizes = sorted(
-            profile.get("cuda_graph_sizes", ()) if configured is None else configured
-        )
-        self._reduce, self._num_reduced = all_reduce(profile, server), 2 * model.num_layers
+        graph_sizes = choices.cuda_graph_sizes
+        if graph_sizes is None:
+            graph_sizes = profile.get("cuda_graph_sizes", ())
+        self._sizes = sorted(graph_sizes)
+        self._reduce = all_reduce(profile, server)
+        self._num_reduced = 2 * model.num_layers
         self._token_bytes = 2 * model.hidden_size
         waiting_s = layer_s(choices.parallel_layer_s, server.num_gpus) if server else 0.0
         self._waiting_ps = model.num_layers * round(waiting_s * PS)
@@ -63,30 +62,31 @@ class Layers:
     def _time_ps(self, num_tokens: int, num_rows: int) -> int:
         padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
         reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
-        time_ps = (
+        return (
             self._linear(padded)
             + self._head(num_rows)
             + self._write(num_tokens)
             + self._once(padded)
+            + self._experts(padded)
+            + reduced
+            + self._waiting_ps
         )
-        return time_ps + self._experts(padded) + reduced + self._waiting_ps
 
 
 def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) -> Curve:
-    def of(points: Rows) -> Curve:
-        known = dict.fromkeys(key[0] for key, _ in points)
-        if distribution not in known:
+    def of_distribution(points: Rows) -> Curve:
+        measured = dict.fromkeys(key[0] for key, _ in points)
+        if distribution not in measured:
             raise InputError(
-                f"cost.choices.experts={distribution}: the profile has {', '.join(known)}; choose "
-                f"of them"
+                f"cost.choices.experts={distribution}: the profile has {', '.join(measured)}; "
+                "choose of them"
             )
-        chosen = [
+        return Knots(
             (key[1], ps * model.num_expert_layers) for key, ps in points if key[0] == distribution
-        ]
-        return Knots(chosen)
+        )
 
     if model.experts:
-        return table(profile, "experts", of)
+        return table(profile, "experts", of_distribution)
     if distribution != BALANCED:
         raise InputError(
             f"cost.choices.experts={distribution}: {model.name} has no experts; leave it out"
@@ -119,14 +119,14 @@ def _line(points: Rows, times: int) -> Curve:
 
 
 def _stairs(points: Rows, times: int) -> Curve:
-    """What the next measured count takes; beyond the last one the last line continues."""
+    """The time of the next measured count; beyond the last count its last line continues."""
     beyond = _line(points, times)
     measured = {key[0]: ps * times for key, ps in points}
     counts = sorted(measured)
 
     def at(count: int) -> int:
-        return (
-            measured[counts[bisect_left(counts, count)]] if count <= counts[-1] else beyond(count)
-        )
+        if count > counts[-1]:
+            return beyond(count)
+        return measured[counts[bisect_left(counts, count)]]
 
     return at

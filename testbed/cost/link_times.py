@@ -19,8 +19,11 @@ from testbed.cost.sections import Rows, check_section, measured_file, rows
 HARDWARE = Path(__file__).parent / "hardware"
 SECTION = "transfers"
 AXES = ("method", "way", "num_extents", "extent_bytes", "block_bytes")
-OUT, INTO, PEER = "out", "in", "peer"
-COPIES, GATHER = "copies", "gather"
+OUT = "out"  # the ways of a transfer, seen from the GPU
+INTO = "in"
+PEER = "peer"
+COPIES = "copies"  # the methods: a call per piece, or a kernel that gathers all extents
+GATHER = "gather"
 
 
 class LinkTimes:
@@ -29,10 +32,11 @@ class LinkTimes:
     """
 
     def __init__(self, points: Rows) -> None:
-        found = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()
-        for (method, way, count, size, block), ps in points:
-            found.setdefault((method, way), []).append(((block, size, count), ps))
-        self._times = {key: surface(measured, 2, Knots) for key, measured in found.items()}
+        measured = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()
+        for (method, way, num_extents, extent_bytes, block_bytes), ps in points:
+            sizes = block_bytes, extent_bytes, num_extents
+            measured.setdefault((method, way), []).append((sizes, ps))
+        self._times = {kind: surface(times, 2, Knots) for kind, times in measured.items()}
 
     def __call__(
         self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int
@@ -41,16 +45,16 @@ class LinkTimes:
         0).
         """
         if (method, way) not in self._times:
-            known = ", ".join(" ".join(key) for key in self._times)
+            measured = ", ".join(" ".join(kind) for kind in self._times)
             raise InputError(
-                f"transfers {way} by {method}: were not measured (the file has {known})"
+                f"transfers {way} by {method}: were not measured (the file has {measured})"
             )
         extent_bytes = ceil_div(num_bytes, num_extents)
         return self._times[method, way](block_bytes, extent_bytes, num_extents)
 
 
 class MeasuredLink:
-    """What each GPU's share of moved K and V takes on its link, all GPUs at the same time.
+    """Picoseconds of each GPU's share of moved K and V on its link, all GPUs at the same time.
 
     Not modelled: that the GPUs of a host share its memory, and that transfers slow down what runs
     meanwhile. plane_bytes: bytes of a slot's K (or V) in one layer.
@@ -63,8 +67,10 @@ class MeasuredLink:
         self.times = times
 
     def __call__(self, method: str, way: str, moves: Iterable[Moved]) -> int:
-        """Picoseconds: gathered, a run of slots below the device is one extent; else a transfer is
-        one per plane.
+        """Picoseconds of these moves.
+
+        Gathered, each run of slots below the device is an extent; by copies, each transfer is an
+        extent per plane.
         """
         slots = transfers = extents = 0
         for move in moves:
@@ -73,7 +79,8 @@ class MeasuredLink:
             extents += move.extents
         if not slots:
             return 0
-        num_bytes, pieces = round(slots * self._slot_bytes), transfers * self._planes
+        num_bytes = round(slots * self._slot_bytes)
+        pieces = transfers * self._planes
         if method == GATHER:
             return self.times(method, way, extents, num_bytes, num_bytes // pieces)
         return self.times(method, way, pieces, num_bytes, 0)
@@ -94,17 +101,18 @@ def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
     """The file that a GPU names, by path or by the name of one that ships; InputError if it is of
     another GPU.
     """
-    name, kind = str(gpu.transfers), "file of `testbed gpu measure transfers`"
-    file, found = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
+    name = str(gpu.transfers)
+    kind = "file of `testbed gpu measure transfers`"
+    file, content = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)
     try:
-        device, section = found["fingerprint"]["device"], found["sections"][SECTION]
+        device = content["fingerprint"]["device"]
+        section = content["sections"][SECTION]
     except (KeyError, TypeError) as error:
         raise InputError(f"{file}: not a {kind} ({error!r})") from error
     check_section(SECTION, section, f"{file}, section {SECTION}", {SECTION: (AXES,)})
     if gpu.device != device:
         raise InputError(
             f"server.gpu.transfers={name}: measured on {device}, the server has {gpu.name} "
-            f"({gpu.device}); "
-            "server.gpu.transfers=null takes its data sheet"
+            f"({gpu.device}); server.gpu.transfers=null takes its data sheet"
         )
-    return found
+    return content

@@ -1,4 +1,4 @@
-"""What an iteration does, also as columns of a table, and the plug-in API for what it costs."""
+"""The work of an iteration, also as columns of a table, and the plug-in API for its cost."""
 
 import json
 from abc import ABC, abstractmethod
@@ -97,25 +97,21 @@ class Work(NamedTuple):
     def later(self, steps: int) -> "Work":
         """The same decodes, so many iterations later."""
         windows = [
-            one._replace(tokens=one.tokens + steps * one.growing, steps=one.steps - steps)
-            for one in self.windows
+            reads._replace(tokens=reads.tokens + steps * reads.growing, steps=reads.steps - steps)
+            for reads in self.windows
         ]
-        context, longest = (
-            self.decode_context + steps * self.decode_seqs,
-            self.decode_max_context + steps,
-        )
         return self._replace(
-            decode_context=context, decode_max_context=longest, windows=tuple(windows)
+            decode_context=self.decode_context + steps * self.decode_seqs,
+            decode_max_context=self.decode_max_context + steps,
+            windows=tuple(windows),
         )
 
 
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
-CAME_LATER = {
-    "forks": 0,
-    "windows": "[]",
-}  # what a row of an engine that did not write it yet means: none was counted
+# Values of columns that a row of an earlier engine lacks: none were counted
+CAME_LATER = {"forks": 0, "windows": "[]"}
 ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
 LISTS = ("prefill", "copies", "moves", "extra", "windows")
 
@@ -133,20 +129,17 @@ def read_work(row: Mapping[str, Any]) -> Work:
     values: dict[str, Any] = {}
     for name in Work._fields:
         try:
-            cell = (
-                row.get(PREFIX + name, CAME_LATER[name])
-                if name in CAME_LATER
-                else row[PREFIX + name]
-            )
-            values[name] = (
-                tuple(tuple(one) for one in json.loads(cell)) if name in LISTS else int(cell)
-            )
+            if name in CAME_LATER:
+                cell = row.get(PREFIX + name, CAME_LATER[name])
+            else:
+                cell = row[PREFIX + name]
+            values[name] = tuple(map(tuple, json.loads(cell))) if name in LISTS else int(cell)
         except (KeyError, ValueError, TypeError) as error:
             raise InputError(
                 f"{PREFIX}{name} is missing or unreadable ({error}): is it of a GPU run?"
             ) from None
-    values["moves"] = tuple(Moved(*one) for one in values["moves"])
-    values["windows"] = tuple(WindowReads(*one) for one in values["windows"])
+    values["moves"] = tuple(Moved(*fields) for fields in values["moves"])
+    values["windows"] = tuple(WindowReads(*fields) for fields in values["windows"])
     return Work(**values)
 
 
@@ -168,7 +161,8 @@ class Affine(NamedTuple):
         first_ps.
         """
         first, growth, _ = self
-        slope, elapsed = 2.0 * first - growth, float(max(elapsed_ps, 1))
+        slope = 2.0 * first - growth
+        elapsed = float(max(elapsed_ps, 1))
         # total_ps(k) = elapsed_ps is a quadratic in k; its root in floating point is at most a few
         # steps off.
         steps = int(4 * elapsed / (slope + sqrt(slope * slope + 8.0 * growth * elapsed))) + 1
@@ -200,15 +194,16 @@ def are_durations(durations: Any) -> bool:
 
 
 def extra_ps(extra: tuple[tuple[str, int], ...], costs_s: Mapping[str, float]) -> int:
-    """Picoseconds of what a policy counts by name, at so many seconds each; a name without a cost
-    is refused.
+    """Picoseconds of the events that a policy counts by name, at costs_s[name] seconds each.
+
+    Raises InputError for a name without a cost.
     """
     try:
         return sum([count * round(costs_s[name] * PS) for name, count in extra])
     except KeyError as name:
-        known = ", ".join(costs_s) or "none"
+        names = ", ".join(costs_s) or "none"
         raise InputError(
-            f"the policy counts {name}, for which the cost model has no cost (it knows {known})"
+            f"the policy counts {name}, for which the cost model has no cost (it knows {names})"
         ) from None
 
 

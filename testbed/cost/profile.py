@@ -15,7 +15,7 @@ from testbed.cost.kv_groups import KvGroups
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
-from testbed.cost.sections import PROFILES, Choices, has, read_profile, rows, table
+from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
 from testbed.cost.transfers import (
     TierLinks,
     by_size,
@@ -89,12 +89,12 @@ class ProfileCost(CostModel):
         self.fit: Mapping[str, Any] | None = profile.get("fit")
 
     def iteration(self, work: Work) -> int:
-        num_tokens, time_ps = work.num_tokens, 0
+        num_tokens = work.num_tokens
+        time_ps = 0
         if num_tokens:
+            launched = self._layers.eager if work.prefill else self._layers.graph
             time_ps += self._layers.time_ps(num_tokens, work.decode_seqs + len(work.prefill))
-            time_ps += (
-                self._layers.eager(num_tokens) if work.prefill else self._layers.graph(num_tokens)
-            )
+            time_ps += launched(num_tokens)
             time_ps += self._software.running(num_tokens)
         time_ps += self._attention(work)
         if work.copies:
@@ -102,15 +102,17 @@ class ProfileCost(CostModel):
         if work.moves:
             time_ps = self._with_swaps(time_ps, work)
             time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
-        time_ps += extra_ps(work.extra, self.choices.extra_s) if work.extra else 0
+        if work.extra:
+            time_ps += extra_ps(work.extra, self.choices.extra_s)
         return time_ps + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
         num_seqs = work.decode_seqs
         attention = self._attention.span(work)
-        first = self._layers.time_ps(num_seqs, num_seqs) + self._software.running(num_seqs)
-        first += self._software.serving(work) + attention.first_ps + self._layers.graph(num_seqs)
-        return record(Affine, (first, attention.growth_ps, attention.steps))
+        first_ps = attention.first_ps
+        first_ps += self._layers.time_ps(num_seqs, num_seqs) + self._layers.graph(num_seqs)
+        first_ps += self._software.running(num_seqs) + self._software.serving(work)
+        return record(Affine, (first_ps, attention.growth_ps, attention.steps))
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
@@ -133,16 +135,15 @@ class ProfileCost(CostModel):
         """Picoseconds that swaps one way ("out", "in") take by themselves."""
         if self.link is None:
             return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
-        return self.link(COPIES if self.choices.swap == "per block" else GATHER, way, moves)
+        method = COPIES if self.choices.swap == "per block" else GATHER
+        return self.link(method, way, moves)
 
 
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
-    named = method, way
-    return table(
-        profile,
-        "swap",
-        lambda points: by_size((key[2:], ps) for key, ps in points if key[:2] == named),
-    )
+    def of_way(points: Rows) -> SwapTime:
+        return by_size((key[2:], ps) for key, ps in points if key[:2] == (method, way))
+
+    return table(profile, "swap", of_way)
 
 
 class Software:
@@ -154,20 +155,18 @@ class Software:
     """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, num_gpus: int) -> None:
-        known = (
-            {key[0]: ps for key, ps in rows(profile, "overhead")}
-            if has(profile, "overhead")
-            else {}
-        )
-        is_own = (
+        overheads_ps: dict[str, int] = {}
+        if has(profile, "overhead"):
+            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
+        is_of_user = (
             choices.overhead_s is not None
             or "software_fitted_on" in profile["fingerprint"]
-            or not known
+            or not overheads_ps
         )
-        self.system = choices.software or (None if is_own else ENGINE)
+        self.system = choices.software or (None if is_of_user else ENGINE)
 
-        def ps(what: str, configured_s: float | None) -> int:
-            return known.get(what, 0) if configured_s is None else round(configured_s * PS)
+        def ps(name: str, configured_s: float | None) -> int:
+            return overheads_ps.get(name, 0) if configured_s is None else round(configured_s * PS)
 
         workers_ps = num_gpus * round(choices.overhead_per_worker_s * PS)
         self.iteration_ps = ps("iteration", choices.overhead_s) + workers_ps
@@ -178,8 +177,8 @@ class Software:
         self.fork_ps = round(choices.sequences_per_fork * choices.overhead_per_sequence_s * PS)
 
     def running(self, num_tokens: int) -> int:
-        """Picoseconds of an iteration over so many tokens, of whatever sequences; swaps hide behind
-        it.
+        """Picoseconds of an iteration over num_tokens tokens, for any number of sequences; swaps
+        hide behind it.
         """
         return self.iteration_ps + num_tokens * self.token_ps if num_tokens else 0
 

@@ -17,9 +17,8 @@ from testbed.core.units import NonNegative, Positive, PositiveCount, PositiveTok
 
 BATCH = ("num_seqs", "total_context")
 OF_KERNEL = ("block_size", "spread", *BATCH)
-AXES: Mapping[
-    str, tuple[tuple[str, ...], ...]
-] = {  # of every section; some may have one of several
+AxesOf = Mapping[str, tuple[tuple[str, ...], ...]]  # the possible axes of each section
+AXES: AxesOf = {
     "linear": (("num_tokens",),),
     "cache_write": (("num_tokens",),),
     "output_head": (("num_rows",),),
@@ -68,13 +67,14 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
 def check_profile(profile: Mapping[str, Any], where: object) -> None:
-    """Raise InputError for the first thing in which a profile is not as PROFILE_FORMAT.md says;
-    `where` names it.
+    """Raise InputError for the first defect of a profile by PROFILE_FORMAT.md; `where` names the
+    profile.
     """
     read(ModelSpec, profile.get("model"), f"{where}, model")
     if profile.get("gpu") is not None:
         read(GpuSpec, profile["gpu"], f"{where}, gpu")
-    num_gpus, sections = profile.get("num_gpus"), profile.get("sections")
+    num_gpus = profile.get("num_gpus")
+    sections = profile.get("sections")
     if type(num_gpus) is not int or num_gpus < 1:
         raise InputError(
             f"{where}: num_gpus is {num_gpus!r}; it must be a whole number of at least 1"
@@ -100,45 +100,51 @@ def check_sizes(sizes: Any, where: str) -> None:
         raise InputError(f"{where}: {sizes!r} is no list of whole numbers of at least 1")
 
 
-def check_section(
-    name: str, section: Any, where: str, known: Mapping[str, tuple[tuple[str, ...], ...]] = AXES
-) -> None:
-    """Raise InputError for the first thing in which a section is not as PROFILE_FORMAT.md says."""
-    if name not in known:
-        raise InputError(f"{where}: nothing reads it; a profile's sections are {', '.join(known)}")
+def check_section(name: str, section: Any, where: str, axes_of: AxesOf = AXES) -> None:
+    """Raise InputError for the first defect of a section by PROFILE_FORMAT.md; `where` names the
+    section.
+    """
+    if name not in axes_of:
+        names = ", ".join(axes_of)
+        raise InputError(f"{where}: nothing reads it; a profile's sections are {names}")
     if not isinstance(section, Mapping) or not section.get("axes") or not section.get("points"):
         raise InputError(f"{where}: needs axes and at least one point")
     axes = tuple(section["axes"])
-    if axes not in known[name]:
+    if axes not in axes_of[name]:
         raise InputError(
-            f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(known[name][0])}"
+            f"{where}: axes are {', '.join(map(str, axes))}; must be {', '.join(axes_of[name][0])}"
         )
-    least, most = -math.inf if name in DIFFERENCES else 0.0, 1.0 if name == SHARE else math.inf
-    seen = dict[tuple[Any, ...], int]()
+    number_of_key = dict[tuple[Any, ...], int]()
     for number, row in enumerate(section["points"], start=1):
+        point = f"{where}, point {number}"
         if not isinstance(row, list) or len(row) <= len(axes):
+            raise InputError(f"{point}: {row!r} is not {len(axes)} axis values and a time")
+        key = tuple(row[: len(axes)])
+        if not all(map(_is_axis_value, key)):
+            raise InputError(f"{point}: {list(key)} must be names or whole numbers of at least 0")
+        _check_value(name, row[len(axes)], point)
+        if key in number_of_key:
             raise InputError(
-                f"{where}, point {number}: {row!r} is not {len(axes)} axis values and a time"
+                f"{point}: {list(key)} was measured in point {number_of_key[key]} too; keep one"
             )
-        key, value = tuple(row[: len(axes)]), row[len(axes)]
-        if not all(type(one) is str or (type(one) is int and one >= 0) for one in key):
-            raise InputError(
-                f"{where}, point {number}: {list(key)} must be names or whole numbers of at least 0"
-            )
-        if (
-            type(value) not in (int, float)
-            or not least <= value <= most
-            or not math.isfinite(value)
-        ):
-            within = (
-                "that is finite" if least < 0 else "of at least 0" if most > 1 else "from 0 to 1"
-            )
-            raise InputError(f"{where}, point {number}: {value!r} is not a number {within}")
-        if seen.setdefault(key, number) != number:
-            raise InputError(
-                f"{where}, point {number}: {list(key)} was measured in point {seen[key]} too; keep "
-                f"one"
-            )
+        number_of_key[key] = number
+
+
+def _is_axis_value(value: Any) -> bool:
+    return type(value) is str or (type(value) is int and value >= 0)
+
+
+def _check_value(section: str, value: Any, point: str) -> None:
+    """Times are finite numbers of at least 0, differences of times any, shares at most 1."""
+    if section in DIFFERENCES:
+        least, most, allowed = -math.inf, math.inf, "that is finite"
+    elif section == SHARE:
+        least, most, allowed = 0.0, 1.0, "from 0 to 1"
+    else:
+        least, most, allowed = 0.0, math.inf, "of at least 0"
+    is_number = type(value) in (int, float) and math.isfinite(value)
+    if not is_number or not least <= value <= most:
+        raise InputError(f"{point}: {value!r} is not a number {allowed}")
 
 
 def read_profile(path: str | Path) -> dict[str, Any]:
@@ -156,19 +162,19 @@ def measured_file(
     """
     file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
     if file is None:
-        known = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
-        raise InputError(f"{culprit}: neither a file nor one of {known}")
+        names = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
+        raise InputError(f"{culprit}: neither a file nor one of {names}")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a {kind}, which is a JSON file ({error})") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InputError(f"{file}: not a {kind}, which is a JSON object with 'format': {FORMAT}")
-    if found.get("format") != FORMAT:
+    if content.get("format") != FORMAT:
         raise InputError(
-            f"{file.name}: {kind} format {found.get('format')}, this version reads {FORMAT}"
+            f"{file.name}: {kind} format {content.get('format')}, this version reads {FORMAT}"
         )
-    return file, found
+    return file, content
 
 
 def dump(profile: Mapping[str, Any]) -> str:
@@ -183,9 +189,9 @@ def has(profile: Mapping[str, Any], section: str) -> bool:
 def rows(profile: Mapping[str, Any], section: str) -> Rows:
     """A section's points as (key, median in picoseconds)."""
     if not has(profile, section):
-        name, there = profile["model"]["name"], ", ".join(profile["sections"])
+        name, names = profile["model"]["name"], ", ".join(profile["sections"])
         raise InputError(
-            f"the profile of {name} has no section {section}, which this run needs; it has {there}"
+            f"the profile of {name} has no section {section}, which this run needs; it has {names}"
         )
     body = profile["sections"][section]
     width = len(body["axes"])
@@ -258,9 +264,9 @@ class Choices:
     cuda_graph_sizes: Sequence[PositiveCount] | None = None
 
     def __post_init__(self) -> None:
-        for name, known in KNOWN.items():
-            if getattr(self, name) not in known:
-                raise InputError(f"{name}: {getattr(self, name)} is not one of {', '.join(known)}")
+        for name, values in KNOWN.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{name}: {getattr(self, name)} is not one of {', '.join(values)}")
         check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")
 
     @property

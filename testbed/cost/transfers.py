@@ -1,5 +1,5 @@
-"""What crosses memory or a link: block copies, swaps that hide behind computing, all-reduces,
-transfers of tiers.
+"""Times of data that crosses memory or a link: block copies, swaps that hide behind computing,
+all-reduces, transfers of tiers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
-from testbed.core.slots import DEVICE, HOST
+from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec, TierSpec
 from testbed.cost.interpolation import Knots, blend, bracket, curves
 from testbed.cost.link_times import GATHER, INTO, OUT, measured_link
@@ -27,21 +27,21 @@ def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: i
     host launches no layer before the driver has taken every copy, and it takes MAX_PENDING at a
     time.
     """
-    waiting_ps = (
-        moving_ps * (num_copies - MAX_PENDING) // num_copies if num_copies > MAX_PENDING else 0
-    )
+    waiting_ps = 0
+    if num_copies > MAX_PENDING:
+        waiting_ps = moving_ps * (num_copies - MAX_PENDING) // num_copies
     moving_ps -= waiting_ps
     return waiting_ps + max(computing_ps, moving_ps) + min(computing_ps, moving_ps) // num_layers
 
 
 def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
-    """What leaves the device for the host ("out") and comes back ("in"); moves of other tiers are
-    left out.
+    """The moves from the device to the host ("out") and back ("in"), without those of other
+    tiers.
     """
     swaps = [move for move in moves if {move.source, move.target} == {DEVICE, HOST}]
     return {
-        "out": [one for one in swaps if one.source == DEVICE],
-        "in": [one for one in swaps if one.source == HOST],
+        "out": [move for move in swaps if move.source == DEVICE],
+        "in": [move for move in swaps if move.source == HOST],
     }
 
 
@@ -53,12 +53,15 @@ def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int
     sizes = list(times)
 
     def at(block_size: int, num_blocks: int) -> int:
-        if block_size > sizes[-1]:
-            block_size, num_blocks = sizes[-1], num_blocks * -(-block_size // sizes[-1])
+        largest = sizes[-1]
+        if block_size > largest:
+            num_blocks *= ceil_div(block_size, largest)
+            block_size = largest
         if block_size in times:
             return times[block_size](num_blocks)
         low, high = bracket(sizes, block_size)
-        return max(0, blend(low, high, block_size, times[low](num_blocks), times[high](num_blocks)))
+        at_low, at_high = times[low](num_blocks), times[high](num_blocks)
+        return max(0, blend(low, high, block_size, at_low, at_high))
 
     return at
 
@@ -81,16 +84,18 @@ def host_link(model: ModelSpec, server: ServerSpec) -> Callable[[int, int], int]
 
 
 def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callable[[int], int]:
-    """One all-reduce by bytes: as measured, by (n - 1) / n for another n, or a ring over links
-    without latency.
+    """Picoseconds of one all-reduce by its bytes.
+
+    They are measured, or scaled by (n - 1) / n from another number of GPUs, or those of a ring
+    over the data sheet's links without latency.
     """
     if server is None or server.num_gpus == 1:
         return lambda num_bytes: 0
     n = server.num_gpus
     points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
     if points:
-        measured = {key[0] for key, _ in points}
-        m = max((degree for degree in measured if degree <= n), default=min(measured))
+        degrees = {key[0] for key, _ in points}
+        m = max((degree for degree in degrees if degree <= n), default=min(degrees))
         return Knots(
             (key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m
         )
@@ -99,28 +104,25 @@ def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callabl
 
 
 def ring_stand_in(server: ServerSpec) -> str:
-    """What a reader should know of all-reduces that were not measured."""
-    gpu, hint = (
-        server.gpu,
-        "; over PCIe that is too fast (testbed import profile --help says what to do)",
-    )
-    over_pcie = gpu.link_bandwidth <= gpu.host_bandwidth
-    return (
-        f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without "
-        f"latency{hint if over_pcie else ''}"
-    )
+    """The origin of all-reduces that were not measured, for the reader of a result."""
+    gpu = server.gpu
+    origin = f"not measured: a ring over {gpu.link_bandwidth / 1e9:g} GB/s, without latency"
+    if gpu.link_bandwidth <= gpu.host_bandwidth:
+        origin += "; over PCIe that is too fast (testbed import profile --help says what to do)"
+    return origin
 
 
 def layer_s(by_degree: Mapping[int, float], num_gpus: int) -> float:
-    """What tensor parallelism over num_gpus GPUs adds to a layer; an empty table says nothing of
-    any.
+    """Seconds that tensor parallelism over num_gpus GPUs adds to a layer.
+
+    An empty table means "not measured": 0. Raises InputError if the table lacks this number.
     """
     if num_gpus == 1 or not by_degree:
         return by_degree.get(1, 0.0)
     if num_gpus not in by_degree:
-        known = ", ".join(map(str, by_degree))
+        degrees = ", ".join(map(str, by_degree))
         raise InputError(
-            f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {known}; add one)"
+            f"parallel_layer_s has no cost for {num_gpus} GPUs (it has {degrees}; add one)"
         )
     return by_degree[num_gpus]
 
@@ -132,7 +134,7 @@ def tier_bandwidths(server: ServerSpec, tier: TierSpec) -> tuple[float, float]:
 
 
 def transfers_origin(server: ServerSpec) -> str:
-    """Where the times of transfers between the GPUs and what is below them come from."""
+    """The origin of the times of transfers between the GPUs and the tiers below them."""
     if server.gpu.transfers is not None:
         return (
             f"measured by extents ({server.gpu.transfers}); tiers with a bandwidth of their own "
@@ -180,33 +182,40 @@ class TierLinks:
         num_copies = sum(
             move.num_transfers for move in moves if HOST not in (move.source, move.target)
         )
-        return (
-            with_swaps(computing_ps, self(moves), num_copies, num_layers)
-            if num_copies
-            else computing_ps
-        )
+        if not num_copies:
+            return computing_ps
+        return with_swaps(computing_ps, self(moves), num_copies, num_layers)
 
     def _moving_ps(self, source: str, target: str, moves: list[Moved]) -> int:
         tiers = [self._tier(name) for name in (source, target) if name != DEVICE]
         extent_s = sum(tier.extent_s for tier in tiers)
         is_read = target == DEVICE
-        own = tiers[-1].read_bandwidth if is_read else tiers[-1].write_bandwidth
-        if self.link is not None and own is None and DEVICE in (source, target):
+        own_bandwidth = tiers[-1].read_bandwidth if is_read else tiers[-1].write_bandwidth
+        if self.link is not None and own_bandwidth is None and DEVICE in (source, target):
+            way = INTO if is_read else OUT
             num_extents = sum(move.extents for move in moves)
-            return self.link(GATHER, INTO if is_read else OUT, moves) + round(
-                num_extents * extent_s * PS
-            )
-        ways = [(name, way) for way, name in enumerate((source, target)) if name != DEVICE]
-        bandwidth = min(self._bandwidths[name][way] for name, way in ways)
+            return self.link(GATHER, way, moves) + round(num_extents * extent_s * PS)
+        bandwidth = self._slower_bandwidth(source, target)
         return sum(
             round(move.num_transfers * (extent_s + move.length * self._slot_bytes / bandwidth) * PS)
             for move in moves
         )
 
+    def _slower_bandwidth(self, source: str, target: str) -> float:
+        """Bytes/s of reading from the source or of writing to the target, the slower of both."""
+        bandwidths = []
+        if source != DEVICE:
+            read_bandwidth, _ = self._bandwidths[source]
+            bandwidths.append(read_bandwidth)
+        if target != DEVICE:
+            _, write_bandwidth = self._bandwidths[target]
+            bandwidths.append(write_bandwidth)
+        return min(bandwidths)
+
     def _tier(self, name: str) -> TierSpec:
         if name not in self._tiers:
-            known = ", ".join(self._tiers) or "none"
+            names = ", ".join(self._tiers) or "none"
             raise InputError(
-                f"transfers from or to {name}: the server has no such tier (it has {known})"
+                f"transfers from or to {name}: the server has no such tier (it has {names})"
             )
         return self._tiers[name]

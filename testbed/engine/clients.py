@@ -2,18 +2,34 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from typing import Protocol
 
 from testbed.core.request import PS, Request
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.clock import Clock
-from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener
+
+
+class Door(Protocol):
+    """Where clients submit requests: an engine, or a fleet of them."""
+
+    def submit(self, request: Request) -> bool:
+        """A request arrives now. False if it is rejected at once."""
+
+    def close(self) -> None:
+        """No request will be submitted any more, but for one that may be submitted right now."""
+
+    def close_session(self, session: int) -> None:
+        """The last request of the session has ended."""
+
+    def listen(self, listener: Listener) -> None:
+        """Tell the listener of the end of each request."""
 
 
 class OpenLoop:
     """Submits requests, in order of arrival, at their own times, whatever the engine does."""
 
-    def __init__(self, clock: Clock, engine: Engine, requests: Iterable[Request]) -> None:
+    def __init__(self, clock: Clock, engine: Door, requests: Iterable[Request]) -> None:
         self._clock = clock
         self._engine = engine
         self._requests = iter(requests)
@@ -37,7 +53,7 @@ class ClosedLoop(Listener):
     answer at once misses the plan that is made at that very moment, as a client's would.
     """
 
-    def __init__(self, clock: Clock, engine: Engine, workload: SessionWorkload) -> None:
+    def __init__(self, clock: Clock, engine: Door, workload: SessionWorkload) -> None:
         turns = workload.turns
         self._clock = clock
         self._engine = engine

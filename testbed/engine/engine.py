@@ -23,6 +23,7 @@ from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_o
 from testbed.sched.scheduler import Scheduler
 
 Change: TypeAlias = Callable[[int], None]  # made at a boundary, which it is told in ps
+HandBack: TypeAlias = Callable[[list[Request]], None]
 
 
 class Engine:
@@ -115,6 +116,19 @@ class Engine:
         """
         self._change(lambda now_ps: self.scheduler.close_session(session))
 
+    def fail(self, hand_back: HandBack) -> None:
+        """The engine ends at the next iteration boundary, with all that its memory stores.
+
+        hand_back: called then, with the requests that it has not answered, in order of arrival.
+        Nothing is recorded of them but `Recorder.num_moved`.
+        """
+        self._change(lambda now_ps: self._fail(hand_back, now_ps))
+
+    @property
+    def flight(self) -> Flight | None:
+        """The plan whose iterations run now."""
+        return self._current
+
     def close(self) -> None:
         """No request will be submitted any more."""
         self._is_closed = True
@@ -128,6 +142,11 @@ class Engine:
                 self._take_snapshots(now_ps)
             if self._changes or self._changes_ahead:
                 self._make_changes(now_ps)
+                if self.stop_ps <= now_ps:
+                    continue
+                if self._in_flight and not self._in_flight[0].plan:
+                    self._drop_emptied()
+                    continue
             if not self._in_flight:
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
@@ -324,6 +343,15 @@ class Engine:
         if changes:
             self._end_promises()
 
+    def _drop_emptied(self) -> None:
+        """The plan that is in flight and has not begun had only prompts of requests that were
+        cancelled: it takes no time, and another plan is made in its place.
+        """
+        flight = self._in_flight.popleft()
+        self.executor.drop(flight)
+        if flight.plan.ops or flight.plan.preempted:
+            self._move(flight.plan)
+
     def _cancel(self, request_id: int, now_ps: int) -> None:
         group = self.scheduler.state.find(request_id)
         if group is not None and request_id in self.outputs.requests:
@@ -331,17 +359,38 @@ class Engine:
 
     def _remove(self, group: SequenceGroup, now_ps: int) -> None:
         request_id = group.request.request_id
+        request, finished = self._withdraw(group)
+        self.recorder.cancelled(request, group, now_ps)
+        for listener in self._listeners:
+            listener.on_cancelled(request_id, now_ps)
+        self._finish_others(finished, now_ps)
+
+    def _withdraw(self, group: SequenceGroup) -> tuple[Request, list[SequenceGroup]]:
+        """The group leaves; its request, and the groups that are finished because it has left."""
         for flight in self._in_flight:
             flight.plan.leave_out(group)
         finished = self.scheduler.cancel(group)
         self.executor.removed(group)
         self.meter.forget(group)
-        self.recorder.cancelled(self.outputs.removed(request_id), group, now_ps)
-        for listener in self._listeners:
-            listener.on_cancelled(request_id, now_ps)
+        return self.outputs.removed(group.request.request_id), finished
+
+    def _finish_others(self, finished: list[SequenceGroup], now_ps: int) -> None:
         for other in finished:
             self.meter.forget(other)
             self._finish(other, now_ps)
+
+    def _fail(self, hand_back: HandBack, now_ps: int) -> None:
+        handed_back: list[Request] = []
+        for request_id in sorted(self.outputs.requests):
+            group = self.scheduler.state.find(request_id)
+            if group is None or request_id not in self.outputs.requests:
+                continue
+            request, finished = self._withdraw(group)
+            self.recorder.moved_on(request)
+            handed_back.append(request)
+            self._finish_others(finished, now_ps)
+        self.stop_ps = now_ps
+        hand_back(handed_back)
 
     def _idle(self, plan: Plan) -> Generator[Any, None, bool]:
         """The plan computes nothing: wait until another plan may; False if none will."""

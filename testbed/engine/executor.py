@@ -51,10 +51,11 @@ class Flight:
 class Executor(ABC):
     """Carries plans out in the order in which they are started.
 
-    An engine calls `start`; then, when all plans before it are committed, `begin`; then it waits by
-    `wait`, commits the results, and calls `committed`. It is resumed by `alarm`. on_landed is
-    called when a transfer in the background has landed, on_step at the end of each iteration but
-    the last, if several are carried out at once and it is set.
+    An engine calls `start`; then, when all plans before it are committed, `begin`, or `drop` where
+    nothing of it is left. After `begin` it waits by `wait`, commits the results, and calls
+    `committed`. It is resumed by `alarm`. on_landed is called when a transfer in the background has
+    landed, on_step at the end of each iteration but the last, if several are carried out at once
+    and it is set.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -73,6 +74,10 @@ class Executor(ABC):
         many that they end at the first boundary at or after end_by_ps, and that the next plan is
         made at the first boundary at or after plan_by_ps.
         """
+
+    @abstractmethod
+    def drop(self, flight: Flight) -> None:
+        """The plan was started and will not begin: nothing of it is left to compute."""
 
     @abstractmethod
     def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:

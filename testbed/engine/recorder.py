@@ -85,7 +85,8 @@ class Recorder:
 
     requests: one row a request that has ended, in order of ending; a rejected one has times of
     NOT_YET and a reason in `rejections`; a cancelled one has no finish_ps, the output tokens that
-    it has as output_len, and its time in `cancellations`. spans: one row a span of identical
+    it has as output_len, and its time in `cancellations`. num_moved: requests that left unanswered
+    for another engine, where they count. spans: one row a span of identical
     iterations, its slots as means over them. snapshots: the totals, by requested time. The spans,
     and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
     `policy` names the memory policy in error messages.
@@ -103,6 +104,7 @@ class Recorder:
         self.totals = Totals()
         self.snapshots: dict[int, Snapshot] = {}
         self.end_ps = 0
+        self.num_moved = 0
         self.policy = "the memory policy"
         self._first_ps: dict[int, int] = {}
         self._shapes: list[tuple[int, ...]] = []
@@ -136,6 +138,12 @@ class Recorder:
         self.cancellations[r.request_id] = now_ps
         self.totals.cancelled += 1
         self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *counts, *preemptions))
+
+    def moved_on(self, request: Request) -> None:
+        """The request has left unanswered, for another engine, whose recorder has its row."""
+        self._first_ps.pop(request.request_id, None)
+        self.totals.arrived -= 1
+        self.num_moved += 1
 
     def span(
         self,

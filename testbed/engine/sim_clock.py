@@ -9,6 +9,8 @@ from simpy.events import NORMAL, URGENT
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.clock import Alarm, Clock, Process
 
+NEVER = -1
+
 
 class Due(simpy.Event):
     """Happens after delay_ps. Events of one time happen in the order of their priorities."""
@@ -41,40 +43,40 @@ class SimAlarm(Alarm):
         self._env = clock.env
         self._rank = rank
         self._priority = NORMAL + 1 + rank
-        self._at_ps = 0
         self._event: Any = None
+        self._at_ps = NEVER
+        self._last_ps = NEVER  # when it rang before it was set again
 
     def set(self, at_ps: int) -> simpy.Event:
-        event = self._event = self._ring_at(at_ps, [self._turn])
+        self._last_ps, self._at_ps = self._at_ps, at_ps
+        delay_ps = UNBOUNDED if at_ps == UNBOUNDED else at_ps - int(self._env.now)
+        event = self._event = Due(self._env, delay_ps, self._priority, [])
         return event
 
     def bring_forward(self, at_ps: int) -> None:
         waiting = self._event.callbacks if self._event is not None else None
         if waiting and at_ps < self._at_ps:
             self._event.callbacks = []  # the later event remains in SimPy's queue, and does nothing
-            self._event = self._ring_at(at_ps, waiting)
+            self._at_ps = at_ps
+            delay_ps = at_ps - int(self._env.now)
+            self._event = Due(self._env, delay_ps, self._priority, waiting)
 
     def has_rung(self) -> bool:
-        clock = self._clock
-        return clock.turn_rank >= self._rank and clock.turn_ps == clock.now_ps
+        now_ps = self._clock.now_ps
+        return any(alarm.rang_at(now_ps) for alarm in self._clock.alarms[self._rank :])
 
-    def _ring_at(self, at_ps: int, callbacks: list[Callable[[simpy.Event], None]]) -> simpy.Event:
-        self._at_ps = at_ps
-        delay_ps = UNBOUNDED if at_ps == UNBOUNDED else at_ps - int(self._env.now)
-        return Due(self._env, delay_ps, self._priority, callbacks)
-
-    def _turn(self, event: simpy.Event) -> None:
-        self._clock.turn_rank, self._clock.turn_ps = self._rank, self._at_ps
+    def rang_at(self, now_ps: int) -> bool:
+        """Whether it has rung at the present time."""
+        is_over = self._event is not None and self._event.processed
+        return self._last_ps == now_ps or (is_over and self._at_ps == now_ps)
 
 
 class SimClock(Clock):
-    """SimPy's environment. turn_rank and turn_ps: the engine whose turn came last, and when."""
+    """SimPy's environment. alarms: of the engines on the clock, in their order."""
 
     def __init__(self, env: simpy.Environment | None = None) -> None:
         self.env = env or simpy.Environment(0)
-        self.turn_rank = -1
-        self.turn_ps = 0
-        self._num_alarms = 0
+        self.alarms: list[SimAlarm] = []
 
     @property
     def now_ps(self) -> int:
@@ -87,8 +89,9 @@ class SimClock(Clock):
         Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item]
 
     def alarm(self) -> SimAlarm:
-        self._num_alarms += 1
-        return SimAlarm(self, self._num_alarms - 1)
+        alarm = SimAlarm(self, len(self.alarms))
+        self.alarms.append(alarm)
+        return alarm
 
     def start(self, process: Process) -> simpy.Process:
         """Begin an engine's loop; the event of its end."""

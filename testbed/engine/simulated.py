@@ -63,6 +63,9 @@ class SimulatedExecutor(Executor):
         if flight.plan.ops:
             flight.late = self._begin_transfers(flight.plan)
 
+    def drop(self, flight: Flight) -> None:
+        """See Executor; no time has passed for it."""
+
     def _set_steps(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         durations, start_ps = flight.durations, flight.start_ps
         steps = min(max_steps, durations.steps)

@@ -37,6 +37,7 @@ from testbed.memory.protocols import (
     Predicts,
     Publishes,
     RegistersPrefixes,
+    ReportsCache,
     StoresBelow,
     Swaps,
     Transfers,
@@ -63,6 +64,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.CountsSharedReads: ("repeated_reads",),
     protocols.LaidOut: ("layout",),
     protocols.ListsOtherSlots: ("non_sequence_slots",),
+    protocols.ReportsCache: ("report_cache", "prompt_codes"),
     protocols.StoresBelow: ("tier_slots",),
     protocols.FollowsSessions: ("close_session",),
     protocols.ForeseesPrompts: ("foresee_prompts",),
@@ -101,6 +103,7 @@ class Capabilities:
         "predicts",
         "publishes",
         "registers_prefixes",
+        "reports_cache",
         "stores_below",
         "swaps",
         "transfers",
@@ -130,6 +133,7 @@ class Capabilities:
         )
         self.laid_out: LaidOut | None = _having(policy, protocols.LaidOut)
         self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
+        self.reports_cache: ReportsCache | None = _having(policy, protocols.ReportsCache)
         self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
         self.follows_sessions: FollowsSessions | None = _having(policy, protocols.FollowsSessions)
         self.foresees_prompts: ForeseesPrompts | None = _having(policy, protocols.ForeseesPrompts)

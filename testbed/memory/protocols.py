@@ -25,6 +25,7 @@ from testbed.core.slots import (
     Ops,
 )
 from testbed.memory.layouts import Layout
+from testbed.memory.prefix_cache.prefix_index import OnCacheEvent
 
 
 @runtime_checkable
@@ -245,6 +246,24 @@ class ListsOtherSlots(Protocol):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         """Where these slots lie; for pictures and checks."""
+
+
+@runtime_checkable
+class ReportsCache(Protocol):
+    """It says at once what its prefix cache on the device has, so that routers know it."""
+
+    def report_cache(self, on_event: OnCacheEvent) -> int:
+        """From now on call on_event(code, is_stored) when a block of content can be found, and when
+        it cannot any more. code: as in `prompt_codes`. Within `guaranteed_steps` nothing happens.
+        Returns the tokens of a block.
+        """
+
+    def prompt_codes(
+        self, prompt_ids: Sequence[int], tokens_per_id: int, prompt_len: int
+    ) -> list[int]:
+        """The code of each block that an admission of such a prompt could find, in order; changes
+        nothing.
+        """
 
 
 @runtime_checkable

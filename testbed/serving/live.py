@@ -195,6 +195,11 @@ def check_served(setup: Setup) -> None:
     """Refuse a run whose parts read a workload that a server does not know in advance."""
     if setup.config.engine is not None:
         raise InputError("engine: serve stands over the simulator only (leave engine out)")
+    if setup.config.replicas is not None:
+        raise InputError("replicas: serve runs one engine (leave replicas, router and faults out)")
+    for name in ("window_s", "stop_at_latency"):
+        if getattr(setup.config, name) is not None:
+            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")
     if setup.scheduler.memory.foresees_prompts is not None:
         raise InputError(
             f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "

@@ -146,9 +146,10 @@ class CompletionBody(Sampling):
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
-        if prompt and isinstance(prompt[0], int):
-            return [prompt]  # type: ignore[list-item]
-        return list(prompt)
+        token_ids = [token for token in prompt if isinstance(token, int)]
+        if token_ids:
+            return [token_ids]
+        return [one for one in prompt if not isinstance(one, int)]
 
 
 class TextPart(Body):

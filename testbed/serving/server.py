@@ -1,7 +1,7 @@
 """A simulated server on a socket: built from a configuration, run by uvicorn."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
@@ -30,7 +30,7 @@ class ServeOptions:
     api_key: str | None = None
     log: Path | None = None
     drain_s: int = 30
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def make_service(config: RunConfig, options: ServeOptions) -> Service:

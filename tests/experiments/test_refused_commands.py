@@ -29,7 +29,7 @@ ARGUMENTS = [
     ),
     pytest.param(
         "capacity slo.ttft_s=1 window_s=[0,5]",
-        ("window_s=(0, 5): a run that stops before its end",),
+        ("window_s=[0.0, 5.0]: a run that stops before its end",),
     ),
     pytest.param("capacity slo.ttft_s=1 arrivals.rat=2", ("did you mean arrivals.rate?",)),
     pytest.param("capacity slo.ttft_s=1 --runs lengths.csv", ("lengths.csv",)),

@@ -1,15 +1,29 @@
 """Figures of the paper that need no simulation, drawn again; `testbed plot`; unknown names."""
 
 import csv
+import shutil
+import sys
+from unittest import mock
 
 import pytest
 from refusals import check_words
 
+from testbed.experiments.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory):
+    """The folder of both, made once."""
+    folder = tmp_path_factory.mktemp("reproduced") / "results"
+    with mock.patch.object(sys, "argv", sys.argv):
+        assert main(["reproduce", "table1", "fig11", "--out", str(folder), "--jobs", "1"]) == 0
+    return folder
+
 
 @pytest.fixture
-def results(testbed, tmp_path):
-    testbed.done("reproduce", "table1", "fig11", "--out", "results", "--jobs", "1")
-    return tmp_path / "results"
+def results(testbed, reproduced, tmp_path):
+    """A copy in the folder of the test."""
+    return shutil.copytree(reproduced, tmp_path / "results")
 
 
 def table(path):

@@ -4,19 +4,39 @@ same folder; what a summary says of policies and limits.
 
 import csv
 import json
+import shutil
+import sys
+from contextlib import chdir
+from pathlib import Path
+from unittest import mock
 
 import pytest
 from refusals import check_words
-from tiny_run import LENGTHS
+from tiny_run import LENGTHS, tiny_overrides
+
+from testbed.experiments.cli.main import main
 
 FOLDER = "hydra.run.dir=out"
 
 
+def made_in(folder, *words):
+    """Run the tiny run with these words in a folder."""
+    with chdir(folder), mock.patch.object(sys, "argv", sys.argv):
+        assert main(["run", *tiny_overrides(Path("tiny.csv"), blocks=10), *words]) == 0
+
+
+@pytest.fixture(scope="module")
+def full_run(tmp_path_factory):
+    """The folder of the tiny run with all its tables, made once."""
+    folder = tmp_path_factory.mktemp("full")
+    made_in(folder, FOLDER, "slo.ttft_s=0.1")
+    return folder / "out"
+
+
 @pytest.fixture
-def full(testbed, tiny, tmp_path):
-    """The folder of the tiny run with all its tables."""
-    testbed.done("run", *tiny, FOLDER, "slo.ttft_s=0.1")
-    return tmp_path / "out"
+def full(testbed, tiny, full_run, tmp_path):
+    """A copy in the folder of the test."""
+    return shutil.copytree(full_run, tmp_path / "out")
 
 
 def summary(folder):
@@ -181,13 +201,10 @@ def lines_of_table(output):
     return "\n".join(line for line in output.splitlines() if line[:1] in "┏┃┡│└")
 
 
-def test_table_of_a_sweep(testbed, tiny, snapshot):
-    """The one snapshot of a sweep."""
-    assert lines_of_table(testbed.done("run", *tiny, *SWEEP)) == snapshot
-
-
-def test_points_of_a_sweep_are_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp_path):
+def test_a_sweep_leaves_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp_path, snapshot):
+    """The one snapshot of a sweep is of its table on the screen."""
     output = testbed.done("run", *tiny, *SWEEP)
+    assert lines_of_table(output) == snapshot
     rows = table(tmp_path / "runs" / "sweep.csv")
     assert [(row["policy"], row["arrivals.speedup"]) for row in rows] == [
         (policy, speedup) for policy in ("paged", "contiguous_max") for speedup in ("0.5", "1", "2")

@@ -20,7 +20,7 @@ from testbed.experiments.runs.whole_files import MARK
 from testbed.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
-NUM_KILLS, SEED = 25, 42
+NUM_KILLS, SEED = 12, 42
 FORK = multiprocessing.get_context("fork")
 
 

@@ -430,9 +430,11 @@ def test_a_browser_runs_no_name_in_a_page(pages_of_names, web_page):
         assert web_page.evaluate("document.querySelectorAll('img').length") == 0, path.name
 
 
-@pytest.mark.parametrize(
-    "text", [FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "'=1", "''@", "-"]
-)
+TEXTS = (FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "'=1", "''@", "-")
+UNITS = ("-2 sum(1)", "+1 cmd|a", "-1 a1", "+1 points+1", "-1 points\n", "-points", "=1 points")
+
+
+@pytest.mark.parametrize("text", TEXTS + UNITS)
 def test_text_in_a_table_is_no_formula_and_is_read_back(tmp_path, text):
     written = str(guarded(text))
     assert not written.startswith(("=", "+", "-", "@", "\t", "\r"))
@@ -446,7 +448,10 @@ def test_text_in_a_table_is_no_formula_and_is_read_back(tmp_path, text):
     assert csv_text(table).splitlines()[-1].replace('"', "") == "b,2.5"
 
 
-@pytest.mark.parametrize("value", [-1, -1.5e-3, "-1", "+3.2%", "-1,234.5", "a=b", "", None, "it's"])
+PLAIN = (-1, -1.5e-3, "-1", "+3.2%", "-1,234.5", "+1.57 points", "a=b", "", None, "it's")
+
+
+@pytest.mark.parametrize("value", PLAIN)
 def test_numbers_and_plain_text_in_a_table_stay_as_they_are(value):
     assert guarded(value) is value
     assert unguarded(value) is value

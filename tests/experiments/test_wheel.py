@@ -63,6 +63,17 @@ def build(tree, target):
     return next((tree / f"{target}s").iterdir())
 
 
+def installed_here():
+    """Files and folders by name, of all folders of packages that this interpreter sees: an
+    environment may build on another one. The first of a name is the one that is imported.
+    """
+    found = {}
+    for folder in map(Path, sys.path):
+        if folder.name in ("site-packages", "dist-packages") and folder.is_dir():
+            found = {path.name: path for path in folder.iterdir()} | found
+    return found
+
+
 @pytest.fixture
 def environment(tmp_path):
     """A fresh environment that sees the dependencies of this one, but neither its packages' names
@@ -72,10 +83,10 @@ def environment(tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     dependencies = tmp_path / "dependencies"
     dependencies.mkdir()
-    for path in Path(get_path("purelib")).iterdir():
-        is_own = path.name.startswith(("testbed", "kvcache_testbed", "kernels", "_editable_impl_"))
+    for name, path in installed_here().items():
+        is_own = name.startswith(("testbed", "kvcache_testbed", "kernels", "_editable_impl_"))
         if not is_own and path.suffix != ".pth":
-            (dependencies / path.name).symlink_to(path)
+            (dependencies / name).symlink_to(path)
     own = Path(get_path("purelib", vars={"base": str(folder)}))
     (own / "dependencies.pth").write_text(f"{dependencies}\n")
     return folder

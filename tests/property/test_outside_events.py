@@ -160,7 +160,7 @@ def check_outside_events(whole_run, cancelled):
     assert recorders[0].cancellations == recorders[1].cancellations
 
 
-@some
+@settings(some, max_examples=20)
 @given(open_loops, cancellations())
 def test_fast_equals_slow_with_unannounced_events_in_whole_runs(whole_run, cancelled):
     check_outside_events(whole_run, cancelled)

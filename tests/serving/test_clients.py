@@ -225,8 +225,8 @@ def test_a_full_queue_answers_429():
 
 
 def test_time_per_token_that_clients_measure_is_the_simulations(tmp_path):
-    """50 streams in flight at speed 1: the median TPOT within 5% or 2 ms. TTFT is printed only: with
-    clients in the server's process it exceeds the simulation's by more than that.
+    """50 streams in flight at speed 1: the median TPOT within 5% or 2 ms. TTFT is printed only:
+    with clients in the server's process it exceeds the simulation's by more than that.
     """
     log = tmp_path / "requests.jsonl"
 

@@ -47,7 +47,7 @@ def test_config_values_round_trip():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+replicas=2", "no key 'replicas': nothing reads it"),
+        ("+num_replicas=2", "no key 'num_replicas': nothing reads it"),
         ("+workload.rate=2", "no key 'workload.rate': nothing reads it"),
         ("+server.gpu.speed=2", "no key 'server.gpu.speed': nothing reads it"),
         ("+policy.blocksize=8", "takes no blocksize; did you mean block_size?"),

@@ -85,8 +85,7 @@ class Study(ABC):
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
             raise InputError(
                 f"{self.name}: replays public traces, which are not part of the testbed (give "
-                f"{lengths}; "
-                "`testbed list trace` says which)"
+                f"{lengths}; `testbed list trace` says which)"
             )
         return found
 

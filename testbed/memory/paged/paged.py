@@ -161,10 +161,14 @@ class BlockMemory(LeasingPolicy):
         return (reads.again_with(others) if others else reads.again()) * self.block_size
 
     def guaranteed_steps(self, batch: Batch) -> int:
+        return self._steps_within(batch, self._pool.available())
+
+    def _steps_within(self, batch: Batch, num_blocks: int) -> int:
+        """The steps that no more than so many blocks are needed for."""
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences:
             return 0
-        return min(index.steps_within(self._pool.available()), self._max_len)
+        return min(index.steps_within(num_blocks), self._max_len)
 
     def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
+from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     HOST,
@@ -23,7 +24,7 @@ from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
 from testbed.memory.prefix_cache.hash_chain import Content, block_contents
-from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, OnCacheEvent
 
 
 class PromptHit(CacheHit):
@@ -207,6 +208,25 @@ class PrefixCaching(BlockMemory):
             ):
                 prompt.node = self._cache.index.root
         return answer
+
+    def report_cache(self, on_event: OnCacheEvent) -> int:
+        self._cache.index.on_event = on_event
+        return self.block_size
+
+    def prompt_codes(
+        self, prompt_ids: Sequence[int], tokens_per_id: int, prompt_len: int
+    ) -> list[int]:
+        size = self.block_size
+        readable = prompt_len - 1  # the last token is always computed again
+        return self._cache.index.chain(block_contents(prompt_ids, tokens_per_id, readable, size))
+
+    def guaranteed_steps(self, batch: Batch) -> int:
+        """See Predicts. Where somebody hears of evictions, each of them ends the promise, so that
+        it is told when it happens and not at the end of a span.
+        """
+        if self._cache.index.on_event is None:
+            return super().guaranteed_steps(batch)
+        return self._steps_within(batch, len(self._pool.free))
 
     def close_session(self, session: int) -> None:
         self._cache.order.close_session(session)

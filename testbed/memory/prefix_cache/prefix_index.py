@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from testbed.memory.prefix_cache.hash_chain import Content, HashOf, chained, hash_chain
 
 OnEqual: TypeAlias = Callable[["Node", int], None]
+OnCacheEvent: TypeAlias = Callable[[int, bool], None]  # a chained hash; whether it is findable now
 TOMBSTONE = -1
 
 
@@ -53,7 +54,7 @@ class PrefixIndex:
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
     never shares. A block whose predecessor is missing cannot be found until that one is back.
     num_kept counts the contents of other memories, which keep their nodes in the index without a
-    block.
+    block. on_event: who hears, if anybody does, that a content has a block now, or none any more.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -61,6 +62,7 @@ class PrefixIndex:
         self.root = Node(None, 0, 0, 0)
         self.holder: list[Node | None] = [None] * num_blocks
         self.num_kept = 0
+        self.on_event: OnCacheEvent | None = None
         self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
@@ -109,6 +111,8 @@ class PrefixIndex:
                 code = chained(node.code, content, hash_of)
                 child = nodes[node, content] = holder[block] = Node(node, content, code, block)
                 node.children += 1
+                if self.on_event is not None:
+                    self.on_event(code, True)
             elif child.block != block:
                 equal(child, block)
             node = child
@@ -117,6 +121,8 @@ class PrefixIndex:
     def fill(self, node: Node, block: int) -> None:
         if node.block != TOMBSTONE:
             self.holder[node.block] = None
+        elif self.on_event is not None:
+            self.on_event(node.code, True)
         node.block = block
         self.holder[block] = node
 
@@ -128,6 +134,8 @@ class PrefixIndex:
             holder[node.block] = None
             node.block = TOMBSTONE
             node.evictable = False
+            if self.on_event is not None:
+                self.on_event(node.code, False)
             if node.children:
                 node.hits, node.memo = 0, None
             self.prune(node)

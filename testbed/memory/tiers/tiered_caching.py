@@ -209,7 +209,10 @@ class TieredCaching(PrefixCaching):
             return 0
         if any(self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)):
             return 0
-        return min(index.steps_within(self._store.guaranteed_blocks(self._device)), self._max_len)
+        num_blocks = self._store.guaranteed_blocks(self._device)
+        if self._device.index.on_event is not None:  # see PrefixCaching.guaranteed_steps
+            num_blocks = min(num_blocks, len(self._device.free))
+        return min(index.steps_within(num_blocks), self._max_len)
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}

@@ -1,0 +1,36 @@
+"""`testbed fits`: what a vLLM server holds, without a simulation."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AsJson
+
+
+def fits(
+    command: Annotated[
+        str, Parameter(name="COMMAND", help='a server\'s command: "vllm serve MODEL ..."')
+    ],
+    gpu: Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")],
+    /,
+    *,
+    json: AsJson = False,
+) -> None:
+    """Say what a vLLM server holds on a GPU.
+
+    Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and
+    the concurrency that vLLM logs, the longest max-model-len and the smallest tensor parallelism
+    that start. Nothing is simulated.
+    """
+    from testbed.experiments.vllm_server.answer import fit_of, lines_of
+
+    key, _, name = gpu.partition("=")
+    if key != "gpu" or not name:
+        raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
+    fit = fit_of(command, name)
+    if json:
+        from testbed.experiments.cli.output import print_json
+
+        return print_json(fit)
+    print(*lines_of(fit), sep="\n")

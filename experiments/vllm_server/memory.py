@@ -1,0 +1,149 @@
+"""The memory of vLLM's server on each GPU, term by term, and the KV cache that it leaves.
+
+vLLM 0.19 (v1/worker/gpu_worker.py, determine_available_memory) computes KV = gpu_memory_utilization
+x memory - weights - peak activation of a profiling run - memory that is not PyTorch's. CUDA graphs
+are captured afterwards and come on top; releases that estimate them first subtract them (0.21 on).
+
+- weights: from the shape; linear layers, embedding and output are divided among the GPUs.
+- activation: the larger of two peaks of the profiling run. Sampling max_num_seqs rows of logits in
+  float32, with their sorted copies, beside the hidden states of max_num_batched_tokens (both
+  coefficients fitted, memory_terms.toml); and the feed-forward network of such a batch (gate, up
+  and their product, by its shape alone). Experts add the workspaces of their fused kernels.
+- non_torch: CUDA's context and NCCL's buffers, by the number of GPUs (logged medians).
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+
+LOGIT_BYTES = 4  # vLLM samples in float32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The sizes that decide the batch of the profiling run."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_gpus: int = 1
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is not in a data sheet or a shape: the values of memory_terms.toml."""
+
+    logits: float
+    hidden: float
+    rmse_gib: float
+    non_torch_gib: Mapping[str, float]
+    visible_gib: Mapping[str, float]
+    encoder_params: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """GiB of each GPU. `budget` is what vLLM may use of its memory."""
+
+    budget: float
+    weights: float
+    activation: float
+    non_torch: float
+
+    @property
+    def kv_cache(self) -> float:
+        """What is left for K and V; negative where the rest does not fit."""
+        return self.budget - self.weights - self.activation - self.non_torch
+
+
+@cache
+def terms() -> Terms:
+    """The terms that ship."""
+    path = Path(__file__).with_name("memory_terms.toml")
+    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    fitted = values.pop("fitted")
+    return Terms(**fitted, **values)
+
+
+def memory_of(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    limits: Limits,
+    utilization: float,
+    *,
+    with_encoder: bool = True,
+    of: Terms | None = None,
+) -> ServerMemory:
+    """The memory of each GPU of a server, by the terms `of` (default: those that ship)."""
+    known = of or terms()
+    visible = known.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
+    encoder = known.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
+    weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
+    return ServerMemory(
+        utilization * visible,
+        weights,
+        activation_gib(model, limits, known),
+        _non_torch(limits.num_gpus, known),
+    )
+
+
+def _non_torch(num_gpus: int, known: Terms) -> float:
+    sizes = {int(count): size for count, size in known.non_torch_gib.items()}
+    return sizes[max(count for count in sizes if count <= num_gpus)]
+
+
+def activation_gib(model: ModelSpec, limits: Limits, known: Terms) -> float:
+    """The peak of the profiling run."""
+    logits, hidden = sampling_gib(model, limits)
+    sampling = known.logits * logits + known.hidden * hidden
+    columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
+    is_dense = model.num_expert_layers < model.ffn_layers
+    network = limits.max_num_batched_tokens * columns * model.dtype_bytes / GIB if is_dense else 0.0
+    return max(sampling, network + known.hidden * hidden) + expert_gib(model, limits)
+
+
+def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
+    """The rows of logits, and the hidden states of the batch: what the coefficients multiply."""
+    logits = limits.max_num_seqs * model.vocab_size * LOGIT_BYTES / GIB
+    hidden = limits.max_num_batched_tokens * model.hidden_size * model.dtype_bytes / GIB
+    return logits, hidden
+
+
+def expert_gib(model: ModelSpec, limits: Limits) -> float:
+    """The two workspaces of fused experts, which last: gate and up of all tokens, or their result
+    where that is larger, and the product of both.
+    """
+    if model.experts is None:
+        return 0.0
+    rows = limits.max_num_batched_tokens * model.experts.per_token
+    size = model.experts.size / limits.num_gpus
+    return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB
+
+
+def fitted_terms(start_ups: Iterable[tuple[ModelSpec, Limits, float]]) -> Terms:
+    """The terms that ship with `logits` and `hidden` fitted to logged activations in GiB.
+
+    Every shape counts as one start-up, however often it was logged.
+    """
+    import numpy as np
+
+    by_shape = dict[str, list[tuple[float, float, float]]]()
+    for model, limits, activation in start_ups:
+        row = (*sampling_gib(model, limits), activation - expert_gib(model, limits))
+        by_shape.setdefault(model.name, []).append(row)
+    rows = np.array([np.mean(logged, axis=0) for logged in by_shape.values()])
+    found, *_ = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)
+    residuals = rows[:, :2] @ found - rows[:, 2]
+    shipped = terms()
+    return Terms(
+        float(found[0]),
+        float(found[1]),
+        float(np.sqrt(np.mean(residuals**2))),
+        shipped.non_torch_gib,
+        shipped.visible_gib,
+        shipped.encoder_params,
+    )

@@ -1,0 +1,70 @@
+"""Every option of `vllm serve`, in one of three classes: understood, harmless or refused."""
+
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
+
+UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
+
+
+class Option(NamedTuple):
+    """An option of vLLM's parser. `reason` says why it is harmless, or which part is not modelled.
+
+    neutral: values that mean what vLLM does without the option. is_time_only: it changes the time
+    of iterations and not the memory of the server.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    is_switch: bool
+    neutral: tuple[str, ...] = ()
+    is_time_only: bool = False
+
+
+@cache
+def _file() -> dict[str, Any]:
+    path = Path(__file__).with_name("options.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@cache
+def options() -> dict[str, Option]:
+    """The options by name."""
+    values = _file()
+    switches, neutral = set(values["switches"]), values["neutral"]
+    table = {name: Option(name, UNDERSTOOD, "", name in switches) for name in values["understood"]}
+    for part in values[HARMLESS]:
+        for name in part["options"]:
+            table[name] = Option(name, HARMLESS, part["reason"], name in switches)
+    for part in values[REFUSED]:
+        for name in part["options"]:
+            table[name] = Option(
+                name,
+                REFUSED,
+                part["part"],
+                name in switches,
+                tuple(neutral.get(name, ())),
+                bool(part.get("time_only")),
+            )
+    return table
+
+
+def option_named(word: str, where: str) -> tuple[Option, bool]:
+    """The option of a word such as -tp or --no-async-scheduling, and whether it is switched off.
+
+    Raises InputError, which begins with `where`, for a word that is no option of vLLM's.
+    """
+    table, short = options(), _file()["short"]
+    name = short.get(word) or f"--{word.lstrip('-').replace('_', '-')}"
+    if name in table and (word in short or word.startswith("--")):
+        return table[name], False
+    positive = f"--{name.removeprefix('--no-')}"
+    if name.startswith("--no-") and positive in table and table[positive].is_switch:
+        return table[positive], True
+    hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
+    raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")

@@ -1,0 +1,280 @@
+"""The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
+from testbed.experiments.vllm_server.memory import Limits, ServerMemory, memory_of
+from testbed.experiments.vllm_server.named import gpu_named, model_named
+from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED
+from testbed.experiments.vllm_server.pages import Pages, pages_of
+
+RELEASE = "0.19"
+UTILIZATION = 0.9  # vLLM's default
+LARGE_BYTES = 70 * GIB
+LARGE, SMALL = (8192, 1024), (2048, 256)  # tokens and sequences that nothing sets, by the GPU
+BLOCK_SIZE, STATE_ALIGNMENT = 16, 16
+BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
+SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
+KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+AUTO = ("auto", "-1")
+HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
+NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "0"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the options of a command say, and what follows from them.
+
+    option: our option with the model's shape. memory is None where the command gives the pool.
+    num_blocks: pages of the pool, the null block included. notes: what was read and changes
+    nothing.
+    """
+
+    model: ModelSpec
+    option: str | None
+    gpu: GpuSpec
+    limits: Limits
+    block_size: int
+    memory: ServerMemory | None
+    num_blocks: int
+    pages: Pages
+    caches_prefixes: bool
+    notes: tuple[str, ...]
+
+
+def server_of(
+    command: Command, gpu: str | None, folders: Sequence[Path] = (), *, for_memory: bool = False
+) -> Server:
+    """The server of a command on a GPU. Raises InputError for an option that changes the answer and
+    is not modelled, and where vLLM would refuse to start.
+
+    for_memory: only memory is asked for, so that options which change only time are read over.
+    """
+    notes = _notes(command, for_memory)
+    sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
+    reader = _Reader(command)
+    model = _served(reader, named.shape)
+    limits = _limits(reader, model, sheet)
+    _check_heads(model, limits.num_gpus)
+    is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
+    if model.states and not is_hybrid:
+        raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
+    block_size = _block_size(reader, model, limits.num_gpus)
+    pages = pages_of(
+        model,
+        limits.num_gpus,
+        block_size,
+        is_hybrid=is_hybrid,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+    )
+    memory, num_blocks = _pool(reader, model, sheet, limits, pages)
+    if reader.value("--max-model-len") in AUTO:
+        longest = min(model.max_len, pages.longest(num_blocks))
+        model = replace(model, max_len=longest)
+    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
+        _check_one_sequence(model, pages, num_blocks)
+    caches = reader.is_on("--enable-prefix-caching", default=True)
+    return Server(
+        model,
+        named.option,
+        sheet,
+        limits,
+        block_size,
+        memory,
+        num_blocks,
+        pages,
+        caches,
+        notes,
+    )
+
+
+class _Reader:
+    """The values of understood options, as numbers."""
+
+    def __init__(self, command: Command) -> None:
+        self.values = command.values
+
+    def value(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def is_on(self, name: str, *, default: bool = False) -> bool:
+        return self.values.get(name, ON if default else OFF) == ON
+
+    def refusal(self, name: str, what: str) -> InputError:
+        value = self.values.get(name, "")
+        return InputError(f"{FLAG}: {name} {value}".rstrip() + f": {what}")
+
+    def number(self, name: str) -> float | None:
+        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
+        text = self.values.get(name)
+        if text is None:
+            return None
+        match = NUMBER.fullmatch(text)
+        if match is None:
+            raise self.refusal(name, "is no number")
+        return float(match["number"]) * SCALES.get(match["scale"], 1)
+
+    def whole(self, name: str, otherwise: int) -> int:
+        number = self.number(name)
+        if number is None:
+            return otherwise
+        if number < 1 or number != int(number):
+            raise self.refusal(name, "must be a whole number of at least 1")
+        return int(number)
+
+    def one_of(self, name: str, known: dict[str, int | None]) -> int | None:
+        value = self.values.get(name, "auto")
+        if value not in known:
+            raise self.refusal(name, f"is unknown (choose from {', '.join(known)})")
+        return known[value]
+
+
+def _notes(command: Command, for_memory: bool) -> tuple[str, ...]:
+    """What was read and changes nothing; raises InputError for what is not modelled."""
+    notes = []
+    for name, value in command.values.items():
+        option = command.options[name]
+        shown = f"{name} {value}" if value not in (ON, OFF) else name
+        if option.kind == HARMLESS:
+            notes.append(f"{shown} ({option.reason})")
+        if option.kind != REFUSED or value in option.neutral or value == OFF:
+            continue
+        if option.is_time_only and for_memory:
+            notes.append(f"{shown} (changes the time of iterations only)")
+            continue
+        raise InputError(
+            f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "
+            "(leave it out to see the server without it)"
+        )
+    for name, value in command.environment.items():
+        is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
+        if is_read and NEUTRAL_VARIABLES.get(name) != value:
+            raise InputError(f"{FLAG}: {name}={value}: is not modelled (leave it out)")
+        notes.append(f"{name} (the environment is not read)")
+    return tuple(notes)
+
+
+def _served(reader: _Reader, shape: ModelSpec) -> ModelSpec:
+    """The shape with the types and the longest sequence that the options give it."""
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
+    if dtype_bytes not in (None, shape.dtype_bytes):
+        raise reader.refusal("--dtype", "weights of another size are not modelled (leave it out)")
+    if kv_bytes is not None:
+        shape = replace(shape, kv_dtype_bytes=kv_bytes)
+    if reader.value("--max-model-len") in (None, *AUTO):
+        return shape
+    longest = reader.whole("--max-model-len", shape.max_len)
+    if longest > shape.max_len:
+        raise reader.refusal(
+            "--max-model-len",
+            f"vLLM does not start: longer than the model's {shape.max_len:,} positions "
+            "(max_position_embeddings)",
+        )
+    return replace(shape, max_len=longest)
+
+
+def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec) -> Limits:
+    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    is_large = gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name
+    tokens, seqs = LARGE if is_large else SMALL
+    mode = reader.value("--performance-mode") or "balanced"
+    if mode not in ("balanced", "throughput"):
+        raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
+    factor = 2 if mode == "throughput" else 1
+    num_seqs = reader.whole("--max-num-seqs", factor * seqs)
+    is_chunked = reader.is_on("--enable-chunked-prefill", default=True)
+    budget = factor * tokens if is_chunked else max(factor * tokens, model.max_len)
+    budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
+    if reader.value("--max-num-seqs") is None:
+        num_seqs = min(num_seqs, budget)
+    if budget < num_seqs:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
+        )
+    if not is_chunked and budget < model.max_len:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
+            "chunked prefill is off",
+        )
+    return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
+
+
+def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+    if model.num_heads % num_gpus:
+        raise InputError(
+            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {model.num_heads} "
+            "attention heads must be divisible by tensor parallel size"
+        )
+    few, many = sorted((model.num_kv_heads, num_gpus))
+    if not model.latent and many % few:
+        raise InputError(
+            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {model.num_kv_heads} "
+            "heads of K and V can be neither divided among the GPUs nor copied evenly"
+        )
+
+
+def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
+    """The tokens of a block; with states, as many as make a block no smaller than a state."""
+    usual = 64 if model.latent else BLOCK_SIZE
+    size = reader.whole("--block-size", usual)
+    if size not in BLOCK_SIZES and not model.states:
+        raise reader.refusal(
+            "--block-size",
+            f"the attention kernels take no such block (choose from "
+            f"{', '.join(map(str, BLOCK_SIZES))})",
+        )
+    if model.latent and size != usual:
+        raise reader.refusal("--block-size", "the kernels of latent attention take 64")
+    if model.states is None:
+        return size
+    state = max(group.state_bytes for group in model.groups)
+    needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
+    return max(size, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
+
+
+def _pool(
+    reader: _Reader, model: ModelSpec, gpu: GpuSpec, limits: Limits, pages: Pages
+) -> tuple[ServerMemory | None, int]:
+    """The memory of a GPU where the pool follows from it, and the pages of the pool."""
+    given = reader.value("--num-gpu-blocks-override")
+    if given is not None:
+        return None, reader.whole("--num-gpu-blocks-override", 1)
+    num_bytes = reader.number("--kv-cache-memory-bytes")
+    if num_bytes is not None:
+        return None, int(num_bytes) // pages.page_bytes
+    utilization = reader.number("--gpu-memory-utilization") or UTILIZATION
+    if not 0 < utilization <= 1:
+        raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
+    with_encoder = not reader.is_on("--language-model-only")
+    memory = memory_of(model, gpu, limits, utilization, with_encoder=with_encoder)
+    if memory.kv_cache <= 0:
+        raise InputError(
+            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
+            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
+            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
+            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
+        )
+    return memory, int(memory.kv_cache * GIB) // pages.page_bytes
+
+
+def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:
+    needed = pages.of_sequence(model.max_len)
+    if needed > num_blocks:
+        have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
+        raise InputError(
+            f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
+            f"{model.max_len:,}, "
+            f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
+            f"{have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
+        )

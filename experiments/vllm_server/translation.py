@@ -1,0 +1,123 @@
+"""vLLM's server command as our overrides: the same pool, limits and rules."""
+
+import sys
+from collections.abc import Sequence
+
+from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
+from testbed.core.specs import GIB
+from testbed.experiments.runs.overrides import chosen, user_folders
+from testbed.experiments.vllm_server.answer import kv_lines
+from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_command
+from testbed.experiments.vllm_server.option_table import Option, options
+from testbed.experiments.vllm_server.server import Server, server_of
+
+OURS = {  # overrides that stand for an option of the command, before it is read
+    "server.num_gpus": "--tensor-parallel-size",
+    "scheduler.max_num_seqs": "--max-num-seqs",
+    "scheduler.max_num_batched_tokens": "--max-num-batched-tokens",
+    "server.memory_utilization": "--gpu-memory-utilization",
+}
+
+
+def expand(command: str | None, others: Sequence[str]) -> list[str]:
+    """The overrides that a command, if there is one, stands for, before the others, which win;
+    prints them, what was read and changes nothing, and vLLM's own two lines.
+
+    Raises InputError for a command without a GPU or a shape, for an option that changes the result
+    and has no counterpart, and for a server that vLLM refuses.
+    """
+    if command is None:
+        return [*others]
+    given = chosen(others)
+    read = _with_ours(read_command(command), given)
+    gpu = given.get("gpu", given.get("server", "").partition("-x")[0])
+    server = server_of(read, gpu, user_folders(others))
+    words = overrides_of(server, read, given)
+    print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
+    for line in kv_lines(server):
+        print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
+    for note in server.notes:
+        print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
+    kept = [word for word in words if word.partition("=")[0].lstrip("+") not in given]
+    mine = [word for word in others if word.partition("=")[0] != "server.memory_utilization"]
+    return [*kept, *mine]
+
+
+def _with_ours(command: Command, given: dict[str, str]) -> Command:
+    """The command with the values of overrides in place of its own."""
+    values = dict(command.values)
+    for key, option in OURS.items():
+        if key in given:
+            values[option] = given[key]
+    _, times, count = given.get("server", "").partition("-x")
+    if times and "--tensor-parallel-size" not in values:
+        values["--tensor-parallel-size"] = count
+    model = given.get("model", command.model)
+    return Command(model, values, {**_known(values), **command.options}, command.environment)
+
+
+def _known(values: dict[str, str]) -> dict[str, Option]:
+    return {name: options()[name] for name in values}
+
+
+def overrides_of(server: Server, command: Command, given: dict[str, str]) -> list[str]:
+    """The overrides of a server, each a word of the command line."""
+    if server.option is None:
+        raise InputError(
+            f"{FLAG}: model {command.model}: is a config.json, which `testbed fits` reads; to "
+            "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
+        )
+    model, limits, values = server.model, server.limits, command.values
+    words = [f"model={server.option}", "+system=vllm-v1", *_pool_words(server, given)]
+    words += [f"server.num_gpus={limits.num_gpus}"]
+    words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
+    words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
+    words += [f"policy.block_size={server.block_size}", *_policy_words(server)]
+    if model.max_len != _shipped_len(server.option):
+        words += [f"model.max_len={model.max_len}"]
+    if "--max-model-len" in values:
+        words += [f"workload.max_len={model.max_len}"]
+    if model.kv_dtype_bytes is not None:
+        words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
+    if "--long-prefill-token-threshold" in values:
+        threshold = values["--long-prefill-token-threshold"]
+        words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    if values.get("--async-scheduling") == OFF:
+        words += ["scheduler=vllm_v1"]
+    for option, key in SWITCHES.items():
+        if values.get(option) == OFF:
+            words += [f"scheduler.{key}=false"]
+    return words
+
+
+def _shipped_len(option: str) -> int | None:
+    return read_model(option).max_len if option in model_names() else None
+
+
+def _pool_words(server: Server, given: dict[str, str]) -> list[str]:
+    """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
+    if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in given):
+        return []
+    if server.memory is None and len(server.pages.windows) == 1:
+        return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
+    is_grouped = len(server.pages.windows) > 1
+    num_pages = server.num_blocks - is_grouped  # the null page, smaller than a block of all layers
+    num_bytes = num_pages * server.pages.page_bytes * server.limits.num_gpus
+    words = [f"server.kv_memory_gib={{{server.model.name}: {(num_bytes + 1) / GIB!r}}}"]
+    return [*words, "null_blocks=0"] if is_grouped else words
+
+
+def _policy_words(server: Server) -> list[str]:
+    """The policy: one for groups of layers where the model has several, as vLLM's manager has."""
+    if len(server.pages.windows) > 1:
+        policy = "grouped_caching" if server.caches_prefixes else "grouped"
+        return [f"policy={policy}", "policy.watermark=0"]
+    return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
+
+
+SWITCHES = {
+    "--enable-chunked-prefill": "enable_chunked_prefill",
+    "--scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
+}

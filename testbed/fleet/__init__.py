@@ -1,0 +1,1 @@
+"""Several engines on one clock, behind a router."""

@@ -1,0 +1,91 @@
+"""What a router knows of the engines' prefix caches, by their own events, which may come late."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.request import Incoming
+from testbed.engine.clock import Clock
+from testbed.engine.engine import Engine
+from testbed.memory.protocols import ReportsCache
+
+
+class CacheEvent(NamedTuple):
+    """At time_ps a block with this code became findable on an engine, or was dropped."""
+
+    time_ps: int
+    engine: int
+    code: int
+    is_stored: bool
+
+
+class CacheIndex:
+    """Which blocks each engine's cache had, age_ps picoseconds ago.
+
+    Blocks are known by their chained hashes alone, as in real routers: two prompts with equal
+    hashes would be taken for one.
+    """
+
+    def __init__(self, clock: Clock, age_ps: int) -> None:
+        self._clock = clock
+        self._age_ps = age_ps
+        self._events: deque[CacheEvent] = deque()
+        self._stored: dict[int, set[int]] = {}
+        self._caches: dict[int, ReportsCache] = {}
+        self._block_size: dict[int, int] = {}
+
+    def follow(self, number: int, engine: Engine) -> None:
+        """From now on hear of the engine's cache, which is empty."""
+        memory = engine.scheduler.memory
+        if memory.reports_cache is None:
+            raise InputError(
+                f"policy={memory.name}: says nothing of its cache to a router that reads caches "
+                f"(choose policy=prefix_caching, or another router)"
+            )
+        self.lost(number)
+        self._stored.setdefault(number, set())
+        self._caches[number] = memory.reports_cache
+        self._block_size[number] = memory.reports_cache.report_cache(self._listener(number))
+
+    def lost(self, number: int) -> None:
+        """The engine has lost its cache."""
+        self._drop_pending_and_stored(number)
+
+    def num_cached(self, number: int, request: Incoming) -> int:
+        """Leading tokens of the request's prompt in the engine's cache."""
+        if request.prompt_ids is None:
+            return 0
+        self._catch_up()
+        stored, num_blocks = self._stored[number], 0
+        prompt = request.prompt_ids, request.tokens_per_id, request.prompt_len
+        for code in self._caches[number].prompt_codes(*prompt):
+            if code not in stored:
+                break
+            num_blocks += 1
+        return num_blocks * self._block_size[number]
+
+    def _listener(self, number: int) -> Callable[[int, bool], None]:
+        clock, events = self._clock, self._events
+
+        def hear(code: int, is_stored: bool) -> None:
+            events.append(CacheEvent(clock.now_ps, number, code, is_stored))
+
+        return hear
+
+    def _catch_up(self) -> None:
+        """Apply the events that are old enough."""
+        events, until_ps = self._events, self._clock.now_ps - self._age_ps
+        while events and events[0].time_ps <= until_ps:
+            event = events.popleft()
+            if event.is_stored:
+                self._stored[event.engine].add(event.code)
+            else:
+                self._stored[event.engine].discard(event.code)
+
+    def _drop_pending_and_stored(self, number: int) -> None:
+        """A router hears at once that an engine is down, so it forgets all of it."""
+        kept = [event for event in self._events if event.engine != number]
+        self._events.clear()
+        self._events.extend(kept)
+        self._stored.get(number, set()).clear()

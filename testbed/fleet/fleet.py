@@ -1,0 +1,208 @@
+"""Several engines that share a clock, behind one door."""
+
+from collections.abc import Callable
+from typing import Any
+
+from testbed.core.request import PS, Request
+from testbed.engine.clock import Clock, Process
+from testbed.engine.engine import Engine
+from testbed.engine.listeners import Listener
+from testbed.fleet.cache_index import CacheIndex
+from testbed.fleet.routers.router import Router, routed
+from testbed.fleet.views import EngineView
+
+MakeEngine = Callable[[int], Engine]
+
+
+class Replica:
+    """The place of one engine: the engine that serves there now, and those that have failed."""
+
+    def __init__(self, number: int, engine: Engine) -> None:
+        self.number = number
+        self.engines = [engine]
+        self.is_up = True
+        self.has_failed = False  # the engine has ended; while it is down but not ended, it is False
+        self.returns = False  # as soon as the engine has ended
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines[-1]
+
+
+class Fleet(Listener):
+    """Sends each request to the engine that the router chooses, and says when it has ended.
+
+    It has the calls of an engine by which clients submit and cancel. A fleet of one engine asks no
+    router. Requests that arrive while no engine is up wait here. A request whose engine fails is
+    routed anew, and begins anew. begin: lets the clock run the loop of an engine; its answers are
+    in `processes`.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        begin: Callable[[Process], Any],
+        make_engine: MakeEngine,
+        num_engines: int,
+        router: Router,
+    ) -> None:
+        self.clock = clock
+        self._begin = begin
+        self.router = router
+        self.processes: list[Any] = []
+        self.num_arrived = 0
+        self._make_engine = make_engine
+        self._to_cancel: set[int] = set()  # as soon as they have another engine
+        self._listeners: list[Listener] = []
+        self._held: dict[int, Request] = {}
+        self._place: dict[int, Replica] = {}  # of each request that an engine has
+        self._is_closed = False
+        self._index: CacheIndex | None = None
+        if num_engines > 1 and router.cache_age_s is not None:
+            self._index = CacheIndex(clock, round(router.cache_age_s * PS))
+        self.replicas = [Replica(number, self._new_engine(number)) for number in range(num_engines)]
+        self._views = [self._view_of(replica) for replica in self.replicas]
+        self._offered = list(self._views)  # of the engines that are up
+
+    def start(self) -> None:
+        """All engines begin to serve."""
+        for replica in self.replicas:
+            self._start(replica)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no request will come, and every one has ended."""
+        return self._is_closed and not self._place and not self._held
+
+    def listen(self, listener: Listener) -> None:
+        """Tell the listener of the end of each request."""
+        self._listeners.append(listener)
+
+    def submit(self, request: Request) -> bool:
+        """A request arrives now. False if its engine rejects it at once."""
+        self.num_arrived += 1
+        return self._route(request)
+
+    def cancel(self, request_id: int) -> bool:
+        """See Engine.cancel. A request whose engine has failed is cancelled by its next engine."""
+        replica = self._place.get(request_id)
+        if request_id in self._held or (replica is not None and not replica.is_up):
+            self._to_cancel.add(request_id)
+            return True
+        return replica is not None and replica.engine.cancel(request_id)
+
+    def close_session(self, session: int) -> None:
+        """See Engine.close_session: any engine may have served requests of the session."""
+        for replica in self.replicas:
+            replica.engine.close_session(session)
+
+    def close(self) -> None:
+        """No request will be submitted any more, but for one that may be submitted right now."""
+        self._is_closed = True
+        self.clock.call_at(self.clock.now_ps, self._close_engines_at_end)
+
+    def fail(self, number: int) -> None:
+        """The engine gets no request any more, and ends at its next iteration boundary with what
+        its memory stores; its requests go to others.
+        """
+        replica = self.replicas[number]
+        if self.has_ended or not replica.is_up:
+            return
+        replica.is_up = False
+        self._offer()
+        if self._index is not None:
+            self._index.lost(number)
+        replica.engine.fail(lambda requests: self._failed(replica, requests))
+
+    def bring_back(self, number: int) -> None:
+        """A new engine, whose memory is empty, takes the place of one that has failed."""
+        replica = self.replicas[number]
+        if self.has_ended or replica.is_up:
+            return
+        replica.returns = not replica.has_failed
+        if replica.has_failed:
+            self._replace(replica)
+
+    def on_finished(self, request_id: int, time_ps: int) -> None:
+        self._forget(request_id)
+        for listener in self._listeners:
+            listener.on_finished(request_id, time_ps)
+        self._close_engines_at_end()
+
+    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+        self._forget(request_id)
+        for listener in self._listeners:
+            listener.on_rejected(request_id, reason, time_ps)
+        self._close_engines_at_end()
+
+    def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._forget(request_id)
+        for listener in self._listeners:
+            listener.on_cancelled(request_id, time_ps)
+        self._close_engines_at_end()
+
+    def _route(self, request: Request) -> bool:
+        if not self._offered:
+            self._held[request.request_id] = request
+            return True
+        view = self._offered[0]
+        if len(self.replicas) > 1:
+            view = routed(self.router, request.incoming, self._offered)
+        replica = self.replicas[view.number]
+        self._place[request.request_id] = replica
+        is_accepted = replica.engine.submit(request)
+        if request.request_id in self._to_cancel:
+            replica.engine.cancel(request.request_id)
+        return is_accepted
+
+    def _forget(self, request_id: int) -> None:
+        """The request has ended."""
+        del self._place[request_id]
+        self._to_cancel.discard(request_id)
+
+    def _failed(self, replica: Replica, requests: list[Request]) -> None:
+        """The engine has ended, and these requests need another one."""
+        replica.has_failed = True
+        for request in requests:
+            del self._place[request.request_id]
+            self._held[request.request_id] = request
+        if replica.returns:
+            self._replace(replica)
+        self._route_held()
+        self._close_engines_at_end()
+
+    def _replace(self, replica: Replica) -> None:
+        replica.has_failed = replica.returns = False
+        replica.is_up = True
+        replica.engines.append(self._new_engine(replica.number))
+        self._views[replica.number] = self._view_of(replica)
+        self._start(replica)
+        self._offer()
+        self._route_held()
+
+    def _route_held(self) -> None:
+        if self._offered:
+            held, self._held = self._held, {}
+            for request in held.values():
+                self._route(request)
+
+    def _offer(self) -> None:
+        self._offered = [self._views[replica.number] for replica in self.replicas if replica.is_up]
+
+    def _view_of(self, replica: Replica) -> EngineView:
+        if self._index is not None:
+            self._index.follow(replica.number, replica.engine)
+        return EngineView(replica.number, replica.engine, self._index)
+
+    def _new_engine(self, number: int) -> Engine:
+        engine = self._make_engine(number)
+        engine.listen(self)
+        return engine
+
+    def _start(self, replica: Replica) -> None:
+        self.processes.append(self._begin(replica.engine.serve()))
+
+    def _close_engines_at_end(self) -> None:
+        if self.has_ended:
+            for replica in self.replicas:
+                replica.engine.close()

@@ -1,0 +1,61 @@
+"""What is not modelled with several engines, refused by name."""
+
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import Workload
+from testbed.fleet.routers.router import Router
+from testbed.memory.prefix_cache.eviction.order import oracle_of
+from testbed.parts import Part
+from testbed.sched.scheduler import Scheduler
+
+
+def check_fleet(
+    config: RunConfig, workload: Workload, scheduler: Scheduler, router: Router
+) -> None:
+    """Raise InputError where the engines cannot be several, or the router has not what it needs."""
+    if config.engine is not None:
+        raise InputError("replicas: a GPU serves alone (leave engine out)")
+    _check_router(router, workload)
+    if config.replicas == 1 and config.faults is None:
+        return
+    shown = f"replicas={config.replicas}"
+    for name in ("stop_at_latency", "window_s"):
+        if getattr(config, name) is not None:
+            raise InputError(
+                f"{shown}: {name} is not modelled for several engines (set it to null)"
+            )
+    for name in ("policy", "preemption"):
+        part: Part = getattr(config, name)
+        if any(one.is_instance for one in part.nested()):
+            raise InputError(
+                f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
+                f"the class)"
+            )
+    if scheduler.memory.foresees_prompts is not None and _is_oracle(config.policy):
+        raise InputError(
+            f"{shown}: an eviction order that knows all future prompts does not know which engine "
+            f"gets them (choose another eviction)"
+        )
+
+
+def _check_router(router: Router, workload: Workload) -> None:
+    name = type(router).__name__
+    requests = getattr(workload, "requests", ())
+    has_sessions = workload.rows.sessions is not None
+    if router.needs_sessions and not has_sessions and all(one.session is None for one in requests):
+        raise InputError(
+            f"router={name}: the requests belong to no sessions (choose a trace with sessions, or "
+            f"another router)"
+        )
+    has_content = workload.rows.prompt_ids is not None
+    reads_caches = router.cache_age_s is not None
+    if reads_caches and not has_content and all(one.prompt_ids is None for one in requests):
+        raise InputError(
+            f"router={name}: the trace has no prompt content, so no cache has a prefix of it "
+            f"(choose a trace with prompt ids, or another router)"
+        )
+
+
+def _is_oracle(policy: Part) -> bool:
+    eviction = policy.parameters.get("eviction")
+    return isinstance(eviction, Part) and oracle_of(eviction.make("eviction")) is not None

@@ -1,0 +1,89 @@
+"""The records of a fleet: those of its engines together, every row with its engine."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from operator import add
+
+import numpy as np
+
+from testbed.core.errors import PlugInError
+from testbed.engine.recorder import SHAPE, SLOTS, PackedRows, Recorder
+from testbed.engine.totals import Measures, Totals
+
+ENGINE = "engine"
+
+
+def together(recorders: Sequence[Recorder]) -> Recorder:
+    """One recorder with the requests and the spans of all, these in order of time; its rows have a
+    column `engine`. That of a single engine is its own recorder.
+    """
+    if len(recorders) == 1:
+        return recorders[0]
+    whole = Recorder()
+    whole.requests = _tables(list(whole.requests.columns()), [one.requests for one in recorders])
+    names = [*SHAPE, "running", *SLOTS]
+    whole.spans = _tables(names, [one.spans for one in recorders], order_by="start_ps")
+    whole.totals = summed([one.totals for one in recorders])
+    whole.num_moved = sum(one.num_moved for one in recorders)
+    whole.end_ps = max(one.end_ps for one in recorders)
+    whole.policy = recorders[0].policy
+    for recorder in recorders:
+        whole.rejections |= recorder.rejections
+        whole.cancellations |= recorder.cancellations
+    return whole
+
+
+def _tables(
+    names: Sequence[str], tables: Sequence[PackedRows], order_by: str | None = None
+) -> PackedRows:
+    columns = [table.columns() for table in tables]
+    numbers = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    whole = {name: np.concatenate([one[name] for one in columns]) for name in names}
+    whole[ENGINE] = numbers
+    order = slice(None) if order_by is None else np.argsort(whole[order_by], kind="stable")
+    rows = PackedRows(*whole)
+    if len(numbers):
+        rows.extend([column[order] for column in whole.values()])
+    return rows
+
+
+def summed(parts: Sequence[Totals]) -> Totals:
+    """The sums of several engines together."""
+    whole = Totals()
+    for part in parts:
+        for one in fields(Totals):
+            own, other = getattr(whole, one.name), getattr(part, one.name)
+            if isinstance(own, Measures):
+                setattr(whole, one.name, Measures(*map(add, own, other)))
+            else:
+                setattr(whole, one.name, own + other)
+    return whole
+
+
+def check_conservation(whole: Recorder, num_arrived: int, recorders: Sequence[Recorder]) -> None:
+    """Every request that has arrived at the fleet has ended on exactly one engine.
+
+    Raises PlugInError where one is lost, or answered twice.
+    """
+    ids = np.concatenate([one.requests.columns()["request_id"] for one in recorders])
+    twice = len(ids) - len(np.unique(ids))
+    totals = whole.totals
+    ended = totals.finished + totals.rejected + totals.cancelled
+    if twice or len(ids) != num_arrived or ended != num_arrived:
+        raise PlugInError(
+            f"a fleet of {len(recorders)} engines lost a request, or has one twice: {num_arrived} "
+            f"arrived, {totals.finished} are finished, {totals.rejected} rejected, "
+            f"{totals.cancelled} cancelled; {len(ids)} have a row, {twice} of them a second one"
+        )
+
+
+class FleetProgress:
+    """The counts of all engines together while they run."""
+
+    def __init__(self, recorders: Sequence[Recorder]) -> None:
+        self._recorders = recorders
+
+    @property
+    def totals(self) -> Totals:
+        """Sums since the start."""
+        return summed([recorder.totals for recorder in self._recorders])

@@ -1,0 +1,1 @@
+"""Routers: a small file each."""

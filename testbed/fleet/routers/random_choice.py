@@ -1,0 +1,19 @@
+"""Any engine."""
+
+from collections.abc import Sequence
+from random import Random
+
+from testbed.core.request import Incoming
+from testbed.core.units import Count
+from testbed.fleet.routers.router import Router
+from testbed.fleet.views import EngineView
+
+
+class RandomChoice(Router):
+    """An engine that is drawn at random, all with the same chance. seed: of the draws."""
+
+    def __init__(self, seed: Count = 0) -> None:
+        self._random = Random(f"{seed} router")
+
+    def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
+        return engines[self._random.randrange(len(engines))]

@@ -1,0 +1,20 @@
+"""One engine after another."""
+
+from collections.abc import Sequence
+
+from testbed.core.request import Incoming
+from testbed.fleet.routers.router import Router
+from testbed.fleet.views import EngineView
+
+
+class RoundRobin(Router):
+    """The engine behind the last one in order of number, whatever its load."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
+        behind = [view for view in engines if view.number > self._last]
+        view = (behind or engines)[0]
+        self._last = view.number
+        return view

@@ -1,0 +1,39 @@
+"""The plug-in API for routers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from testbed.core.errors import PlugInError
+from testbed.core.request import Incoming
+from testbed.fleet.views import EngineView
+
+
+class Router(ABC):
+    """Decides which engine serves a request, when that arrives.
+
+    It sees the request without its output length, and each engine that is up. cache_age_s: None for
+    a router that does not ask for `EngineView.num_cached`; else how old, in seconds, what it hears
+    of the caches is. An attribute of the class or of the object, which does not change.
+    needs_sessions: it makes no sense for requests without sessions.
+    """
+
+    cache_age_s: float | None = None
+    needs_sessions: ClassVar[bool] = False
+
+    @abstractmethod
+    def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
+        """One of `engines`, which are in order of number and at least one."""
+
+
+def routed(router: Router, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
+    """The router's answer. Raises PlugInError for an answer that is none of the engines."""
+    answer = router.route(request, engines)
+    if not any(answer is view for view in engines):
+        numbers = ", ".join(str(view.number) for view in engines)
+        raise PlugInError(
+            f"{type(router).__name__}: route() answered {answer!r} for request "
+            f"{request.request_id}; it must answer one of the engines that it was given "
+            f"({numbers} are up)"
+        )
+    return answer

@@ -1,0 +1,79 @@
+"""The summary of a fleet: of all engines together, and of each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.core.request import PS
+from testbed.engine.engine import Engine
+from testbed.engine.memory_accounting import pool_parts
+from testbed.engine.recorder import Recorder
+from testbed.engine.totals import Measures
+from testbed.fleet.fleet import Replica
+from testbed.metrics import FREE, KINDS, Slo, latencies, spread, summarize
+
+
+def summarize_fleet(
+    recorders: Sequence[Recorder],
+    whole: Recorder,
+    pool_slots: Sequence[int],
+    window_ps: tuple[int, int] | None,
+    slo: Slo,
+) -> dict[str, Any]:
+    """What `summarize` says of one engine, of all together.
+
+    An iteration is one of one engine, so means over iterations are those of an engine. Over time,
+    memory is a share of all pools together from the start to the end of the run, and the batch is
+    the sum of all.
+    """
+    if len(recorders) == 1:
+        return summarize(whole, pool_slots[0], window_ps, slo)
+    summary = summarize(whole, 1, None, slo)
+    sums = {
+        "per_iteration": (whole.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
+        "over_time": (whole.totals.over_time, sum(pool_slots) * whole.end_ps),
+    }
+    shares = {average: _shares(*parts) for average, parts in sums.items()}
+    for group, names in (("memory", KINDS), ("memory_free", FREE)):
+        summary[group] = {
+            name: {average: share[name] for average, share in shares.items()} for name in names
+        }
+    return summary
+
+
+def _slot_iterations(recorders: Sequence[Recorder], pool_slots: Sequence[int]) -> int:
+    pairs = zip(recorders, pool_slots, strict=True)
+    return sum(recorder.totals.iterations * num_slots for recorder, num_slots in pairs)
+
+
+def _shares(sums: Measures, total: int) -> dict[str, float | None]:
+    parts = pool_parts(sums, total)._asdict()
+    return {name: part / total if total else None for name, part in parts.items()}
+
+
+def summary_of(replica: Replica, recorder: Recorder) -> dict[str, Any]:
+    """A few numbers of one engine: its requests, times in seconds, and what its policy counted."""
+    totals, times = recorder.totals, latencies(recorder.requests)
+    return {
+        "requests": {
+            "arrived": totals.arrived,
+            "finished": totals.finished,
+            "rejected": totals.rejected,
+            "cancelled": totals.cancelled,
+            "moved": recorder.num_moved,
+        },
+        "ttft_s": spread(times["ttft_s"]),
+        "e2e_s": spread(times["e2e_s"]),
+        "iterations": totals.iterations,
+        "busy_s": totals.busy_ps / PS,
+        "preemptions": {"swap": totals.swaps, "recompute": totals.recomputes},
+        "counters": counters_of(replica.engines),
+    }
+
+
+def counters_of(engines: Sequence[Engine]) -> Mapping[str, float]:
+    """The sums of what the engines' policies have counted."""
+    counts = dict[str, float]()
+    for engine in engines:
+        for name, count in engine.scheduler.policy.counters().items():
+            counts[name] = counts.get(name, 0) + count
+    return counts

@@ -1,0 +1,231 @@
+"""The options of vLLM's server, the memory that it takes, and which servers do not start."""
+
+import csv
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+from refusals import check_words
+
+from testbed.core.errors import InputError
+from testbed.core.shapes import read_model
+from testbed.core.specs import GIB
+from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.command import read_command
+from testbed.experiments.vllm_server.memory import Limits, fitted_terms, memory_of, terms
+from testbed.experiments.vllm_server.named import gpu_named
+from testbed.experiments.vllm_server.option_table import option_named, options
+from testbed.experiments.vllm_server.pages import pages_of
+
+INPUTS = Path(__file__).parents[1] / "inputs" / "vllm_options"
+SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
+KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
+SHAPES = {
+    "DeepSeek-V2-Lite-Chat": "deepseek-v2-lite",
+    "gemma-3-12b-it": "gemma-3-12b",
+    "gemma-3-27b-it": "gemma-3-27b",
+    "gemma-7b": "gemma-7b",
+    "granite-3.1-2b-instruct": "granite-3.1-2b",
+    "granite-3.1-8b-instruct": "granite-3.1-8b",
+    "granite-3.3-8b-instruct": "granite-3.1-8b",
+    "phi-4": "phi-4",
+    "Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-3.1-24b",
+    "Mistral-Small-3.1-24B-Instruct-2503-quantized.w8a8": "mistral-small-3.1-24b",
+    "Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
+    "Kimi-VL-A3B-Instruct": "kimi-vl-a3b",
+    "Qwen1.5-MoE-A2.7B": "qwen1.5-moe-a2.7b",
+    "Qwen2.5-7B-Instruct": "qwen2.5-7b",
+    "Qwen2.5-7B-Instruct-fp8-dynamic": "qwen2.5-7b",
+    "Qwen2.5-7B-Instruct-quantized.w8a8": "qwen2.5-7b",
+    "Qwen3-8B": "qwen3-8b",
+}
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+
+
+def start_ups():
+    """The logged start-ups: the row, its model and its limits."""
+    if not KEY.is_file():
+        pytest.skip("the logged start-ups are not on this machine")
+    rows = list(csv.DictReader(KEY.open(encoding="utf-8")))
+    for row in rows:
+        model = read_model(SHAPES[row["model"].rpartition("/")[2]])
+        bits = 8 if row["quantization"] != "None" else None
+        kv_bytes = 1 if row["kv_cache_dtype"] == "fp8" else None
+        model = replace(model, weight_bits=bits, kv_dtype_bytes=kv_bytes)
+        yield row, model, Limits(1024, 8192, int(row["tp"]))
+
+
+@pytest.mark.parametrize("release", [path.stem for path in sorted(INPUTS.glob("*.txt"))])
+def test_every_option_of_a_release_has_a_class(release):
+    names = (INPUTS / f"{release}.txt").read_text().split()
+    assert set(names) <= set(options())
+
+
+def test_the_parser_of_the_installed_release_has_no_other_option():
+    pytest.importorskip("vllm")
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = make_arg_parser(FlexibleArgumentParser())
+    words = {word for action in parser._actions for word in action.option_strings}
+    for word in words - {"-h", "--help"}:
+        option_named(word, "installed")
+
+
+def test_each_shape_is_predicted_by_a_fit_without_it():
+    rows, errors = list(start_ups()), dict[str, list[float]]()
+    for row, model, limits in rows:
+        others = [
+            (other, sizes, float(logged["logged_activation_gib"]))
+            for logged, other, sizes in rows
+            if other.name != model.name
+        ]
+        known = fitted_terms(others)
+        memory = memory_of(model, gpu_named("h100-80gb"), limits, 0.95, of=known)
+        logged = float(row["logged_kv_gib"])
+        difference = abs(memory.kv_cache - logged)
+        is_plain = model.experts is None and model.window is None
+        assert difference <= max(0.25, (0.04 if is_plain else 0.06) * logged)
+        errors.setdefault(model.name, []).append(difference / logged)
+    assert median(median(values) for values in errors.values()) <= 0.01
+
+
+def test_the_shipped_terms_are_those_of_the_logged_start_ups():
+    logged = [
+        (model, limits, float(row["logged_activation_gib"])) for row, model, limits in start_ups()
+    ]
+    fitted = fitted_terms(logged)
+    assert fitted.logits == pytest.approx(terms().logits, abs=1e-3)
+    assert fitted.hidden == pytest.approx(terms().hidden, abs=1e-3)
+
+
+def test_tokens_follow_from_the_logged_bytes_to_the_logs_rounding():
+    for row, model, limits in start_ups():
+        block_size = 64 if model.latent else 16
+        pages = pages_of(model, limits.num_gpus, block_size)
+        logged, rounding = float(row["logged_kv_gib"]), 0.005
+        low, high = (
+            pages.num_tokens(int((logged + error) * GIB) // pages.page_bytes)
+            for error in (-rounding, rounding)
+        )
+        assert low - block_size <= int(row["logged_tokens"]) <= high + block_size
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        pytest.param("-dp 2", ("fleet",), id="replicas"),
+        pytest.param("--enable-lora", ("adapters",), id="adapters"),
+        pytest.param("--kv-offloading-size 8", ("K and V outside",), id="offloaded cache"),
+        pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
+        pytest.param("--scheduling-policy priority", ("scheduler orders",), id="priority"),
+        pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
+        pytest.param("--speculative-config.method ngram", ("drafts",), id="a dotted key"),
+        pytest.param("-O3", ("compiled code",), id="a level in a short form"),
+        pytest.param(
+            "--max-num-sequences 8", ("no option", "did you mean --max-num-seqs"), id="a typo"
+        ),
+        pytest.param("--port=", ("has no value",), id="an empty value"),
+    ],
+)
+def test_what_changes_the_answer_or_is_no_option_is_refused(testbed, options, parts):
+    error = testbed.refused("run", "--from-vllm", f"{LLAMA} {options}", "gpu=h100-80gb")
+    check_words(("--from-vllm", *parts), error)
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        pytest.param(
+            "vllm serve meta-llama/Llama-3.1-70B", ("no available memory", "4 starts"), id="weights"
+        ),
+        pytest.param(f"{LLAMA} -tp 3", ("divisible by tensor parallel size",), id="heads"),
+        pytest.param(
+            f"{LLAMA} --max-model-len 131073", ("longer than the model's 131,072",), id="positions"
+        ),
+        pytest.param(
+            f"{LLAMA} --kv-cache-memory-bytes 8G", ("larger than the available",), id="one sequence"
+        ),
+        pytest.param(
+            f"{LLAMA} --max-num-batched-tokens 64 --max-num-seqs 65", ("below",), id="the budget"
+        ),
+        pytest.param(
+            f"{LLAMA} --no-enable-chunked-prefill --max-num-batched-tokens 4096",
+            ("chunked prefill is off",),
+            id="whole prompts",
+        ),
+        pytest.param(f"{LLAMA} --block-size 5", ("no such block",), id="a block"),
+    ],
+)
+def test_servers_that_vllm_refuses_do_not_start(command, parts):
+    with pytest.raises(InputError) as refusal:
+        fit_of(command, "h100-80gb")
+    check_words(("vLLM does not start", *parts)[-len(parts) :], str(refusal.value))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"CUDA_VISIBLE_DEVICES=0 {LLAMA}",
+        f"python3 -m vllm.entrypoints.openai.api_server --model={LLAMA.split()[-1]}",
+        f"args: [--model, {LLAMA.split()[-1]}]",
+        f"{LLAMA} -tp=1 -pp 1 -dp 1 --scheduling-policy fcfs",
+        f"{LLAMA} --max_model_len auto",
+    ],
+)
+def test_every_form_of_a_command_is_the_same_server(command):
+    plain, other = fit_of(LLAMA, "h100-80gb"), fit_of(command, "h100-80gb")
+    assert replace(other, notes=()) == replace(plain, notes=())
+
+
+def test_options_of_a_file_come_before_those_of_the_command(tmp_path):
+    path = tmp_path / "server.yaml"
+    path.write_text("max-num-seqs: 8\nmax-model-len: 4096\nenable-prefix-caching: false\n")
+    values = read_command(f"{LLAMA} --config {path} --max-num-seqs 9").values
+    assert values["--max-num-seqs"] == "9"
+    assert values["--max-model-len"] == "4096"
+    assert values["--enable-prefix-caching"] == "false"
+
+
+def test_a_model_may_be_a_folder_or_in_the_local_cache(tmp_path, monkeypatch):
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 1000,
+        "max_position_embeddings": 2048,
+        "torch_dtype": "bfloat16",
+    }
+    folder = tmp_path / "hub" / "models--some--thing" / "snapshots" / "1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in (str(folder), "some/thing"):
+        assert fit_of(f"vllm serve {name}", "l4").max_model_len == 2048
+
+
+def test_fits_gives_the_two_lines_of_vllm(testbed):
+    code, out, _ = testbed("fits", LLAMA, "gpu=h100-80gb", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["kv_tokens"] == answer["num_blocks"] * 16
+    assert answer["max_concurrency"] == pytest.approx(answer["kv_tokens"] / 131_072, rel=1e-3)
+
+
+def test_blocks_that_are_given_are_the_pool(testbed, tmp_path):
+    code, _, notes = testbed(
+        "run",
+        "--from-vllm",
+        f"{LLAMA} --num-gpu-blocks-override 2000",
+        "gpu=h100-80gb",
+        "arrivals.duration_s=1",
+        "hydra.run.dir=out",
+    )
+    assert code == 0, notes
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["run"]["pool_blocks"] == 1999

@@ -1,0 +1,153 @@
+"""Fleets by the command line's options: what is refused, what a router may answer, and faults."""
+
+import pytest
+
+from testbed import simulate
+from testbed.core.errors import InputError, PlugInError
+from testbed.core.request import PS, Request
+from testbed.experiments.timeline.chrome_trace import trace_of
+from testbed.fleet.faults import Fault, parse_faults
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.routers.router import Router
+
+SHORT = {"rate": 3, "duration_s": 20}
+SHARED = tuple(range(100))
+
+
+def conversations(count=40):
+    """Requests of four sessions, each with a prefix of its own, five a second."""
+    return [
+        Request(
+            number,
+            number * PS // 5,
+            400,
+            50,
+            prompt_ids=(number % 4, *range(1000 * number, 1000 * number + 24)),
+            tokens_per_id=16,
+            session=number % 4,
+        )
+        for number in range(count)
+    ]
+
+
+class Elsewhere(Router):
+    """Answers no engine that it was given."""
+
+    def route(self, request, engines):
+        return len(engines)
+
+
+class LastEngine(Router):
+    """A user's router."""
+
+    def route(self, request, engines):
+        return engines[-1]
+
+
+def test_rows_carry_their_engine():
+    result = simulate(replicas=3, router=LastEngine, **SHORT)
+    assert set(result.requests["engine"]) == set(result.iterations["engine"]) == {2}
+    arrived = [one["requests"]["arrived"] for one in result.summary["engines"].values()]
+    assert arrived == [0, 0, len(result.requests)]
+
+
+def test_one_replica_has_the_summary_of_a_run_without_a_fleet():
+    alone, fleet = simulate(**SHORT).summary, simulate(replicas=1, **SHORT).summary
+    assert {**fleet, "run": None} == {**alone, "run": None}
+
+
+@pytest.mark.parametrize(
+    "router", ["round_robin", "fewest_requests", "fewest_tokens", "power_of_two"]
+)
+def test_routers_that_look_at_load_share_the_requests(router):
+    engines = simulate(replicas=2, router=router, **SHORT).requests["engine"]
+    assert 0.3 < engines.mean() < 0.7
+
+
+def test_sessions_stay_on_their_engine():
+    result = simulate(replicas=3, router="session_affinity", trace=conversations())
+    pairs = {(number % 4, engine) for number, engine in enumerate(result.requests["engine"])}
+    assert len(pairs) == 4
+
+
+def test_without_a_weight_of_load_a_prefix_stays_where_it_is():
+    options = {"policy": "prefix_caching", "trace": conversations(), "router": "prefix_aware"}
+    stays = simulate(replicas=3, **options, **{"router.load_weight": 0})
+    stale = simulate(replicas=3, **options, **{"router.load_weight": 0, "router.cache_age_s": 1000})
+    hits = [one.summary["counters"]["hit_blocks"] for one in (stays, stale)]
+    assert hits[0] == 36
+    assert set(stale.requests["engine"]) == {0}  # it never hears of a prefix: the first of equals
+
+
+def test_a_router_must_answer_an_engine():
+    with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
+        simulate(replicas=2, router=Elsewhere, **SHORT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"router": "round_robin"}, "there is one engine"),
+        ({"replicas": 2, "router": "prefix_aware"}, "no prompt content"),
+        ({"replicas": 2, "router": "session_affinity"}, "no sessions"),
+        ({"replicas": 2, "window_s": (0, 5)}, "window_s is not modelled"),
+        ({"replicas": 2, "faults": "engine 2 at 3 s"}, "there is no engine 2"),
+        ({"replicas": 2, "preemption": object()}, "preemption is"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        simulate(**options, **SHORT)
+
+
+def test_a_timeline_of_several_engines_is_refused():
+    config = simulate(replicas=2, **SHORT).setup.config
+    with pytest.raises(InputError, match="the timeline shows one engine"):
+        trace_of(config)
+
+
+def test_faults_are_read():
+    text = "engine 1 at 60 s, back at 90.5 s; engine 0 at 10 s"
+    first, second = Fault(0, 10 * PS, None), Fault(1, 60 * PS, 181 * PS // 2)
+    assert parse_faults(text, 2) == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("engine one", "is no fault"),
+        ("engine 0 at 5 s, back at 5 s", "back before it fails"),
+        ("engine 0 at 5 s; engine 0 at 9 s", "fails again before it is back"),
+        ("engine 0 at 5 s; engine 1 at 9 s", "no engine is left"),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_faults(text, 2)
+
+
+def test_requests_of_a_failed_engine_are_answered_by_others():
+    result = simulate(replicas=2, faults="engine 1 at 5 s, back at 15 s", **SHORT)
+    table, engines = result.requests, result.summary["engines"]
+    assert len(table) == table["request_id"].nunique() == result.summary["requests"]["finished"]
+    assert engines["1"]["requests"]["moved"] > 0
+    meanwhile = table[(table["arrival_s"] > 5) & (table["arrival_s"] < 15)]
+    assert set(meanwhile["engine"]) == {0}
+    assert 1 in set(table[table["arrival_s"] > 15]["engine"])
+
+
+def test_requests_wait_while_no_engine_is_up():
+    result = simulate(replicas=1, faults="engine 0 at 5 s, back at 15 s", **SHORT)
+    waited = result.requests[result.requests["arrival_s"].between(5.2, 15)]
+    assert len(waited)
+    assert (waited["first_token_s"] > 15).all()
+
+
+def test_round_robin_goes_on_behind_an_engine_that_is_down():
+    router = RoundRobin()
+    zero, one, two = (type("View", (), {"number": number})() for number in range(3))
+    chosen = [
+        router.route(None, engines).number
+        for engines in ([zero, one, two], [zero, two], [zero, one, two])
+    ]
+    assert chosen == [0, 2, 0]

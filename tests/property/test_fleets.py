@@ -1,0 +1,219 @@
+"""Random fleets: routers, faults and cancellations. A run in spans is the run step by step, nothing
+is lost or answered twice, and each engine does what it would do alone.
+"""
+
+from functools import partial
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from same_runs import assert_same, lengths_of
+from strategies import (
+    MAX_LEN,
+    policies,
+    schedulers,
+    session_workloads,
+    with_ranks,
+    with_shared_prompts,
+    workloads,
+)
+from tiny import MS, FastMillisecond, analytic
+
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.recorder import Recorder
+from testbed.engine.sim_clock import SimClock
+from testbed.engine.simulation import simulate
+from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.fleet import Fleet
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.records import check_conservation, together
+from testbed.fleet.routers.fewest_requests import FewestRequests
+from testbed.fleet.routers.fewest_tokens import FewestTokens
+from testbed.fleet.routers.power_of_two import PowerOfTwo
+from testbed.fleet.routers.prefix_aware import PrefixAware
+from testbed.fleet.routers.random_choice import RandomChoice
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.routers.session_affinity import SessionAffinity
+from testbed.fleet.simulation import engine_maker, run_to_end
+from testbed.memory.contiguous.reservations import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+
+ROUTERS = (RoundRobin, FewestRequests, FewestTokens, PowerOfTwo, RandomChoice, SessionAffinity)
+CACHES = (PrefixCaching, OutputCaching)
+COSTS = [FastMillisecond(), analytic(overhead_s=1e-3)]
+
+
+class Watching(RoundRobin):
+    """Notes all that a router can see whenever a request arrives."""
+
+    cache_age_s = 0.0
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def route(self, request, engines):
+        for view in engines:
+            counts = view.num_requests, view.num_running, view.num_waiting, view.num_tokens
+            self.seen.append((request.request_id, view.number, *counts, view.num_cached(request)))
+        return super().route(request, engines)
+
+
+def prefix_aware():
+    weights = st.sampled_from([0.0, 0.5, 1.0])
+    ages = st.sampled_from([0.0, 0.01, 0.5])
+    return st.builds(lambda *given: partial(PrefixAware, *given), weights, weights, ages)
+
+
+@st.composite
+def fault_lists(draw, num_engines):
+    """At most one fault of each engine, one of which never fails."""
+    faults = []
+    for engine in range(num_engines - 1):
+        if draw(st.booleans()):
+            down_ps = draw(st.integers(0, 150 * MS))
+            back_ps = draw(st.none() | st.integers(down_ps + 1, down_ps + 60 * MS))
+            faults.append(Fault(engine, down_ps, back_ps))
+    return tuple(faults)
+
+
+@st.composite
+def fleets(draw):
+    """Requests, a function that makes the parts of an engine, a router, and faults."""
+    makes_router = draw(st.one_of(st.sampled_from(ROUTERS), prefix_aware(), st.just(Watching)))
+    reads_caches = makes_router().cache_age_s is not None
+    kinds = CACHES if reads_caches else (Paged, ContiguousMax, *CACHES)
+    num_engines = draw(st.integers(1, 4))
+    makers = [(draw(schedulers()), draw(policies(kinds))) for _ in range(num_engines)]
+    cost = draw(st.sampled_from(COSTS))
+
+    def make_parts(number):
+        make_scheduler, make_policy = makers[number]
+        scheduler = make_scheduler(make_policy())
+        return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
+
+    requests = draw(
+        st.one_of(
+            workloads(),
+            with_shared_prompts(workloads()),
+            with_ranks(with_shared_prompts(workloads())),
+            session_workloads(),
+        )
+    )
+    return requests, make_parts, makes_router, num_engines, draw(fault_lists(num_engines))
+
+
+def run_fleet(fleet, cancelled=(), *, fast_forward):
+    """As simulate_fleet, and requests are cancelled from outside."""
+    requests, make_parts, makes_router, num_engines, faults = fleet
+    recorders = [Recorder() for _ in range(num_engines)]
+    router, clock = makes_router(), SimClock()
+    make_engine = engine_maker(clock, make_parts, recorders, fast_forward=fast_forward)
+    done = Fleet(clock, clock.start, make_engine, num_engines, router)
+    clients = ClosedLoop if isinstance(requests, SessionWorkload) else OpenLoop
+    clients(clock, done, requests).start()
+    Faults(clock, done, faults).start()
+    for at_ps, request_id in cancelled:
+        clock.call_at(at_ps, partial(done.cancel, request_id))
+    done.start()
+    run_to_end(clock, done, UNBOUNDED)
+    check_conservation(together(recorders), len(requests), recorders)
+    return done, recorders, router
+
+
+@st.composite
+def cancellations(draw):
+    """(time, request): some at boundaries of iterations, some of requests that have ended."""
+    times = st.integers(0, 200).map(lambda ms: ms * MS) | st.integers(0, 200 * MS)
+    return draw(st.lists(st.tuples(times, st.integers(0, 39)), max_size=15))
+
+
+def check_engines_empty(done):
+    for replica in done.replicas:
+        for engine in replica.engines:
+            state = engine.scheduler.state
+            assert not [*state.waiting, *state.running, *state.swapped, *state.batch.sequences]
+            engine.scheduler.policy.check()
+
+
+def check_fleet(fleet, cancelled):
+    (fast, fast_records, fast_router), (slow, slow_records, slow_router) = (
+        run_fleet(fleet, cancelled, fast_forward=way) for way in (True, False)
+    )
+    for one, other in zip(fast_records, slow_records, strict=True):
+        assert_same(one, other)
+        assert one.cancellations == other.cancellations
+    if isinstance(fast_router, Watching):
+        assert fast_router.seen == slow_router.seen
+    for done in (fast, slow):
+        check_engines_empty(done)
+    whole = together(fast_records).totals
+    assert whole.finished + whole.rejected + whole.cancelled == len(fleet[0])
+    return fast_records
+
+
+@settings(max_examples=60, derandomize=True)
+@given(fleets(), cancellations())
+def test_fleets_are_fast_and_slow_alike(fleet, cancelled):
+    check_fleet(fleet, cancelled)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, derandomize=True)
+@given(fleets(), cancellations())
+def test_300_fleets_are_fast_and_slow_alike(fleet, cancelled):
+    check_fleet(fleet, cancelled)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(fleets().filter(lambda fleet: not isinstance(fleet[0], SessionWorkload)))
+def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
+    """Without faults the engines meet in the router alone."""
+    requests, make_parts, *_ = fleet
+    done, recorders, _ = run_fleet((*fleet[:4], ()), fast_forward=False)
+    by_id = {request.request_id: request for request in requests}
+    for number, recorder in enumerate(recorders):
+        own = np.sort(recorder.requests.columns()["request_id"]).tolist()
+        parts = make_parts(number)
+        alone = simulate(
+            [by_id[one] for one in own],
+            parts.scheduler,
+            parts.cost,
+            MAX_LEN,
+            fast_forward=False,
+            lengths=parts.lengths,
+        )
+        recorder.end_ps = alone.end_ps  # engines of a fleet end together
+        assert_same(alone, recorder)
+        counters = done.replicas[number].engine.scheduler.policy.counters()
+        assert parts.scheduler.policy.counters() == counters
+
+
+@settings(max_examples=60, derandomize=True)
+@given(fleets())
+def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
+    requests, make_parts, makes_router, *_ = fleet
+    for fast_forward in (True, False):
+        one = (requests, make_parts, makes_router, 1, ())
+        _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward)
+        parts = make_parts(0)
+        alone = simulate(
+            requests,
+            parts.scheduler,
+            parts.cost,
+            MAX_LEN,
+            fast_forward=fast_forward,
+            lengths=parts.lengths,
+        )
+        assert recorder.spans.columns().keys() == alone.spans.columns().keys()
+        for name, column in alone.spans.columns().items():
+            assert column.tolist() == recorder.spans.columns()[name].tolist(), name
+        for name, column in alone.requests.columns().items():
+            assert column.tolist() == recorder.requests.columns()[name].tolist(), name
+        assert alone.totals == recorder.totals
+        assert alone.end_ps == recorder.end_ps
