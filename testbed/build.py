@@ -9,7 +9,6 @@ from typing import Any
 
 from testbed.config import RunConfig, Slo
 from testbed.core.errors import InputError
-from testbed.core.oracles import is_oracle
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
@@ -23,6 +22,7 @@ from testbed.fleet.routers.router import Router
 from testbed.machine import make_cost, make_pool
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.oracles import is_oracle
 from testbed.parts import Part, locate
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap

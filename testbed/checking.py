@@ -16,7 +16,6 @@ from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import POOLS
 from testbed.core.errors import InputError
-from testbed.core.oracles import with_lengths
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
@@ -26,6 +25,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.oracles import with_lengths
 from testbed.parts import locate, plug_in_errors
 from testbed.sched.preemption import Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler

@@ -42,8 +42,9 @@ class ABCMeta(abc.ABCMeta):
     __subclasscheck__ = type.__subclasscheck__
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if cls.__abstractmethods__ or has_no_constructor(cls):
-            abstract = {name: getattr(cls, name) for name in cls.__abstractmethods__}
+        missing = getattr(cls, "__abstractmethods__", ())  # a closed class has none, not even ()
+        if missing or has_no_constructor(cls):
+            abstract = {name: getattr(cls, name) for name in missing}
             abc.ABCMeta(cls.__name__, (), abstract)(*args, **kwargs)  # raises Python's own error
         return super().__call__(*args, **kwargs)
 

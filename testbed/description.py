@@ -3,7 +3,6 @@ tables of a run.
 """
 
 import csv
-import inspect
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
-from testbed.parts import Part
+from testbed.parts import Part, constructor_parameters
 from testbed.sched.scheduler import Scheduler
 
 RUN = "run"
@@ -99,9 +98,7 @@ def configured(value: Any) -> str:
 def _part(part: Part, built: object) -> str:
     if part.is_named:
         return configured(part)
-    values = {
-        name: getattr(built, name, None) for name in inspect.signature(type(built)).parameters
-    }
+    values = {name: getattr(built, name, None) for name in constructor_parameters(type(built))}
     return type(built).__qualname__ + configured(
         {k: v for k, v in values.items() if isinstance(v, PLAIN)}
     )

@@ -22,7 +22,6 @@ from testbed.contract.clauses import require
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import histories_of, shortest, without_runs
 from testbed.core.errors import InputError, PlugInError
-from testbed.core.oracles import is_oracle, with_lengths
 from testbed.core.request import Incoming, Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
@@ -33,6 +32,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import PoolSpec
+from testbed.oracles import is_oracle, with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Chunk, Outcome, Plan, Results

@@ -229,6 +229,15 @@ def parameters_of(target: Any) -> dict[str, Any] | None:
     return None
 
 
+def constructor_parameters(cls: type) -> list[str]:
+    """The names of the parameters of the constructor that a class has, its own or an inherited
+    one.
+    """
+    owner = next((owner for owner in cls.__mro__[:-1] if "__init__" in vars(owner)), cls)
+    own = compiled_parameters(owner) if is_compiled(owner) else plain_parameters(owner)
+    return list(own.hints) if own is not None else []
+
+
 class Parameters(NamedTuple):
     """The parameters of a constructor or function by name; has_others: it takes any others too."""
 

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from testbed.core.errors import InputError
-from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Request
 from testbed.core.shapes import read_model
 from testbed.cost.model import CostModel, Work
@@ -44,6 +43,7 @@ from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.memory.layouts import ExtentLayout
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.oracles import with_lengths
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 

@@ -7,12 +7,12 @@ from typing import TypeVar
 from testbed.contract.clauses import check_answer, check_answers, require, state_of
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Incoming
 from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import DEVICE, Answer, Answers, CacheHit, Grant, Refusal
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import UNBOUNDED_LEN, MemoryPolicy, PoolSpec
+from testbed.oracles import with_lengths
 
 MakePolicy = Callable[[PoolSpec], MemoryPolicy]
 Question = Callable[[Capabilities, CacheHit | None], object]

@@ -25,7 +25,7 @@ class PreemptionRule(ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
     `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL
-    takes at a time. A rule that is an oracle has a parameter `lengths` (testbed/core/oracles.py).
+    takes at a time. A rule that is an oracle has a parameter `lengths` (testbed/oracles.py).
     """
 
     tail_tokens: int = 1

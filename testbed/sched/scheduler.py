@@ -26,7 +26,7 @@ class Scheduler(ABC):
     decision depends on time sets Plan.wake_ps, because a span of many iterations makes no call.
 
     One that serves in another order than that of arrival defines `choose_order`
-    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/core/oracles.py).
+    (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/oracles.py).
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState

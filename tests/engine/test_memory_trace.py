@@ -8,7 +8,6 @@ import pytest
 from manual_driver import admit_and_prefill, extend, fork, paged, release, scheduler_of
 from tiny import analytic
 
-from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import DEVICE, HOST
@@ -19,6 +18,7 @@ from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap

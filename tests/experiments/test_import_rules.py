@@ -24,7 +24,12 @@ ALLOWED = {
         "testbed.cost",
         "testbed.engine",
     },
-    "testbed.contract": {"testbed.core", "testbed.memory", "testbed.contract"},
+    "testbed.contract": {
+        "testbed.core",
+        "testbed.memory",
+        "testbed.oracles",
+        "testbed.contract",
+    },
     "testbed.traces": {"testbed.core", "testbed.traces"},
     "testbed.kernels": {
         "testbed.core",
@@ -34,6 +39,7 @@ ALLOWED = {
         "testbed.kernels",
     },
     "testbed.kernels.engine": {
+        "testbed.oracles",
         "testbed.core",
         "testbed.memory",
         "testbed.sched",

@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import numpy as np
 
 from testbed.config import parse_mix
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -24,6 +23,7 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 
 from testbed.core.layers import Window
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
 from testbed.engine.wall_clock import StepClock
@@ -19,6 +18,7 @@ from testbed.kernels.engine.weights import random_weights
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.oracles import with_lengths
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
 

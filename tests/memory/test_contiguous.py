@@ -7,11 +7,11 @@ from random import Random
 import pytest
 from manual_driver import admit, admit_and_prefill, fork, samples, sequence
 
-from testbed.core.oracles import with_lengths
 from testbed.core.slots import Copy, Extent, Refusal
 from testbed.memory.contiguous.buddy import BuddyAllocator
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.policy import PoolSpec
+from testbed.oracles import with_lengths
 
 
 def policy_of(kind, num_slots=256, max_len=256, block_size=4, **outputs):

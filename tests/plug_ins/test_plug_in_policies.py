@@ -20,11 +20,11 @@ from histories import keeps_the_contract
 from same_runs import check_both_ways, lengths_of
 from tiny import analytic, server
 
-from testbed.core.oracles import with_lengths
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.cli.main import main
 from testbed.memory.policy import PoolSpec, host
+from testbed.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute, Swap

@@ -9,12 +9,12 @@ from hypothesis import given
 from manual_driver import ITERATION_LEVEL, ManualDriver, scheduler_of, sequence
 from refusals import refuses
 
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.core.slots import Copy, Extent
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.oracles import with_lengths
 from testbed.sched.beams import RecordedBeams, SyntheticBeams, pairs, survivors
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch

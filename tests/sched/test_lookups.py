@@ -3,6 +3,7 @@
 import pytest
 from manual_driver import scheduler_of
 
+from testbed.compiled import is_compiled
 from testbed.core.layers import KvGroup
 from testbed.core.request import Request
 from testbed.cost.analytic import AnalyticCost
@@ -20,6 +21,8 @@ from testbed.sched.ranked import PriorityClasses, SessionOrder
 from testbed.sched.separate import SeparatePrefill
 from testbed.sched.time_to_live import TimeToLive
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+
+pytestmark = pytest.mark.skipif(is_compiled(), reason="a compiled index cannot be replaced")
 
 GROUPS = KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10)
 POOL = PoolSpec(300, 256, (*host(256), Tier("dram", 512)), num_layers=2, groups=GROUPS)

@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
-from testbed.core.oracles import with_lengths
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
@@ -27,6 +26,7 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
+from testbed.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
