@@ -39,11 +39,11 @@ class Comparison:
             if i
         ]
 
-    def changes(self, one: Quantity) -> list[float | None]:
+    def changes(self, quantity: Quantity) -> list[float | None]:
         """Of all runs but the first."""
-        values = self.numbers[one]
+        values = self.numbers[quantity]
         return [
-            one.change(value, values[i])
+            quantity.change(value, values[i])
             for value, i in zip(values[1:], self.references, strict=True)
         ]
 
@@ -52,16 +52,13 @@ class Comparison:
         """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the
         reference.
         """
-        runs, found = self.runs, self.references
-        kinds = [
-            "error" if runs[i].on_gpu != run.on_gpu else "change"
-            for i, run in zip(found, runs[1:], strict=True)
-        ]
-        several = len(set(found)) > 1
-        return [
-            f"{kind} from {runs[i].name}" if several else kind
-            for kind, i in zip(kinds, found, strict=True)
-        ]
+        names_reference = len(set(self.references)) > 1
+        words = []
+        for i, run in zip(self.references, self.runs[1:], strict=True):
+            reference = self.runs[i]
+            kind = "error" if reference.on_gpu != run.on_gpu else "change"
+            words.append(f"{kind} from {reference.name}" if names_reference else kind)
+        return words
 
 
 def compare(runs: Sequence[FinishedRun]) -> Comparison:
@@ -70,17 +67,20 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
         raise InputError(
             f"{runs[0].folder}: a single run cannot be compared (give a second folder after it)"
         )
-    values = {one: [one.value(run.summary) for run in runs] for one in quantities()}
-    numbers = {one: found for one, found in values.items() if set(found) != {None}}
+    numbers = {}
+    for quantity in quantities():
+        values = [quantity.value(run.summary) for run in runs]
+        if set(values) != {None}:
+            numbers[quantity] = values
     return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
 
 
 def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     """Config keys whose values differ between runs, in the order of the configs."""
-    flat = [dict(_flat(run.config)) for run in runs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    different = [key for key in keys if len({one.get(key) for one in flat}) > 1]
-    rows = {key: [one.get(key, ABSENT) for one in flat] for key in different}
+    configs = [dict(_flat(run.config)) for run in runs]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    different = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    rows = {key: [config.get(key, ABSENT) for config in configs] for key in different}
     return pd.DataFrame.from_dict(rows, orient="index", columns=[run.name for run in runs])
 
 
@@ -121,46 +121,54 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
     else:
-        whole = isinstance(value, float) and value.is_integer()
-        yield path, "null" if value is None else f"{value:.0f}" if whole else str(value)
+        yield path, _cell(value)
+
+
+def _cell(value: Any) -> str:
+    """A config's value as text; 2.0 and 2 are the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return str(value)
 
 
 def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Remarks to read before the numbers."""
     for run in runs:
-        if run.requests is None or run.spans is None:
-            absent = "requests.csv" if run.requests is None else "iterations.csv"
-            yield f"{run.name} has no {absent}: {WHOLE}"
-        old = [
-            key for key in ("memory_free", "memory_saving", "counters") if key not in run.summary
-        ]
-        if old:
-            yield (
-                f"{run.name} was written by another version: its summary.json has no "
-                f"{', '.join(old)}"
-            )
-        limit = run.summary.get("stopped_at_latency")
-        if limit is not None:
-            yield (
-                f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are "
-                f"of the part before"
-            )
-        elif run.overload:
-            yield f"{run.name} is overloaded: {in_words(run.overload)}"
-        requests = run.summary.get("requests", {})
-        left = (
-            requests.get("arrived", 0) - requests.get("finished", 0) - requests.get("rejected", 0)
-        )
-        if left:
-            yield (
-                f"{run.name} is unfinished: {left:,} of {requests['arrived']:,} requests had not "
-                f"ended"
-            )
+        yield from _remarks_on(run)
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
     elif len(tables) == len(runs):
         yield "all runs serve the same requests"
+
+
+def _remarks_on(run: FinishedRun) -> Iterator[str]:
+    """Remarks on a run without tables, of another version, overloaded or unfinished."""
+    if run.requests is None or run.spans is None:
+        absent = "requests.csv" if run.requests is None else "iterations.csv"
+        yield f"{run.name} has no {absent}: {WHOLE}"
+    needed = ("memory_free", "memory_saving", "counters")
+    lacking = ", ".join(key for key in needed if key not in run.summary)
+    if lacking:
+        yield f"{run.name} was written by another version: its summary.json has no {lacking}"
+    limit = run.summary.get("stopped_at_latency")
+    if limit is not None:
+        yield (
+            f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are of "
+            "the part before"
+        )
+    elif run.overload:
+        yield f"{run.name} is overloaded: {in_words(run.overload)}"
+    requests = run.summary.get("requests", {})
+    ended = requests.get("finished", 0) + requests.get("rejected", 0)
+    unfinished = requests.get("arrived", 0) - ended
+    if unfinished:
+        yield (
+            f"{run.name} is unfinished: {unfinished:,} of {requests['arrived']:,} requests had "
+            "not ended"
+        )
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:

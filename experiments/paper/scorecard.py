@@ -27,11 +27,8 @@ COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "v
 COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
 READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
 JUDGED = ("predict", "compare")
-SHOWN = (
-    *JUDGED,
-    "goal",
-    "derived",
-)  # the last two have a verdict in brackets, which counts for nothing
+# The last two have a verdict in brackets, which counts for nothing
+SHOWN = (*JUDGED, "goal", "derived")
 PARTS = {
     "arithmetic": "arithmetic only",
     "memory": "memory and trace",
@@ -47,17 +44,23 @@ def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
     """The smallest margin of all that the finding claims; its numbers are compared with the row's
     limits.
     """
-    values = finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
-    numbers = [value for value in values if not isinstance(value, str)]
-    margins = [margin(row, value) for value in numbers if row["check"] != "ends"]
-    if (
-        row["check"] == "ends"
-    ):  # the smallest number must be the range's lower end, the largest its upper
+    numbers = [value for value in _values(finding) if not isinstance(value, str)]
+    if row["check"] == "ends":
+        # The smallest number must be the range's lower end, the largest its upper
         ends = zip(row["published"].split("-"), (min(numbers), max(numbers)), strict=True)
         margins = [
             margin({**row, "check": "value", "published": end}, value) for end, value in ends
         ]
-    return min([*margins, *([] if finding.margin is None else [finding.margin])])
+    else:
+        margins = [margin(row, value) for value in numbers]
+    if finding.margin is not None:
+        margins.append(finding.margin)
+    return min(margins)
+
+
+def _values(finding: Finding) -> tuple[float | str, ...]:
+    """The simulated values of a finding, which has one or several."""
+    return finding.simulated if isinstance(finding.simulated, tuple) else (finding.simulated,)
 
 
 def margin(row: Mapping[str, str], value: float) -> float:
@@ -119,7 +122,7 @@ def published(figure: str) -> pd.DataFrame:
 
 
 def key_of(row: Mapping[str, Any]) -> RowKey:
-    """What names a row."""
+    """The four columns that identify a row."""
     figure, setting, system, quantity = (row[name] for name in KEY)
     return figure, setting, system, quantity
 
@@ -128,51 +131,61 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
     """Every reference row of these figures, simulated or not; after them settings and systems
     without such a row.
     """
-    found = list(findings)
-    known: dict[Any, Finding] = {one[:4]: one for one in found}
+    findings = list(findings)
+    finding_of: dict[Any, Finding] = {finding[:4]: finding for finding in findings}
     rows: list[dict[str, object]] = []
     for figure in covers:
-        listed = reference().query("figure == @figure")
-        rows += [scored(row, known.get(key_of(row))) for row in listed.to_dict("records")]
-        systems = {key_of(row)[1:3] for row in listed.to_dict("records")}
-        beside = [f for f in found if f.figure == figure and (f.setting, f.system) not in systems]
-        rows += [f._asdict() for f in beside]
+        listed = reference().query("figure == @figure").to_dict("records")
+        rows += [scored(row, finding_of.get(key_of(row))) for row in listed]
+        published_systems = {key_of(row)[1:3] for row in listed}
+        rows += [
+            finding._asdict()
+            for finding in findings
+            if finding.figure == figure
+            and (finding.setting, finding.system) not in published_systems
+        ]
     table = pd.DataFrame(rows, columns=[*COLUMNS, *COMPARED_WITH], dtype=object)
     return table.where(table.notna(), "")
 
 
 def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Card:
-    """The scored rows of a study's table, of those that are asked for."""
-    known: dict[Any, Finding] = {one[:4]: one for one in study.findings(table)}
+    """The scored rows of a study's table, as far as `keys` names them."""
+    finding_of: dict[Any, Finding] = {finding[:4]: finding for finding in study.findings(table)}
     rows = {key_of(row): row for row in reference().to_dict("records")}
-    return {key: scored(rows[key], known[key]) for key in keys if key in known}
+    return {key: scored(rows[key], finding_of[key]) for key in keys if key in finding_of}
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
     """One reference row with its verdict; rows that only feed the simulation get none."""
-    found = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
-    figure, setting, system, _ = key_of(row)
-    entries = (one for one in causes() if setting in one["rows"].get(figure, ()))
-    known = (
-        f"{one['cause']} (test: {one['test']})"
-        for one in entries
-        if one.get("system", system) == system
-    )
-    found["cause"] = next(known, UNEXPLAINED) if found["verdict"] == "miss" else ""
+    judgement = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
+    judgement["cause"] = cause_of(key_of(row)) if judgement["verdict"] == "miss" else ""
     if finding is None:
-        note = "not simulated" if found["verdict"] else ""
-        return {**row, "note": note, **found}
-    value, tolerance = finding.simulated, row["tolerance"]
-    values = value if isinstance(value, tuple) else (value,)
-    shown = {
-        "simulated": " / ".join(short(one) for one in value) if isinstance(value, tuple) else value,
-        "error": " / ".join(
-            filter(None, (error(row["published"], one, tolerance) for one in values))
-        ),
+        note = "not simulated" if judgement["verdict"] else ""
+        return {**row, "note": note, **judgement}
+    simulated: object = finding.simulated
+    if isinstance(finding.simulated, tuple):
+        simulated = " / ".join(map(short, finding.simulated))
+    errors = [error(row["published"], value, row["tolerance"]) for value in _values(finding)]
+    return {
+        **row,
+        "simulated": simulated,
+        "error": " / ".join(filter(None, errors)),
         "margin": smallest_margin(row, finding) if row["role"] in SHOWN else None,
+        **judgement,
+        "interval": finding.interval,
+        "grid_ends": finding.grid_ends,
+        "note": finding.note,
     }
-    beside = {name: getattr(finding, name) for name in ("interval", "grid_ends", "note")}
-    return {**row, **shown, **found, **beside}
+
+
+def cause_of(key: RowKey) -> str:
+    """The cause of a missed row and the command that tests it, by causes.yaml."""
+    figure, setting, system, _ = key
+    for entry in causes():
+        is_of_row = setting in entry["rows"].get(figure, ())
+        if is_of_row and entry.get("system", system) == system:
+            return f"{entry['cause']} (test: {entry['test']})"
+    return UNEXPLAINED
 
 
 def verdict(row: dict[str, str], finding: Finding | None) -> str:
@@ -191,12 +204,12 @@ def as_before(row: dict[str, str]) -> dict[str, str]:
 
 
 def next_to_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    """The scorecard with what the same figures gave on another GPU, in a column of its own; it is
-    not judged.
+    """The scorecard with a column of the same figures simulated on another GPU, which is not
+    judged.
     """
-    theirs = other.set_index(KEY)["simulated"]
-    there = [theirs.get(key_of(row), "") for row in card.to_dict("records")]
-    return card.assign(**{f"{ON}{gpu}": pd.Series(there, index=card.index, dtype=object)})
+    simulated = other.set_index(KEY)["simulated"]
+    cells = [simulated.get(key_of(row), "") for row in card.to_dict("records")]
+    return card.assign(**{f"{ON}{gpu}": pd.Series(cells, index=card.index, dtype=object)})
 
 
 def card_table(card: pd.DataFrame) -> Table:

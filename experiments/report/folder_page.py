@@ -52,7 +52,7 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
     """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with
     its charts open.
     """
-    numbers = [(one.label, one.value(run.summary)) for one in quantities()]
+    numbers = [(quantity.label, quantity.value(run.summary)) for quantity in quantities()]
     rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
         "report/run.html",
@@ -100,23 +100,18 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         )
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
-    values = different.to_numpy().tolist()
+    values_of_runs = different.to_numpy().tolist()
     names = [
-        ", ".join(map(legible, different, one)) or run.name
-        for run, one in zip(runs, values, strict=True)
+        ", ".join(map(legible, different, values)) or run.name
+        for run, values in zip(runs, values_of_runs, strict=True)
     ]
     named = list(zip(runs, names, strict=True))
-    whole = [
+    with_tables = [
         replace(run, name=name)
         for run, name in named
         if run.requests is not None and run.spans is not None
     ]
-    found = main_numbers([run.summary for run in runs])
-    rows = [
-        [*("-" if value == "null" else value for value in one), *numbers, run.name]
-        for run, one, *numbers in zip(runs, values, *found.values(), strict=True)
-    ]
-    head = [*map(str, different.columns), *found, "run"]
+    draws_curves = 1 < len(with_tables) <= MOST_CURVES
     return render(
         "report/runs.html",
         folder=folder,
@@ -124,30 +119,41 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         axes=list(different.columns),
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
-        charts=list(compared_charts(whole)) if 1 < len(whole) <= MOST_CURVES else [],
-        table=Table(
-            "All runs", head, rows, [*[""] * len(different.columns), *[NUMBER] * len(found)]
-        ),
+        charts=list(compared_charts(with_tables)) if draws_curves else [],
+        table=_all_runs(runs, different),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
+
+
+def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
+    """A row for each run: its values of the differing keys, its main numbers, its folder."""
+    main = main_numbers([run.summary for run in runs])
+    rows = []
+    for run, values, *numbers in zip(
+        runs, different.to_numpy().tolist(), *main.values(), strict=True
+    ):
+        shown = ["-" if value == "null" else value for value in values]
+        rows.append([*shown, *numbers, run.name])
+    head = [*map(str, different.columns), *main, "run"]
+    classes = [*[""] * len(different.columns), *[NUMBER] * len(main)]
+    return Table("All runs", head, rows, classes)
 
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     """A row per run, a column per differing config key, text before numbers, without keys that
     follow from others.
     """
-    found = differences(runs).drop(
-        index="outputs", errors="ignore"
-    )  # the choice of outputs changes no run
+    # The choice of outputs changes no run
+    different = differences(runs).drop(index="outputs", errors="ignore")
     shown = pd.DataFrame(
-        dict(readable(str(key), list(found.loc[key])) for key in found.index),
+        dict(readable(str(key), list(different.loc[key])) for key in different.index),
         index=range(len(runs)),
     )
-    kept: list[str] = []
+    independent: list[str] = []
     for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
-        if all(shown.groupby(other)[name].nunique().max() > 1 for other in kept):
-            kept.append(str(name))
-    return shown[kept]
+        if all(shown.groupby(other)[name].nunique().max() > 1 for other in independent):
+            independent.append(str(name))
+    return shown[independent]
 
 
 def _are_numbers(values: pd.Series) -> bool:
@@ -178,17 +184,22 @@ def _folder(folder: Path) -> Iterator[Markup]:
             f"{folder}: contains neither {CARD} nor {SUMMARY}, nor folders of runs "
             "(give a folder of results, of runs, or of one run)"
         )
-    # Where the costs came from and how far off such were; each different profile that they came
-    # from, once.
+    yield _costs(runs)
+
+
+def _costs(runs: Sequence[FinishedRun]) -> Markup:
+    """The origin of the costs with the errors of such costs, and each different profile once."""
     costs = sorted({costs_of(run.summary) for run in runs} - {""})
-    used = [run.summary["cost_profile"] for run in runs if run.summary.get("cost_profile")]
-    found = {
-        json.dumps(one, indent=2): f"Profile: {one.get('source', '')} {one.get('device', '')}"
-        for one in used
-    }
-    yield render(
-        "report/costs.html", costs=costs, profiles=[(found[text], text) for text in sorted(found)]
-    )
+    title_of_text = {}
+    for run in runs:
+        profile = run.summary.get("cost_profile")
+        if profile:
+            text = json.dumps(profile, indent=2)
+            title_of_text[text] = (
+                f"Profile: {profile.get('source', '')} {profile.get('device', '')}"
+            )
+    profiles = [(title_of_text[text], text) for text in sorted(title_of_text)]
+    return render("report/costs.html", costs=costs, profiles=profiles)
 
 
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
@@ -229,36 +240,36 @@ def described(stem: str, card: pd.DataFrame) -> str:
 
 
 def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The rows of one figure, the words that all settings begin with in its caption, and what is
-    known about some.
+    """The table of one figure, and the notes and causes of its rows.
+
+    The words with which all its settings begin stand in the caption instead of the rows.
     """
     words = [str(setting).split() for setting in card["setting"]]
-    shared = [
-        column[0]
-        for column in takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
-    ]
-    rows = card.assign(setting=[" ".join(one[len(shared) :]) for one in words]).to_dict("records")
-    names = [
-        "verdict",
-        "published",
-        "simulated",
-        "error",
-        "tolerance",
-        *(name for name in card if name.startswith(ON)),
-    ]
+    columns = takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
+    shared = [column[0] for column in columns]
+    shortened = [" ".join(setting[len(shared) :]) for setting in words]
+    rows = card.assign(setting=shortened).to_dict("records")
+    on_other_gpus = [name for name in card if name.startswith(ON)]
+    names = ["verdict", "published", "simulated", "error", "tolerance", *on_other_gpus]
     head = [str(name) for name in names if any(row.get(name) for row in rows)]
     cells = [[what_of(row), *(_text(row[name]) for name in head)] for row in rows]
+    classes = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
+    table = Table(
+        _caption(figure, shared), ["quantity", *head], cells, classes, list(card["verdict"])
+    )
+    remarks = []
+    for row in rows:
+        remarks += [f"{what_of(row)}: {row[name]}" for name in ("note", "cause") if row.get(name)]
+    return table, remarks
+
+
+def _caption(figure: str, shared_words: Sequence[str]) -> str:
+    """The figure's title with its panel's letter, then the words that its settings share."""
     stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
     caption = title(stem).replace(":", f"{figure.removeprefix(stem)}:", 1)
-    caption += f" ({' '.join(shared).rstrip(',')})" * bool(shared)
-    looks = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
-    table = Table(caption, ["quantity", *head], cells, looks, list(card["verdict"]))
-    return table, [
-        f"{what_of(row)}: {row[name]}"
-        for row in rows
-        for name in ("note", "cause")
-        if row.get(name)
-    ]
+    if shared_words:
+        caption += f" ({' '.join(shared_words).rstrip(',')})"
+    return caption
 
 
 def _text(text: str) -> str:

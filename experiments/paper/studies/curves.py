@@ -5,6 +5,7 @@ and 17).
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -45,7 +46,7 @@ class Curves(Study):
     limit: float = 1.0  # s/token: where the paper's axis ends
     precision: float = 0.03  # of a sustained rate
     num_seeds: int = 3
-    authors_grid: Sequence[str] = ()
+    own_grids: Sequence[str] = ()  # systems whose rates are ours, not the artifact's
     draws: bool = True
 
     def __post_init__(self) -> None:
@@ -72,16 +73,15 @@ class Curves(Study):
         near that of seed 0. A panel may have a precision and a number of seeds of its own, and
         options for some of its systems.
         """
-        own, precision = (
-            panel.get("systems", {}).get(system, []),
-            panel.get("precision", self.precision),
-        )
-        overrides = (f"+system={system}", *self.common, *panel["overrides"], *own)
+        of_system = panel.get("systems", {}).get(system, [])
+        precision = panel.get("precision", self.precision)
+        overrides = (f"+system={system}", *self.common, *panel["overrides"], *of_system)
         rows: list[Row] = []
         near = None
         for seed in range(num_seeds or panel.get("num_seeds", self.num_seeds)):
             measured = partial(store.measure, (*overrides, f"seed={seed}"))
-            knee, known = self.searched(measured, sorted(panel["rates"][system]), near, precision)
+            rates = sorted(panel["rates"][system])
+            knee, latencies = self.searched(measured, rates, near, precision)
             near = near or (knee / (1 + precision), knee * (1 + precision))
             base = {
                 "figure": panel["figure"],
@@ -90,7 +90,7 @@ class Curves(Study):
                 "seed": seed,
             }
             rows.append({**base, "quantity": SUSTAINED, "rate": None, "simulated": knee, "run": ""})
-            for rate, (mean, run) in sorted(known.items()):
+            for rate, (mean, run) in sorted(latencies.items()):
                 rows.append(
                     {**base, "quantity": LATENCY, "rate": rate, "simulated": mean, "run": run}
                 )
@@ -107,37 +107,39 @@ class Curves(Study):
         rate, every mean latency in s/token, a lower bound of it where the run was stopped above the
         limit, and its run.
         """
-        known: dict[float, tuple[float, str]] = {}
+        latencies: dict[float, tuple[float, str]] = {}
 
         def is_sustained(rate: float) -> bool:
             rate = float(f"{rate:.4g}")
-            if rate not in known:
+            if rate not in latencies:
                 summary, run = measured({"arrivals.rate": rate, "stop_at_latency": self.limit})
                 mean = summary[STOPPED] or summary["normalized_latency_s_per_token"]["mean"]
-                known[rate] = (float("nan") if mean is None else mean), run
-            return not known[rate][0] >= self.limit
+                latencies[rate] = (float("nan") if mean is None else mean), run
+            mean, _ = latencies[rate]
+            return not mean >= self.limit  # NaN, without a finished request, is sustained
 
-        for rate in rates if self.draws and near is None else ():
-            is_sustained(rate)
-        return sustained_rate(
-            is_sustained, *(near or bracket(rates, is_sustained)), precision
-        ), known
+        if self.draws and near is None:
+            for rate in rates:
+                is_sustained(rate)
+        low, high = near or bracket(rates, is_sustained)
+        knee = sustained_rate(is_sustained, low, high, precision)
+        return knee, latencies
 
     def only(self, rows: Collection[RowKey]) -> "Curves":
-        """The ratios of these rows, and the sustained rates that they are of; nothing is drawn."""
-        ratios = [
-            r for r in self.ratios if (r["figure"], r["setting"], r["label"], r["quantity"]) in rows
-        ]
-        needed = {
-            (s, name) for r in ratios for s in settings_of(r) for name in (r["system"], *r["over"])
-        }
-        rates = [
-            {n: grid for n, grid in p["rates"].items() if (p["setting"], n) in needed}
-            for p in self.panels
-        ]
-        panels = [
-            {**p, "rates": grids} for p, grids in zip(self.panels, rates, strict=True) if grids
-        ]
+        """The ratios of these rows, and the sustained rates that they need; nothing is drawn."""
+        ratios = [ratio for ratio in self.ratios if _row_key(ratio) in rows]
+        needed = set[tuple[str, str]]()
+        for ratio in ratios:
+            needed |= set(product(settings_of(ratio), (ratio["system"], *ratio["over"])))
+        panels = []
+        for panel in self.panels:
+            grids = {
+                system: grid
+                for system, grid in panel["rates"].items()
+                if (panel["setting"], system) in needed
+            }
+            if grids:
+                panels.append({**panel, "rates": grids})
         return replace(self, draws=False, ratios=ratios, panels=panels)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -151,15 +153,12 @@ class Curves(Study):
         by `reduce`.
         """
         settings = settings_of(ratio)
-        pairs = {
-            (setting, other): (rates.loc[setting, ratio["system"]] / rates.loc[setting, other])
-            .dropna()
-            .to_numpy()
-            for setting in settings
-            for other in ratio["over"]
-        }
+        pairs = {}
+        for setting, other in product(settings, ratio["over"]):
+            of_seeds = rates.loc[setting, ratio["system"]] / rates.loc[setting, other]
+            pairs[setting, other] = of_seeds.dropna().to_numpy()
         means = {place: float(pair.mean()) for place, pair in pairs.items()}
-        row = ratio["figure"], ratio["setting"], ratio["label"], ratio["quantity"]
+        row = _row_key(ratio)
         ends = self._grid_ends(ratio)
         match ratio.get("reduce"):
             case "spread":
@@ -184,17 +183,22 @@ class Curves(Study):
         return Finding(*row, means[highest], interval=shown, note=where, grid_ends=ends)
 
     def _grid_ends(self, ratio: Mapping[str, Any]) -> str:
-        """Last rate over last rate of the artifact's grids; a grid ends where its authors stopped,
-        which is no knee.
+        """Last rate over last rate of the artifact's grids; a grid ends where the paper's authors
+        stopped, which is no knee.
         """
         grids = {panel["setting"]: panel["rates"] for panel in self.panels}
         ends = [
             (max(grids[setting][ratio["system"]]), max(grids[setting][other]))
             for setting in settings_of(ratio)
             for other in ratio["over"]
-            if other not in self.authors_grid
+            if other not in self.own_grids
         ]
         return ", ".join(f"{a:g}/{b:g} = {a / b:.2f}" for a, b in ends)
+
+
+def _row_key(ratio: Mapping[str, Any]) -> RowKey:
+    """The row of reference.csv that a ratio simulates."""
+    return ratio["figure"], ratio["setting"], ratio["label"], ratio["quantity"]
 
 
 def settings_of(ratio: Mapping[str, Any]) -> Sequence[str]:
@@ -207,9 +211,10 @@ def settings_of(ratio: Mapping[str, Any]) -> Sequence[str]:
 
 def rising(row: RowKey, ratios: Mapping[str, float], pairs: Sequence[Sequence[str]]) -> Finding:
     """In each pair of settings the second has the larger ratio; larger by NEAR is a margin of 1."""
-    steps = [(ratios[low], ratios[high]) for low, high in pairs]
-    text = ", ".join(f"{low:.2f} to {high:.2f}" for low, high in steps)
-    return Finding(*row, text, min((high / low - 1) / NEAR for low, high in steps))
+    rises = [(ratios[first], ratios[second]) for first, second in pairs]
+    text = ", ".join(f"{low:.2f} to {high:.2f}" for low, high in rises)
+    margin = min((high / low - 1) / NEAR for low, high in rises)
+    return Finding(*row, text, margin)
 
 
 def interval(values: np.ndarray, precision: float) -> str:

@@ -1,0 +1,87 @@
+"""`testbed serve`: a simulated server behind OpenAI's API."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.experiments.cli.parameters import (
+    AboveZero,
+    AtLeastOne,
+    ConfigFolders,
+    Override,
+    TrustPlugIns,
+    VllmCommand,
+    WholeNumber,
+)
+
+
+def serve(
+    *overrides: Override,
+    from_vllm: VllmCommand | None = None,
+    config_dir: ConfigFolders | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    host: Annotated[str, Parameter(metavar="ADDRESS", help="address to bind")] = "127.0.0.1",
+    port: Annotated[WholeNumber, Parameter(help="port to bind")] = 8000,
+    speed: Annotated[
+        AboveZero, Parameter(metavar="X", help="simulated seconds in a second of real time")
+    ] = 1.0,
+    output_lengths: Annotated[
+        str | None,
+        Parameter(
+            metavar="MODEL",
+            help="length model from which answers without ignore_eos draw their length: alpaca, "
+            "sharegpt, wmt; default: every answer has max_tokens tokens",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        Parameter(metavar="DIR", help="folder with the tokenizer.json that counts prompts"),
+    ] = None,
+    api_key: Annotated[
+        str | None, Parameter(metavar="KEY", help="refuse clients without this key")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        Parameter(
+            metavar="FILE",
+            help="new requests.jsonl of lengths and simulated times, for testbed validate",
+        ),
+    ] = None,
+    max_queue: Annotated[
+        AtLeastOne, Parameter(help="unfinished requests, beyond which 429 is the answer")
+    ] = 4096,
+    max_connections: Annotated[
+        AtLeastOne, Parameter(help="open connections, beyond which 503 is the answer")
+    ] = 2048,
+    drain_s: Annotated[
+        AtLeastOne, Parameter(help="seconds in which requests may end at shutdown")
+    ] = 30,
+) -> None:
+    """Serve a simulated server behind OpenAI's API, in real time.
+
+    Clients, load balancers and autoscalers run against any policy, model and GPU. Answers are
+    placeholder words that come when the simulation says so. For example:
+
+    testbed serve model=opt-13b policy=paged --port 8000
+    """
+    from testbed.core.errors import InputError
+    from testbed.experiments.cli.run import given_words
+    from testbed.experiments.runs.compose import configured
+
+    try:
+        from testbed.serving.server import ServeOptions, serve
+    except ImportError as error:
+        raise InputError(
+            f"serve: {error.name} is not installed (install kvcache-testbed[serve])"
+        ) from None
+    from testbed.serving.limits import Limits
+
+    if not 0 < port < 65536:
+        raise InputError(f"--port {port}: must be from 1 to 65535")
+    words = given_words(overrides, config_dir or [], trust_plug_ins, from_vllm)
+    limits = Limits(max_unfinished=max_queue, max_connections=max_connections)
+    serve(
+        configured(words),
+        ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits),
+    )

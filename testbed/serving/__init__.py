@@ -1,0 +1,1 @@
+"""The paper's OpenAI front end (section 5) over a simulated server in real time."""

@@ -1,0 +1,132 @@
+"""What Prometheus reads, under vLLM's names; times are simulated seconds."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from testbed.serving.live import LiveSimulation
+
+MODEL = "model_name"
+FIRST_S: tuple[float, ...] = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+)
+FIRST_S += (20, 40, 80, 160, 640, 2560)
+LATER_S: tuple[float, ...] = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+)
+LATER_S += (20, 40, 80)
+WHOLE_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
+
+
+class Metrics:
+    """Counts and times of one server, each labelled with the model's name."""
+
+    def __init__(self, model: str) -> None:
+        self.registry = CollectorRegistry()
+        self.model = model
+        self._first = self._histogram("time_to_first_token_seconds", "to the first token", FIRST_S)
+        self._later = self._histogram("inter_token_latency_seconds", "between tokens", LATER_S)
+        self._whole = self._histogram("e2e_request_latency_seconds", "to the last token", WHOLE_S)
+        self._prompt_tokens = self._counter("prompt_tokens", "prompt tokens of ended requests")
+        self._output_tokens = self._counter("generation_tokens", "generated tokens")
+        self._success = self._counter("request_success", "requests with their whole output")
+
+    def observe(self, live: "LiveSimulation") -> None:
+        """Read the engine's state too, whenever Prometheus asks."""
+        self.registry.register(EngineState(live, self.model))
+
+    def first_token(self, ttft_s: float) -> None:
+        self._first.observe(ttft_s)
+
+    def later_token(self, gap_s: float) -> None:
+        self._later.observe(gap_s)
+
+    def tokens(self, num_tokens: int) -> None:
+        self._output_tokens.inc(num_tokens)
+
+    def finished(self, prompt_len: int, latency_s: float) -> None:
+        self._whole.observe(latency_s)
+        self._prompt_tokens.inc(prompt_len)
+        self._success.inc()
+
+    def text(self) -> bytes:
+        """The page in Prometheus's text format."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
+        options = {"buckets": buckets, "registry": self.registry}
+        return Histogram(f"vllm:{name}", f"Simulated s {about}.", [MODEL], **options).labels(  # type: ignore[arg-type]
+            self.model
+        )
+
+    def _counter(self, name: str, about: str) -> Counter:
+        counter = Counter(f"vllm:{name}", f"Number of {about}.", [MODEL], registry=self.registry)
+        return counter.labels(self.model)
+
+
+class EngineState(Collector):
+    """What the engine knows when it is asked."""
+
+    def __init__(self, live: "LiveSimulation", model: str) -> None:
+        self._live = live
+        self._model = model
+
+    def collect(self) -> Iterable[Metric]:
+        live = self._live
+        state, totals = live.engine.scheduler.state, live.engine.recorder.totals
+        usage, real_time = state.policy.usage(), live.real_time
+        preemptions = totals.swaps + totals.recomputes
+        yield self._gauge("vllm:num_requests_running", "Running requests.", len(state.running))
+        num_waiting = len(state.waiting) + len(state.swapped)
+        yield self._gauge("vllm:num_requests_waiting", "Waiting requests.", num_waiting)
+        share = usage.held / usage.total
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of the pool that is held.", share)
+        yield self._counter("vllm:num_preemptions", "Preempted requests.", preemptions)
+        yield self._counter("testbed:cancelled", "Cancelled requests.", live.num_cancelled)
+        lag = "Real s by which the simulation is behind"
+        yield self._gauge("testbed:lag_seconds", f"{lag} now.", real_time.lag_s)
+        yield self._gauge("testbed:max_lag_seconds", f"{lag} at most.", real_time.max_lag_s)
+
+    def _gauge(self, name: str, about: str, value: float) -> Metric:
+        family = GaugeMetricFamily(name, about, labels=[MODEL])
+        family.add_metric([self._model], value)
+        return family
+
+    def _counter(self, name: str, about: str, value: float) -> Metric:
+        family = CounterMetricFamily(name, about, labels=[MODEL])
+        family.add_metric([self._model], value)
+        return family

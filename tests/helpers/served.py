@@ -1,0 +1,65 @@
+"""A simulated server of a tiny model on a local socket, in a thread, for tests with real
+clients.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+
+import uvicorn
+
+from testbed.experiments.runs.compose import configured
+from testbed.serving.app import make_app
+from testbed.serving.server import ServeOptions, make_service, uvicorn_config
+
+WORDS = ("model=opt-13b", "arrivals.duration_s=1", "arrivals.rate=1")
+
+
+class RunningServer:
+    """The server, its address, and what its simulation knows."""
+
+    def __init__(self, options, words=WORDS):
+        self.socket = socket.socket()
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.listen(1024)
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.service = make_service(configured(list(words)), options)
+        self.live = self.service.live
+        self.server = uvicorn.Server(uvicorn_config(make_app(self.service), options))
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        asyncio.run(self.server.serve(sockets=[self.socket]))
+
+    def start(self):
+        self.thread.start()
+        wait_until(lambda: self.server.started)
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+    @property
+    def held(self):
+        """Slots that requests hold."""
+        return self.live.engine.scheduler.policy.usage().held
+
+
+@contextlib.contextmanager
+def running(words=WORDS, **options):
+    server = RunningServer(ServeOptions(**options), words)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def wait_until(is_true, limit_s=30.0):
+    end_s = time.monotonic() + limit_s
+    while not is_true():
+        assert time.monotonic() < end_s, "it has not come true"
+        time.sleep(0.01)
