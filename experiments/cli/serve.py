@@ -15,48 +15,57 @@ from testbed.experiments.cli.parameters import (
     WholeNumber,
 )
 
+Host = Annotated[str, Parameter(metavar="ADDRESS", help="address to bind")]
+Port = Annotated[WholeNumber, Parameter(help="port to bind")]
+Speed = Annotated[
+    AboveZero, Parameter(metavar="X", help="simulated seconds in a second of real time")
+]
+OutputLengths = Annotated[
+    str | None,
+    Parameter(
+        metavar="MODEL",
+        help="length model from which answers without ignore_eos draw their length: alpaca, "
+        "sharegpt, wmt; default: every answer has max_tokens tokens",
+    ),
+]
+Tokenizer = Annotated[
+    Path | None,
+    Parameter(metavar="DIR", help="folder with the tokenizer.json that counts prompts"),
+]
+ApiKey = Annotated[str | None, Parameter(metavar="KEY", help="refuse clients without this key")]
+Log = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FILE",
+        help="new requests.jsonl of lengths and simulated times, for testbed validate",
+    ),
+]
+MaxQueue = Annotated[
+    AtLeastOne, Parameter(help="unfinished requests, beyond which 429 is the answer")
+]
+MaxConnections = Annotated[
+    AtLeastOne, Parameter(help="open connections, beyond which 503 is the answer")
+]
+DrainSeconds = Annotated[
+    AtLeastOne, Parameter(help="seconds in which requests may end at shutdown")
+]
+
 
 def serve(
     *overrides: Override,
     from_vllm: VllmCommand | None = None,
     config_dir: ConfigFolders | None = None,
     trust_plug_ins: TrustPlugIns = False,
-    host: Annotated[str, Parameter(metavar="ADDRESS", help="address to bind")] = "127.0.0.1",
-    port: Annotated[WholeNumber, Parameter(help="port to bind")] = 8000,
-    speed: Annotated[
-        AboveZero, Parameter(metavar="X", help="simulated seconds in a second of real time")
-    ] = 1.0,
-    output_lengths: Annotated[
-        str | None,
-        Parameter(
-            metavar="MODEL",
-            help="length model from which answers without ignore_eos draw their length: alpaca, "
-            "sharegpt, wmt; default: every answer has max_tokens tokens",
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None,
-        Parameter(metavar="DIR", help="folder with the tokenizer.json that counts prompts"),
-    ] = None,
-    api_key: Annotated[
-        str | None, Parameter(metavar="KEY", help="refuse clients without this key")
-    ] = None,
-    log: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FILE",
-            help="new requests.jsonl of lengths and simulated times, for testbed validate",
-        ),
-    ] = None,
-    max_queue: Annotated[
-        AtLeastOne, Parameter(help="unfinished requests, beyond which 429 is the answer")
-    ] = 4096,
-    max_connections: Annotated[
-        AtLeastOne, Parameter(help="open connections, beyond which 503 is the answer")
-    ] = 2048,
-    drain_s: Annotated[
-        AtLeastOne, Parameter(help="seconds in which requests may end at shutdown")
-    ] = 30,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    speed: Speed = 1.0,
+    output_lengths: OutputLengths = None,
+    tokenizer: Tokenizer = None,
+    api_key: ApiKey = None,
+    log: Log = None,
+    max_queue: MaxQueue = 4096,
+    max_connections: MaxConnections = 2048,
+    drain_s: DrainSeconds = 30,
 ) -> None:
     """Serve a simulated server behind OpenAI's API, in real time.
 

@@ -69,50 +69,10 @@ def options_of(setup: Setup) -> Options:
     """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
     have.
     """
-    config, policy = setup.config, setup.scheduler.policy
-    eviction: Part | None = config.policy.parameters.get("eviction")
-    for wrong, text in (
-        (
-            type(setup.scheduler) not in (VllmV1, AsyncVllmV1),
-            f"scheduler={type(setup.scheduler).__name__}: is not vLLM's (scheduler=vllm_v1 or "
-            f"scheduler=vllm_v1_async)",
-        ),
-        (
-            type(policy) not in (Paged, OutputCaching),
-            f"policy={type(policy).__name__}: vLLM V1 has no such memory (policy=paged or "
-            f"policy=prefix_caching_v1)",
-        ),
-        (
-            config.policy.parameters.get("watermark", 0.01) != 0,
-            f"policy.watermark={config.policy.parameters.get('watermark', 0.01):g}: vLLM V1 keeps "
-            "no share of the pool free (policy.watermark=0)",
-        ),
-        (
-            type(setup.scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup),
-            f"preemption={type(setup.scheduler.preemption).__name__}: vLLM V1 recomputes "
-            f"(preemption=recompute)",
-        ),
-        (
-            config.workload.num_seqs != 1 or config.workload.beam,
-            f"workload.num_seqs={config.workload.num_seqs}: vLLM V1 schedules every sample as a "
-            "request of its own (workload.num_seqs=1)",
-        ),
-        (
-            eviction is not None and eviction.name != Part(Lru).name,
-            "policy.eviction: vLLM V1 evicts what was used least recently "
-            "(eviction@policy.eviction=lru)",
-        ),
-        (
-            setup.workload.rows.registered_prefix != 0,
-            "the trace has a registered prefix: vLLM V1 has none (another trace)",
-        ),
-    ):
-        if wrong:
-            raise InputError(text)
-    parameters, block_size = (
-        config.scheduler.parameters,
-        int(config.policy.parameters["block_size"]),
-    )
+    _check_parts(setup)
+    _check_values(setup)
+    config, block_size = setup.config, int(setup.config.policy.parameters["block_size"])
+    parameters = config.scheduler.parameters
     return Options(
         num_blocks=setup.pool.num_slots // block_size + 1,
         block_size=block_size,
@@ -121,6 +81,49 @@ def options_of(setup: Setup) -> Options:
         caches=setup.scheduler.memory.publishes is not None,
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
+
+
+def _check_parts(setup: Setup) -> None:
+    """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
+    scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
+    name = type(scheduler).__name__
+    if type(scheduler) not in (VllmV1, AsyncVllmV1):
+        raise InputError(
+            f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
+        )
+    if type(scheduler.policy) not in (Paged, OutputCaching):
+        raise InputError(
+            f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged "
+            "or policy=prefix_caching_v1)"
+        )
+    if type(scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup):
+        raise InputError(
+            f"preemption={type(scheduler.preemption).__name__}: vLLM V1 recomputes "
+            "(preemption=recompute)"
+        )
+    if eviction is not None and eviction.name != Part(Lru).name:
+        raise InputError(
+            "policy.eviction: vLLM V1 evicts what was used least recently "
+            "(eviction@policy.eviction=lru)"
+        )
+
+
+def _check_values(setup: Setup) -> None:
+    """Refuse a watermark, several sequences of a request and a registered prefix."""
+    workload = setup.config.workload
+    watermark = setup.config.policy.parameters.get("watermark", 0.01)
+    if watermark != 0:
+        raise InputError(
+            f"policy.watermark={watermark:g}: vLLM V1 keeps no share of the pool free "
+            "(policy.watermark=0)"
+        )
+    if workload.num_seqs != 1 or workload.beam:
+        raise InputError(
+            f"workload.num_seqs={workload.num_seqs}: vLLM V1 schedules every sample as a request "
+            "of its own (workload.num_seqs=1)"
+        )
+    if setup.workload.rows.registered_prefix != 0:
+        raise InputError("the trace has a registered prefix: vLLM V1 has none (give another trace)")
 
 
 def installed_release() -> str:

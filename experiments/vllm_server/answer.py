@@ -1,12 +1,12 @@
 """What `testbed fits` answers: the memory of a server, and vLLM's own two lines."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.command import Command, read_command
 from testbed.experiments.vllm_server.memory import terms
+from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.server import RELEASE, Server, server_of
 
 LARGEST_PARALLELISM = 64
@@ -79,11 +79,15 @@ def concurrency(server: Server) -> float:
 
 def kv_lines(server: Server) -> list[str]:
     """The two lines that vLLM logs at its start."""
-    tokens = server.pages.num_tokens(server.num_blocks)
+    num_tokens = server.pages.num_tokens(server.num_blocks)
+    return logged_lines(num_tokens, server.model.max_len, concurrency(server))
+
+
+def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:
+    """The two lines, in vLLM's words."""
     return [
-        f"GPU KV cache size: {tokens:,} tokens",
-        f"Maximum concurrency for {server.model.max_len:,} tokens per request: "
-        f"{concurrency(server):.2f}x",
+        f"GPU KV cache size: {num_tokens:,} tokens",
+        f"Maximum concurrency for {max_model_len:,} tokens per request: {max_concurrency:.2f}x",
     ]
 
 
@@ -91,7 +95,7 @@ def _longest(command: Command, gpu: str | None, server: Server) -> int:
     """The longest --max-model-len that starts."""
     values = {**command.values, "--max-model-len": "auto"}
     longest = server_of(
-        replace(command, values=values, options=_options(values)), gpu, for_memory=True
+        replace(command, values=values, options=options_of(values)), gpu, for_memory=True
     )
     return max(longest.model.max_len, server.model.max_len)
 
@@ -103,19 +107,13 @@ def _smallest(command: Command, gpu: str | None) -> int | None:
         values = {**command.values, "--tensor-parallel-size": str(num_gpus)}
         try:
             server_of(
-                replace(command, values=values, options=_options(values)), gpu, for_memory=True
+                replace(command, values=values, options=options_of(values)), gpu, for_memory=True
             )
         except InputError:
             num_gpus *= 2
         else:
             return num_gpus
     return None
-
-
-def _options(values: dict[str, str]) -> dict[str, Any]:
-    from testbed.experiments.vllm_server.option_table import options
-
-    return {name: options()[name] for name in values}
 
 
 def lines_of(fit: Fit) -> list[str]:
@@ -127,14 +125,10 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.weights_gib is not None:
         texts.append(f"  CUDA graphs: {GRAPHS}")
         texts.append(
-            f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation on H100 (12 logged "
-            "shapes); other GPUs were not measured"
+            f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation on 1, 2 or 4 H100 "
+            "(12 logged shapes); other GPUs, and more of them, were not measured"
         )
-    texts.append(f"GPU KV cache size: {fit.kv_tokens:,} tokens")
-    texts.append(
-        f"Maximum concurrency for {fit.max_model_len:,} tokens per request: "
-        f"{fit.max_concurrency:.2f}x"
-    )
+    texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
     texts.append(f"smallest --tensor-parallel-size that starts: {fit.smallest_tensor_parallel}")
     return [*texts, *(f"harmless, ignored: {note}" for note in fit.notes)]

@@ -93,7 +93,7 @@ def _after_program(words: Sequence[str], text: str) -> list[str]:
 def _read(words: Sequence[str]) -> Command:
     """The model and the options of these words; those of --config come before them, as in vLLM."""
     model: str | None = None
-    values, known = dict[str, str](), dict[str, Option]()
+    values, options = dict[str, str](), dict[str, Option]()
     rest = iter(words)
     for word in rest:
         if not word.startswith("-"):
@@ -102,15 +102,15 @@ def _read(words: Sequence[str]) -> Command:
             model = word
             continue
         for option, value in _given(word, rest):
-            known[option.name] = option
+            options[option.name] = option
             values[option.name] = value
     if "--config" in values:
         from_file = _read(_config_words(values["--config"]))
         values = {**from_file.values, **values}
-        known = {**from_file.options, **known}
+        options = {**from_file.options, **options}
         model = model or from_file.model
     named = values.pop("--model", None)
-    return Command(model or named, values, known)
+    return Command(model or named, values, options)
 
 
 def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:

@@ -79,31 +79,31 @@ def memory_of(
     of: Terms | None = None,
 ) -> ServerMemory:
     """The memory of each GPU of a server, by the terms `of` (default: those that ship)."""
-    known = of or terms()
-    visible = known.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
-    encoder = known.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
+    given = of or terms()
+    visible = given.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
+    encoder = given.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
     weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
     return ServerMemory(
         utilization * visible,
         weights,
-        activation_gib(model, limits, known),
-        _non_torch(limits.num_gpus, known),
+        activation_gib(model, limits, given),
+        _non_torch(limits.num_gpus, given),
     )
 
 
-def _non_torch(num_gpus: int, known: Terms) -> float:
-    sizes = {int(count): size for count, size in known.non_torch_gib.items()}
+def _non_torch(num_gpus: int, given: Terms) -> float:
+    sizes = {int(count): size for count, size in given.non_torch_gib.items()}
     return sizes[max(count for count in sizes if count <= num_gpus)]
 
 
-def activation_gib(model: ModelSpec, limits: Limits, known: Terms) -> float:
+def activation_gib(model: ModelSpec, limits: Limits, given: Terms) -> float:
     """The peak of the profiling run."""
     logits, hidden = sampling_gib(model, limits)
-    sampling = known.logits * logits + known.hidden * hidden
+    sampling = given.logits * logits + given.hidden * hidden
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
     is_dense = model.num_expert_layers < model.ffn_layers
     network = limits.max_num_batched_tokens * columns * model.dtype_bytes / GIB if is_dense else 0.0
-    return max(sampling, network + known.hidden * hidden) + expert_gib(model, limits)
+    return max(sampling, network + given.hidden * hidden) + expert_gib(model, limits)
 
 
 def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
@@ -136,12 +136,12 @@ def fitted_terms(start_ups: Iterable[tuple[ModelSpec, Limits, float]]) -> Terms:
         row = (*sampling_gib(model, limits), activation - expert_gib(model, limits))
         by_shape.setdefault(model.name, []).append(row)
     rows = np.array([np.mean(logged, axis=0) for logged in by_shape.values()])
-    found, *_ = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)
-    residuals = rows[:, :2] @ found - rows[:, 2]
+    coefficients, *_ = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)
+    residuals = rows[:, :2] @ coefficients - rows[:, 2]
     shipped = terms()
     return Terms(
-        float(found[0]),
-        float(found[1]),
+        float(coefficients[0]),
+        float(coefficients[1]),
         float(np.sqrt(np.mean(residuals**2))),
         shipped.non_torch_gib,
         shipped.visible_gib,

@@ -55,18 +55,18 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
     cached = _cached_config(name)
     if cached is not None:
         return Named(model_of(cached, name.rpartition("/")[2].lower()), None)
-    known = ", ".join(names_of("model", folders))
-    way_out = f"testbed import model writes one; or add model= of {known}"
+    choices = ", ".join(names_of("model", folders))
+    way_out = f"testbed import model writes one; or add model= of {choices}"
     raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
 
 
-def _short(name: str, known: Sequence[str]) -> tuple[str, int | None]:
+def _short(name: str, models: Sequence[str]) -> tuple[str, int | None]:
     """Our name of a model of Hugging Face: without its owner, its training and its date."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     while True:
         if short in SAME_SHAPE:
             return SAME_SHAPE[short]
-        if short in known or not TRAINING.search(short):
+        if short in models or not TRAINING.search(short):
             return short, None
         short = TRAINING.sub("", short)
 
@@ -76,8 +76,8 @@ def _cached_config(name: str) -> Path | None:
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     hub = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     folder = hub / f"models--{name.replace('/', '--')}" / "snapshots"
-    found = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None
+    paths = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime)
+    return paths[-1] if paths else None
 
 
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:

@@ -1,6 +1,7 @@
 """Every option of `vllm serve`, in one of three classes: understood, harmless or refused."""
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,12 @@ def options() -> dict[str, Option]:
                 bool(part.get("time_only")),
             )
     return table
+
+
+def options_of(names: Iterable[str]) -> dict[str, Option]:
+    """The options of these names, which vLLM's parser has."""
+    table = options()
+    return {name: table[name] for name in names}
 
 
 def option_named(word: str, where: str) -> tuple[Option, bool]:

@@ -10,7 +10,7 @@ from testbed.core.specs import GIB
 from testbed.experiments.runs.overrides import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines
 from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_command
-from testbed.experiments.vllm_server.option_table import Option, options
+from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.server import Server, server_of
 
 OURS = {  # overrides that stand for an option of the command, before it is read
@@ -55,11 +55,7 @@ def _with_ours(command: Command, given: dict[str, str]) -> Command:
     if times and "--tensor-parallel-size" not in values:
         values["--tensor-parallel-size"] = count
     model = given.get("model", command.model)
-    return Command(model, values, {**_known(values), **command.options}, command.environment)
-
-
-def _known(values: dict[str, str]) -> dict[str, Option]:
-    return {name: options()[name] for name in values}
+    return Command(model, values, {**options_of(values), **command.options}, command.environment)
 
 
 def overrides_of(server: Server, command: Command, given: dict[str, str]) -> list[str]:

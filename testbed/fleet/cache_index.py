@@ -49,8 +49,11 @@ class CacheIndex:
         self._block_size[number] = memory.reports_cache.report_cache(self._listener(number))
 
     def lost(self, number: int) -> None:
-        """The engine has lost its cache."""
-        self._drop_pending_and_stored(number)
+        """The engine is down, which a router hears at once: it forgets all of its cache."""
+        others = [event for event in self._events if event.engine != number]
+        self._events.clear()
+        self._events.extend(others)
+        self._stored.get(number, set()).clear()
 
     def num_cached(self, number: int, request: Incoming) -> int:
         """Leading tokens of the request's prompt in the engine's cache."""
@@ -82,10 +85,3 @@ class CacheIndex:
                 self._stored[event.engine].add(event.code)
             else:
                 self._stored[event.engine].discard(event.code)
-
-    def _drop_pending_and_stored(self, number: int) -> None:
-        """A router hears at once that an engine is down, so it forgets all of it."""
-        kept = [event for event in self._events if event.engine != number]
-        self._events.clear()
-        self._events.extend(kept)
-        self._stored.get(number, set()).clear()

@@ -41,11 +41,13 @@ class Call:
         if live.log is not None and body.num_seqs > 1:
             message = f"n: the log (--log) has no place for {body.num_seqs} sequences of a request"
             raise ApiError(400, message, "n")
-        ids = [splitter.ids(one) if isinstance(one, str) else tuple(one) for one in prompts]
-        self.max_tokens = [self._max_tokens(len(one)) for one in ids]
+        token_ids = [
+            splitter.ids(prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
+        ]
+        self.max_tokens = [self._max_tokens(len(prompt_ids)) for prompt_ids in token_ids]
         self.prompts = [
-            self._served(place, one, lengths, most)
-            for place, (one, most) in enumerate(zip(ids, self.max_tokens, strict=True))
+            self._served(place, prompt_ids, lengths, most)
+            for place, (prompt_ids, most) in enumerate(zip(token_ids, self.max_tokens, strict=True))
         ]
 
     def _max_tokens(self, prompt_len: int) -> int:
