@@ -42,6 +42,7 @@ from testbed.core.slots import (
     is_plain,
 )
 from testbed.memory.capabilities import Capabilities
+from testbed.memory.protocols import ListsOtherSlots
 
 
 class ClauseBroken(AssertionError):
@@ -169,21 +170,24 @@ def check_tables(
     )  # a group on the host may have kept the prefix here
     require(4, bool(may_differ) or used.saved == taken - held, reported)
     if memory.lists_other_slots is not None:
-        others, listed = memory.lists_other_slots.non_sequence_slots(), list[int]()
-        counts = {
-            "cached": used.cached,
-            "rounding": used.allocated - used.held,
-            "in_transit": used.in_transit,
-        }
-        for kind, count in counts.items():
-            found = slots_of(list(getattr(others, kind)))
-            reported = (
-                f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(found)}"
-            )
-            require(4, len(found) == count, reported)
-            listed += found
-        apart = len(set(listed).union(*slots)) == len(listed) + len(set().union(*slots))
-        require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
+        _check_other_slots(memory.lists_other_slots, used, set[int]().union(*slots))
+
+
+def _check_other_slots(policy: ListsOtherSlots, used: Usage, in_tables: set[int]) -> None:
+    """Clause 4: the listed slots of no sequence are as many as counted, and in no table."""
+    others, listed = policy.non_sequence_slots(), list[int]()
+    counts = {
+        "cached": used.cached,
+        "rounding": used.allocated - used.held,
+        "in_transit": used.in_transit,
+    }
+    for kind, count in counts.items():
+        slots = slots_of(list(getattr(others, kind)))
+        reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(slots)}"
+        require(4, len(slots) == count, reported)
+        listed += slots
+    apart = len(in_tables.union(listed)) == len(listed) + len(in_tables)
+    require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
 
 
 def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) -> None:
