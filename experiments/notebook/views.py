@@ -92,8 +92,8 @@ def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
 
 def compare(results: "Mapping[str, Result]") -> Page:
     """The comparison of results by name."""
-    found = compared([_finished(name, result) for name, result in results.items()])
-    return Page(compare_page(found, {}), tidy(found))
+    comparison = compared([_finished(name, result) for name, result in results.items()])
+    return Page(compare_page(comparison, {}), tidy(comparison))
 
 
 def _finished(name: str, result: "Result") -> FinishedRun:

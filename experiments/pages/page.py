@@ -83,20 +83,21 @@ def svg(chart: Chart) -> dict[str, Any]:
     """What the template needs: two axes, a path for each series, and whether log axes and stacks
     are read back.
     """
-    xs = [np.asarray(one.x, float) for one in chart.series]
-    ys = [np.asarray(one.y, float) for one in chart.series]
+    xs = [np.asarray(curve.x, float) for curve in chart.series]
+    ys = [np.asarray(curve.y, float) for curve in chart.series]
     ys = list(np.cumsum(ys, axis=0)) if chart.stacked else ys
     limits = [] if chart.limit is None else [chart.limit]
     x = _axis(xs, chart.log_x, LEFT, RIGHT, zero="Time" in chart.x_label)
     y = _axis([*ys, np.array(limits)], chart.log_y, BOTTOM, TOP, top=chart.top)
     paths = [
-        _path(x.place(one.x), y.place(values)) for one, values in zip(chart.series, ys, strict=True)
+        _path(x.place(curve.x), y.place(values))
+        for curve, values in zip(chart.series, ys, strict=True)
     ]
     places = [
         [point.split(",") for point in path[1:].split("L")] if chart.markers and path else []
         for path in paths
     ]
-    rows = list(zip([one.name for one in chart.series], paths, places, strict=True))
+    rows = list(zip([curve.name for curve in chart.series], paths, places, strict=True))
     limit = None if chart.limit is None else float(y.place(chart.limit))
     return {"chart": chart, "x": x, "y": y, "rows": rows, "limit": limit, "w": WIDTH, "h": HEIGHT}
 
@@ -111,12 +112,12 @@ def _axis(
     top: float | None = None,
 ) -> Axis:
     """An axis over all finite values; a linear one begins at 0."""
-    found = np.concatenate([*values, np.empty(0)])
-    found = found[np.isfinite(found) & ((found > 0) | (not is_log))]
-    if not len(found):
+    finite = np.concatenate([*values, np.empty(0)])
+    finite = finite[np.isfinite(finite) & ((finite > 0) | (not is_log))]
+    if not len(finite):
         return Axis(0, 1, False, start, end)
-    low = float(found.min()) if is_log or not zero else min(0.0, float(found.min()))
-    high = top or float(found.max())
+    low = float(finite.min()) if is_log or not zero else min(0.0, float(finite.min()))
+    high = top or float(finite.max())
     return Axis(
         low, high if high > low else low + (abs(low) or 1), bool(is_log and high > low), start, end
     )
@@ -176,13 +177,13 @@ def json_for_script(text: str) -> Markup:
 @cache
 def environment() -> Environment:
     """The templates below experiments."""
-    found = Environment(
+    templates = Environment(
         loader=PackageLoader("testbed.experiments", "."),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    found.filters["svg"] = svg
-    return found
+    templates.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    templates.filters["svg"] = svg
+    return templates

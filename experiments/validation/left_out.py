@@ -74,18 +74,17 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
     reader = reader_of(folder)
     any_model = reader.NAME == "AIConfigurator"
     for model, num_gpus in shards if any_model else [(None, None)]:
-        found = reader.read(folder, Requested(model, None, num_gpus))
-        gpu = (
-            gpu_of_device(found.device) or found.gpu
-        )  # that of a run, which may differ from the source's
+        shard = reader.read(folder, Requested(model, None, num_gpus))
+        # A run takes our data sheet, which may differ from the source's
+        gpu = gpu_of_device(shard.device) or shard.gpu
         if gpu is None:
             raise InputError(
-                f"{folder}: no data sheet of {found.device}; nothing can be derived for it"
+                f"{folder}: no data sheet of {shard.device}; nothing can be derived for it"
             )
-        yield Known(found.profile(), replace(gpu, device=found.device))
+        yield Known(shard.profile(), replace(gpu, device=shard.device))
 
 
-def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
+def tested(sources: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
     """A row for each target, way and maker of the profiles that it is predicted from: ours, and the
     target's. Errors in percent; of decodes and prefills the median and 90th percentile of their
     sizes, of runs the means'.
@@ -97,7 +96,7 @@ def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
         real = _served(truth, model, server, rate)
         for way, one, cost in _predictions(
-            model, server, [other for other in known if other is not target]
+            model, server, [other for other in sources if other is not target]
         ):
             ours, errors = _served(cost, model, server, rate), dict[str, float]()
             for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
@@ -153,8 +152,9 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> d
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 
-def _place(known: Known, columns: Sequence[str]) -> Row:
-    values = known.loads.model.name, known.gpu.name, known.loads.num_gpus, maker(known.profile)
+def _place(profile: Known, columns: Sequence[str]) -> Row:
+    loads = profile.loads
+    values = loads.model.name, profile.gpu.name, loads.num_gpus, maker(profile.profile)
     return dict(zip(columns, values, strict=True))
 
 
@@ -198,20 +198,24 @@ def _rows(
     part = section.split("_")[0]
     of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
     kind = part if part in ("experts", "state") else of_values
-    known = dict(rows(rest.profile(), section))
-    time_ps = layer_ps(section, list(known.items()), whole.model)
+    times = dict(rows(rest.profile(), section))
+    time_ps = layer_ps(section, list(times.items()), whole.model)
     grids = defaultdict[str, list[Key]](list)
-    for name, sizes in map(partial(_sizes, section), known):
+    for name, sizes in map(partial(_sizes, section), times):
         grids[name].append(sizes)
     arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
     for key, ps in rows(whole.profile(), section):
-        if key not in known:
+        if key not in times:
             name, sizes = _sizes(section, key)
-            grid = arrays.get(name)  # some no larger on every axis, and some no smaller
-            inside = grid is not None and all(
-                one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes)
-            )
-            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
+            is_inside = name in arrays and _is_between(arrays[name], sizes)
+            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if is_inside else None)
+
+
+def _is_between(points: np.ndarray, sizes: Key) -> bool:
+    """Whether a point is no larger than these sizes on every axis, and another no smaller."""
+    has_smaller = (points <= sizes).all(axis=1).any()
+    has_larger = (points >= sizes).all(axis=1).any()
+    return bool(has_smaller and has_larger)
 
 
 def _sizes(section: str, key: Key) -> tuple[str, Key]:
