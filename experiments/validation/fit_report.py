@@ -30,10 +30,9 @@ def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
             "one speed"
         )
     for (first, other), value in fitted.alike.items():
-        known = "only their sum is known"
         yield (
             f"{first} and {other} cannot be separated by these logs (correlation {value:+.2f}); "
-            f"{known}"
+            "only their sum is known"
         )
     yield (
         f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"

@@ -145,8 +145,8 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     """
     engine = engine or make_engine(setup)
     records = engine.serve(list(setup.workload))
-    found = fingerprint_of(setup)
-    about = {"kind": "gpu" if found else "cpu", "fingerprint": found}
+    fingerprint = fingerprint_of(setup)
+    about = {"kind": "gpu" if fingerprint else "cpu", "fingerprint": fingerprint}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {

@@ -233,11 +233,11 @@ def issue(copies: Copies, stream: int) -> None:
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
     """Maximal runs of adjacent ids as (position, first id, count)."""
-    found = []
-    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+    adjacent = []
+    for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0]):
         (position, first), *others = run
-        found.append((position, first, 1 + len(others)))
-    return found
+        adjacent.append((position, first, 1 + len(others)))
+    return adjacent
 
 
 def _copies(ends: list[tuple[int, int, int]], to_host: bool) -> Copies:

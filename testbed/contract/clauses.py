@@ -61,8 +61,8 @@ def require(clause: int, condition: bool, message: str) -> None:
 
 def check_answer(name: str, answer: object) -> None:
     """Clause 10, on what extend() or move() gives, or one grant of admit()."""
-    known = isinstance(answer, Grant | Refusal)
-    require(10, known, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
+    is_answer = isinstance(answer, Grant | Refusal)
+    require(10, is_answer, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
     if isinstance(answer, Grant):
         cached = type(answer.num_cached) is int and answer.num_cached >= 0
         require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
@@ -76,10 +76,10 @@ def check_answer(name: str, answer: object) -> None:
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:
     """Clause 10, on what admit() gives."""
-    known = isinstance(answers, Refusal) or (isinstance(answers, list) and len(answers) == num_seqs)
+    are_grants = isinstance(answers, list) and len(answers) == num_seqs
     require(
         10,
-        known,
+        are_grants or isinstance(answers, Refusal),
         f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each",
     )
     for grant in answers if isinstance(answers, list) else []:
@@ -96,8 +96,8 @@ def check_ops(name: str, ops: object) -> None:
     require(10, isinstance(ops, Ops), f"{name} orders {ops!r}, which is no Ops")
     if isinstance(ops, Ops):
         moves = (*ops.moves, *(transfer.move for transfer in ops.background))
-        known = all(isinstance(move, Move) and move.source != move.target for move in moves)
-        require(10, known, f"{name} orders moves {moves!r}")
+        are_moves = all(isinstance(move, Move) and move.source != move.target for move in moves)
+        require(10, are_moves, f"{name} orders moves {moves!r}")
         for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
             for copy in copies:
                 whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
@@ -205,7 +205,7 @@ def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) ->
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
     if memory.layered is not None:
         tables = memory.layered.group_tables(seq)
-        held = sum(num_slots_of(one.extents) for one in tables if one.slots_per_token)
+        held = sum(num_slots_of(group.extents) for group in tables if group.slots_per_token)
     reported = (
         f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has "
         f"{held}"

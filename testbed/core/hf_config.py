@@ -71,12 +71,12 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     if kind.startswith("qwen") and not fields.get("use_sliding_window", False):
         size = None
     if types is not None:
-        known = {"full_attention", "sliding_attention"}
+        kinds = {"full_attention", "sliding_attention"}
         if kind == "qwen3_next":
-            known = {"full_attention", "linear_attention"}
-        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= known:
+            kinds = {"full_attention", "linear_attention"}
+        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
             raise InputError(
-                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(known))}"
+                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(kinds))}"
             )
         count = types.count("sliding_attention")
     elif kind.startswith("qwen"):
@@ -103,7 +103,7 @@ def latent_of(fields: Fields) -> Latent:
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
-    names = next((one for one in types()["experts"] if kind in one["types"]), None)
+    names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
         return None
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
@@ -207,9 +207,9 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if kind in text and isinstance(config.get("text_config"), dict):
         config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
     if config.get("model_type") not in supported():
-        known = ", ".join((*supported(), *text))
+        listed = ", ".join((*supported(), *text))
         raise InputError(
-            f"{path}: model_type {kind!r} is none of the supported model types ({known}); write "
+            f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
             f"the "
             "ModelSpec by hand"
         )
