@@ -14,7 +14,7 @@ from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet import Fleet, MakeEngine
 from testbed.fleet.handovers.split import Split, SplitFleet
 from testbed.fleet.parts import MakeParts
-from testbed.fleet.records import check_conservation, together
+from testbed.fleet.records import check_conservation
 from testbed.fleet.routers.router import Router
 
 
@@ -56,7 +56,7 @@ def simulate_fleet(
     fleet.start()
     run_to_end(clock, fleet, stop_ps)
     if stop_ps == UNBOUNDED:
-        check_conservation(together(recorders), fleet.num_arrived, recorders)
+        check_conservation(fleet.num_arrived, recorders)
     return fleet
 
 

@@ -67,9 +67,8 @@ def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_
         clock.call_at(at_ps, lambda request_id=request_id: fleet.cancel(request_id))
     fleet.start()
     run_to_end(clock, fleet, UNBOUNDED)
-    whole = together(recorders)
-    check_conservation(whole, len(requests), recorders)
-    columns = whole.requests.columns()
+    check_conservation(len(requests), recorders)
+    columns = together(recorders).requests.columns()
     order = np.argsort(columns["request_id"])
     rows = {name: column[order].tolist() for name, column in columns.items()}
     return rows, fleet
