@@ -64,6 +64,11 @@ def server_of(
     model = _served(reader, named.shape)
     limits = _limits(reader, model, sheet)
     _check_heads(model, limits.num_gpus)
+    num_replicas = reader.whole("--data-parallel-size", 1)
+    if num_replicas > 1 and model.experts is not None:
+        raise reader.refusal(
+            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
+        )
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:
         raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")

@@ -19,6 +19,8 @@ from testbed.experiments.vllm_server.memory import Limits, fitted_terms, memory_
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.option_table import option_named, options
 from testbed.experiments.vllm_server.pages import pages_of
+from testbed.experiments.vllm_server.server import server_of
+from testbed.experiments.vllm_server.translation import overrides_of
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "vllm_options"
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
@@ -117,7 +119,7 @@ def test_tokens_follow_from_the_logged_bytes_to_the_logs_rounding():
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        pytest.param("-dp 2", ("fleet",), id="replicas"),
+        pytest.param("-dp 2 -dpr 1", ("fleet",), id="a part of the replicas"),
         pytest.param("--enable-lora", ("adapters",), id="adapters"),
         pytest.param("--kv-offloading-size 8", ("K and V outside",), id="offloaded cache"),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
@@ -134,6 +136,18 @@ def test_tokens_follow_from_the_logged_bytes_to_the_logs_rounding():
 def test_what_changes_the_answer_or_is_no_option_is_refused(testbed, options, parts):
     error = testbed.refused("run", "--from-vllm", f"{LLAMA} {options}", "gpu=h100-80gb")
     check_words(("--from-vllm", *parts), error)
+
+
+def test_dense_replicas_are_engines_behind_vllms_balancer():
+    command = read_command(f"{LLAMA} -dp 2")
+    words = overrides_of(server_of(command, "h100-80gb"), command, {})
+    assert {"replicas=2", "router=vllm_balancer"} <= set(words)
+
+
+def test_replicas_of_experts_are_refused():
+    command = read_command("vllm serve deepseek-ai/DeepSeek-V2-Lite -dp 2")
+    with pytest.raises(InputError, match="experts step together"):
+        server_of(command, "h100-80gb")
 
 
 @pytest.mark.parametrize(
