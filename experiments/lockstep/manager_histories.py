@@ -20,9 +20,11 @@ STORIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story,
-    for its first chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated;
-    free: it ends; preempt: it loses its blocks and asks for all its tokens again.
+    """A call of the manager.
+
+    verb: allocate a new request with a prompt of num_tokens tokens, the first `shared` of a story;
+    grow the `pick`th request by num_tokens; free it; or preempt it, so that it asks for all its
+    tokens again.
     """
 
     verb: str
@@ -32,7 +34,7 @@ class Call:
 
 
 class History:
-    """A manager, the requests that hold blocks, and what every block is known to store."""
+    """A manager with the requests that hold blocks, and the tokens that each block must store."""
 
     def __init__(self, num_blocks: int, windows: tuple[int | None, ...]) -> None:
         self.windows = windows
@@ -44,7 +46,7 @@ class History:
         self.serial = 0
 
     def run(self, calls: list[Call]) -> list[tuple[Any, ...]]:
-        """Carry the calls out and check after each; what they answered. Raises ClauseBroken."""
+        """Carry out the calls and check after each; returns the answers. Raises ClauseBroken."""
         answers = []
         for call in calls:
             answers.append(self._carry_out(call))
