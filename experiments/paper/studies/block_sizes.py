@@ -197,9 +197,10 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
 
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of
-    `machines`. drawn_share: what the published figure shows of a measured recompute; findings are
-    compared with the figure. compare: what the paper claims of the curves.
+    """Block sizes, and the time to recover num_tokens tokens on each of `machines`.
+
+    drawn_share: the share of a recompute's time that the published figure shows; findings are
+    compared with the figure. compare: the paper's claims on the curves.
     """
 
     compare: Mapping[str, Any]
@@ -214,14 +215,10 @@ class Recovery(BlockSizes):
         return [Task("fig19a", self.recoveries), *super().tasks(num_seeds)]
 
     def only(self, rows: Collection[RowKey]) -> Self:
-        """Published times are of the first machine; an alternative to it need not apply to the
-        others.
-        """
-        variants = [
-            v
-            for v in self.variants
-            if v["system"] in COMPARED and self.figure in {key[0] for key in rows}
-        ]
+        """The compared variants, and the first machine, of which the published times are."""
+        variants = list[Mapping[str, Any]]()
+        if self.figure in {key[0] for key in rows}:
+            variants = [variant for variant in self.variants if variant["system"] in COMPARED]
         return replace(self, variants=variants, machines=dict(islice(self.machines.items(), 1)))
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -262,9 +259,8 @@ class Recovery(BlockSizes):
             cost = make_cost(config.cost, config.model, config.server)
             blocks = ceil_div(self.num_tokens, size)
             works = {
-                "recompute": Work(
-                    prefill=((self.num_tokens, 0),), num_requests=1
-                ),  # the software of the request too
+                # One request, so that its software time counts
+                "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),
                 "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
                 "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
             }
