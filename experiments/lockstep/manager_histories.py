@@ -197,7 +197,7 @@ def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
 def broken_by(
     num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]
 ) -> ClauseBroken | None:
-    """What the calls break; they are carried out twice, for clause 9."""
+    """The clause that the calls break, or None; they are carried out twice, for clause 9."""
     try:
         if History(num_blocks, windows).run(calls) != History(num_blocks, windows).run(calls):
             return ClauseBroken(9, "the same calls gave different answers")
@@ -209,8 +209,9 @@ def broken_by(
 
 
 def check_histories(count: int, seed: int) -> list[str]:
-    """Lines: how many histories there were, and for the first that breaks a clause the shortest
-    calls that do.
+    """Check `count` random histories; returns lines for a report.
+
+    For the first history that breaks a clause they have the shortest calls that do.
     """
     release = vllm.installed_release()
     for number in range(count):

@@ -89,7 +89,7 @@ def over_time(real: Times, simulated: Times) -> Iterator[tuple[str, ...]]:
 
 
 def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
-    """The end of the report: what the validation of this log supports, and what it does not."""
+    """The end of the report: conclusions that this log supports, and those that it does not."""
     yield f"\n{log.path}: what this validation supports"
     yield from _supported(log, config, replayed)
     yield "what it does not support"
