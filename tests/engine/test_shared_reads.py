@@ -74,7 +74,7 @@ def prompt(num_shared, length, request_id):
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("cache", CACHES)
-def test_what_an_answered_request_retains_makes_no_decode_faster(cache, fast_forward):
+def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast_forward):
     """Case (a): the second request finds 56 of its 64 tokens, and nobody decodes beside it."""
     ids = prompt(64, 64, 0)
     requests = [Request(i, i * PS, 64, 9, prompt_ids=ids, session=i) for i in range(2)]

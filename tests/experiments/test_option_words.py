@@ -65,7 +65,7 @@ def test_the_last_value_of_an_option_counts(run):
     ],
 )
 @pytest.mark.usefixtures("_mine")
-def test_words_that_choose_nothing_are_refused(testbed, line, words):
+def test_words_that_select_no_option_are_refused(testbed, line, words):
     check_words(words, testbed.refused("run", *line.split(), SHORT, "outputs=summary"))
 
 

@@ -49,7 +49,7 @@ def test_a_wrong_field_is_refused_with_its_request(changed, words):
     ],
     ids=str,
 )
-def test_the_outermost_values_of_fields_are_served(changed):
+def test_extreme_values_of_fields_are_served(changed):
     result = front.simulate(trace=[ONE._replace(**changed)])
     assert result.summary["requests"] == {"arrived": 1, "finished": 1, "rejected": 0}
 
