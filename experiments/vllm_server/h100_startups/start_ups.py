@@ -4,7 +4,7 @@
 
 For a machine with one GPU and vLLM 0.20.2. Each engine is killed once it has logged "Maximum
 concurrency": CUDA graphs are captured after that, and are not needed. OUT_DIR gets one log for each
-start-up and gpu.json, the memory that CUDA reports.
+start-up, which begins with its command, and gpu.json, the memory that CUDA reports.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ SEQUENCES = (64, 1024)
 BUDGETS = (2048, 8192, 16384)
 LAST_LINE = "Maximum concurrency for"
 LONGEST_S = 150.0
+COMMAND = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192 --gpu-memory-utilization 0.9"
 ENGINE = """
 import sys
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -56,8 +57,12 @@ def main(model: str, out: Path) -> None:
         for budget in BUDGETS:
             name = f"seqs-{num_seqs}_tokens-{budget}"
             words = [sys.executable, str(engine), model, str(num_seqs), str(budget)]
+            log = out / f"{name}.log"
+            log.write_text(
+                f"{COMMAND} --max-num-seqs {num_seqs} --max-num-batched-tokens {budget}\n"
+            )
             start = time.monotonic()
-            lines = logged_until_sized(words, out / f"{name}.log")
+            lines = logged_until_sized(words, log)
             print(f"{name}: {time.monotonic() - start:.0f} s", *lines, sep="\n  ", flush=True)
 
 
@@ -70,7 +75,7 @@ def logged_until_sized(words: list[str], path: Path) -> list[str]:
     """The lines about memory of an engine that is killed once its cache is sized."""
     environment = {**os.environ, **ENVIRONMENT}
     kept = []
-    with path.open("w") as log:
+    with path.open("a") as log:
         process = subprocess.Popen(
             words,
             env=environment,
@@ -81,7 +86,7 @@ def logged_until_sized(words: list[str], path: Path) -> list[str]:
         )
         watchdog = threading.Timer(LONGEST_S, kill, [process])
         watchdog.start()
-        for line in process.stdout:
+        for line in process.stdout or ():
             log.write(line)
             if any(word in line for word in ("memory", "KV cache", LAST_LINE)):
                 kept.append(line.strip()[-300:])
@@ -92,7 +97,7 @@ def logged_until_sized(words: list[str], path: Path) -> list[str]:
     return kept[-8:]
 
 
-def kill(process: subprocess.Popen) -> None:
+def kill(process: subprocess.Popen[str]) -> None:
     """End the engine with its worker, and wait until the GPU's memory is free again."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
