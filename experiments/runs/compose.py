@@ -21,9 +21,11 @@ from testbed.experiments.runs.config_store import register_models as register_mo
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
+from testbed.experiments.vllm_server.configured import register as register_vllm_server
 from testbed.parts import Part
 
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
+register_vllm_server()
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 
 

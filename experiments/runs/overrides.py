@@ -4,11 +4,12 @@ An unknown name is refused here, with the nearest known one.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -22,12 +23,14 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.runs.config_store import register_class
 from testbed.experiments.runs.option_files import check_option_file, option_files
+from testbed.experiments.vllm_server.release import release_of_preset
 from testbed.trusted import CLASS
 from testbed.trusted import FLAG as TRUST
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 QUOTES = ("'", '"')
+POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
 
 
@@ -37,8 +40,9 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     """
     folders = user_folders(arguments)
     words = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
-    chosen = dict(map(_choice, words))
-    result = [word for argument in words for word in _normalized(argument, set(chosen), folders)]
+    words += hybrid_words(chosen(words))
+    given = dict(map(_choice, words))
+    result = [word for argument in words for word in _normalized(argument, set(given), folders)]
     options = {key.partition("@")[2] or key: value for key, value in map(_choice, result)}
     for (
         word
@@ -48,8 +52,8 @@ def normalize(arguments: Sequence[str]) -> list[str]:
         if last == "_target_" and group in GROUPS and options.get(node) != CUSTOM:
             way_out = f"set {'eviction@policy.eviction' if group == 'eviction' else group}={CUSTOM}"
             raise InputError(f"{word}: would run under the name of another {group} ({way_out})")
-    if not {"server", "gpu"} & chosen.keys():
-        for name in _names(chosen.get("model", "")):
+    if not {"server", "gpu"} & given.keys():
+        for name in _names(given.get("model", "")):
             if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
                 raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
     search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
@@ -143,6 +147,22 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
             raise InputError(f"no {group}/{name}{hint}")
         register_class(group, name, point.value)
+
+
+def hybrid_words(given: Mapping[str, str]) -> list[str]:
+    """What vLLM's hybrid manager is here, for a model of several groups of layers under a preset of
+    vLLM's; nothing where the words say which policy serves.
+    """
+    if release_of_preset(given.get("system", "")) is None or "policy" in given:
+        return []
+    model = given.get("model", "")
+    if model not in model_names() or len(read_model(model).groups) == 1:
+        return []
+    words = ["policy=grouped_caching", "policy.watermark=0"]
+    if any(key.startswith(POOL) for key in given):
+        return words
+    pool = f"${{vllm_server:{given['system']}/pool_gib}}"
+    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: {pool}}}"]
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:

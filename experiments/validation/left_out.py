@@ -49,7 +49,14 @@ BATCH, MEAN_OUTPUT, NUM_REQUESTS = (
     300,
     300,
 )  # a load that keeps about so many sequences in the batch
-SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
+SYSTEM = (
+    "+system=vllm-v1",
+    "scheduler.max_num_batched_tokens=2048",
+    "scheduler.max_num_seqs=128",
+    "trace=sharegpt",
+    "outputs=summary",
+    "seed=0",
+)
 NUM_BLOCKS = 4096
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")

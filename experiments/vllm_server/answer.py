@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.command import Command, read_command
+from testbed.experiments.vllm_server.command import OFF, Command, read_command
 from testbed.experiments.vllm_server.memory import Terms, terms
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import DEFAULT, Release
@@ -105,6 +105,20 @@ def kv_lines(server: Server) -> list[str]:
     """The two lines that vLLM logs at its start."""
     num_tokens = server.pages.num_tokens(server.num_blocks)
     return logged_lines(num_tokens, server.model.max_len, concurrency(server))
+
+
+def rule_lines(server: Server) -> list[str]:
+    """The rules that follow from the release and the command, one line."""
+    values = server.values
+    whole = values.get("--scheduler-reserve-full-isl") != OFF
+    admission = "its whole prompt" if whole else "its first chunk"
+    groups = len(server.pages.windows)
+    null = "page, of one group" if groups > 1 else "block"
+    return [
+        f"vLLM {server.release.number}: a request is admitted where {admission} fits, no "
+        f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
+        f"block of {server.block_size} tokens"
+    ]
 
 
 def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:

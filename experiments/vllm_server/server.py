@@ -1,7 +1,7 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from testbed.experiments.vllm_server.release import DEFAULT, Release
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
-BLOCK_SIZE, STATE_ALIGNMENT = 16, 16
+BLOCK_SIZE, LATENT_BLOCK_SIZE, STATE_ALIGNMENT = 16, 64, 16
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
@@ -35,8 +35,8 @@ class Server:
     """What the options of a command say, and what follows from them.
 
     option: our option with the model's shape. memory is None where the command gives the pool.
-    num_blocks: pages of the pool, the null block included. notes: what was read and changes
-    nothing.
+    num_blocks: pages of the pool, the null block included. values: the options. notes: what was
+    read and changes nothing.
     """
 
     release: Release
@@ -49,7 +49,8 @@ class Server:
     num_blocks: int
     pages: Pages
     caches_prefixes: bool
-    notes: tuple[str, ...]
+    values: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def server_of(
@@ -104,7 +105,17 @@ def server_with(
         _check_one_sequence(model, pages, num_blocks)
     caches = reader.is_on("--enable-prefix-caching", default=True)
     return Server(
-        release, model, None, sheet, limits, block_size, memory, num_blocks, pages, caches, ()
+        release,
+        model,
+        None,
+        sheet,
+        limits,
+        block_size,
+        memory,
+        num_blocks,
+        pages,
+        caches,
+        command.values,
     )
 
 
@@ -264,7 +275,7 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
 
 def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
-    usual = 64 if model.latent else BLOCK_SIZE
+    usual = LATENT_BLOCK_SIZE if model.latent else BLOCK_SIZE
     size = reader.whole("--block-size", usual)
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
@@ -274,11 +285,20 @@ def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
         )
     if model.latent and size != usual:
         raise reader.refusal("--block-size", "the kernels of latent attention take 64")
+    return max(size, block_size_of(model, num_gpus)) if model.states else size
+
+
+def block_size_of(model: ModelSpec, num_gpus: int) -> int:
+    """The tokens of a block that vLLM takes unless it is told: of the kernels of latent attention,
+    or with states as many as make a block no smaller than a state.
+    """
+    if model.latent:
+        return LATENT_BLOCK_SIZE
     if model.states is None:
-        return size
+        return BLOCK_SIZE
     state = max(group.state_bytes for group in model.groups)
     needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
-    return max(size, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
+    return max(BLOCK_SIZE, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
 
 
 def _utilization(reader: _Reader, release: Release) -> float:
