@@ -143,11 +143,11 @@ def compiled(testbed: Path, work: Path) -> Iterator[tuple[str, Path]]:
 
 def compiled_sources(testbed: Path) -> list[Path]:
     """The modules of the package to compile; modules that read __file__ are left out."""
-    found = [path for package in PACKAGES for path in sorted((testbed / package).rglob("*.py"))]
+    paths = [path for package in PACKAGES for path in sorted((testbed / package).rglob("*.py"))]
     left_out = {testbed / name for name in INTERPRETED}
     return [
         path
-        for path in found
+        for path in paths
         if path not in left_out
         and path.name != "__init__.py"
         and "__file__" not in path.read_text(encoding="utf-8")
@@ -191,14 +191,14 @@ def _is_open(node: ast.ClassDef) -> bool:
     """
     bases = {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases}
     is_value = (
-        any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
         and node.name not in EXTENDED
     )
     return VALUES.isdisjoint(bases) and not is_value and node.name not in CLOSED
 
 
 def _answer_anything(lines: list[str], node: ast.ClassDef) -> None:
-    for hint in (one.returns for one in node.body if isinstance(one, ast.FunctionDef)):
+    for hint in (method.returns for method in node.body if isinstance(method, ast.FunctionDef)):
         if hint is not None and ast.unparse(hint) != "None":
             line = lines[hint.lineno - 1]
             lines[hint.lineno - 1] = (
@@ -207,8 +207,10 @@ def _answer_anything(lines: list[str], node: ast.ClassDef) -> None:
 
 
 def _settled(node: ast.ClassDef) -> str:
-    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
     abstract = [
-        one.name for one in methods if "abstractmethod" in map(ast.unparse, one.decorator_list)
+        method.name
+        for method in methods
+        if "abstractmethod" in map(ast.unparse, method.decorator_list)
     ]
     return f"settle({', '.join([node.name, *map(repr, abstract)])})"

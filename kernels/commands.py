@@ -26,12 +26,12 @@ MEASUREMENTS = {
 
 def on_gpu(module: str, command: str) -> ModuleType:
     """Import a module that runs on a GPU; raises InputError without a GPU."""
-    found = imported(module, command)
+    loaded = imported(module, command)
     try:
         require_gpu()
     except KernelsUnavailable as error:
         raise InputError(f"{command}: needs an NVIDIA GPU ({error})") from error
-    return found
+    return loaded
 
 
 def imported(module: str, command: str) -> ModuleType:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from testbed.checking import check as check
-from testbed.config import plain_values
+from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.description import flat, merge_axes
@@ -163,30 +163,55 @@ def capacity(
     seen: Seen | None = None,
     **options: Any,
 ) -> Capacity:
-    """Look by bisection for the highest rate (requests/s) that keeps `share` of the requests inside
-    the objectives.
+    """Find the highest rate (requests/s) at which `share` of the requests meet the SLO.
 
     ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or
     as slo.ttft_s=... among the overrides. low, high: the first guess in requests/s, moved outward
     as far as it takes. `folder` and the other options are those of `sweep`; `seen(rate,
-    share_inside)` is called after every run. Raises InputError where no rate keeps the objectives,
-    or every rate does.
+    share_inside)` is called after every run. Raises InputError if no rate meets the SLO, or every
+    rate does.
     """
+    _check_search(share, low, high, precision)
+    _check_no_rate(overrides, options)
+    objectives = {"slo.ttft_s": ttft_s, "slo.tpot_s": tpot_s}
+    options |= {key: seconds for key, seconds in objectives.items() if seconds is not None}
+    _check_objectives(front_end().configure(overrides, options))
+    outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
+
+    def is_sustained(rate: float) -> bool:
+        rate = float(f"{rate:.4g}")
+        if rate not in outcomes:
+            outcomes[rate] = _inside(_measured(overrides, {**options, "rate": rate}, folder), rate)
+            if seen:
+                seen(rate, outcomes[rate][0])
+        return outcomes[rate][0] >= share
+
+    knee = sustained_rate(is_sustained, low, high, precision)
+    highest = max(
+        rate for rate, (inside, _) in outcomes.items() if inside >= share and rate <= knee
+    )
+    return Capacity(highest, share, tuple((rate, *outcomes[rate]) for rate in sorted(outcomes)))
+
+
+def _check_search(share: float, low: float, high: float, precision: float) -> None:
+    """Raise InputError for limits of a search that make no sense."""
     if not 0 < share <= 1:
         raise InputError(f"share={share}: must be above 0 and at most 1")
     if not 0 < low < high:
         raise InputError(f"low={low} high={high}: must be rates above 0, the lower one first")
     if not precision > 0:
         raise InputError(f"precision={precision}: must be above 0")
-    given = {key for key, value in options.items() if value is not None}
-    if given & {"rate", RATE} or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
+
+
+def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise InputError for a rate, which capacity looks for."""
+    has_option = any(options.get(key) is not None for key in ("rate", RATE))
+    if has_option or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
-    options |= {
-        key: value
-        for key, value in (("slo.ttft_s", ttft_s), ("slo.tpot_s", tpot_s))
-        if value is not None
-    }
-    config = front_end().configure(overrides, options)
+
+
+def _check_objectives(config: RunConfig) -> None:
+    """Raise InputError unless the config has objectives, and its run serves every request."""
     if not config.slo:
         raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
     for name in ("stop_at_latency", "window_s"):
@@ -195,19 +220,6 @@ def capacity(
                 f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
                 "leaves out the slowest requests, which capacity counts (set it to null)"
             )
-    known: dict[float, tuple[float, float]] = {}
-
-    def is_sustained(rate: float) -> bool:
-        rate = float(f"{rate:.4g}")
-        if rate not in known:
-            known[rate] = _inside(_measured(overrides, {**options, "rate": rate}, folder), rate)
-            if seen:
-                seen(rate, known[rate][0])
-        return known[rate][0] >= share
-
-    knee = sustained_rate(is_sustained, low, high, precision)
-    found = max(rate for rate, (inside, _) in known.items() if inside >= share and rate <= knee)
-    return Capacity(found, share, tuple((rate, *known[rate]) for rate in sorted(known)))
 
 
 def _measured(

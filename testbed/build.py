@@ -114,13 +114,7 @@ def build(config: RunConfig) -> Setup:
     _register(memory, workload)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
-    beams = config.beams.make("beams")
-    if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
-        raise InputError(
-            f"beams is {type(beams).__name__}, and no request uses beam search (give "
-            f"workload.beam=true "
-            "and workload.num_seqs, or leave beams out)"
-        )
+    beams = _beams(config, workload)
     window_ps = (
         None
         if config.window_s is None
@@ -140,6 +134,18 @@ def build(config: RunConfig) -> Setup:
         lengths,
         fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
     )
+
+
+def _beams(config: RunConfig, workload: Workload) -> BeamModel:
+    """The beams of the config; InputError if they are selected and no request uses them."""
+    beams: BeamModel = config.beams.make("beams")
+    if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
+        raise InputError(
+            f"beams is {type(beams).__name__}, and no request uses beam search (give "
+            f"workload.beam=true "
+            "and workload.num_seqs, or leave beams out)"
+        )
+    return beams
 
 
 def fleet_setup(

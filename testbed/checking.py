@@ -78,7 +78,11 @@ def check(
         with plug_in_errors("cost", target.__name__):
             make_cost()
         return check_cost(make_cost, num_examples)
-    make = partial(target, **parameters)
+    return _check_policy(partial(target, **parameters), pools, num_examples)
+
+
+def _check_policy(make: Any, pools: list[PoolSpec], num_examples: int) -> ClauseBroken | None:
+    """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
     for pool in pools:
         with plug_in_errors("policy", f"the policy for {pool}"):
             built = make(pool)

@@ -91,7 +91,8 @@ def configured(value: Any) -> str:
     if isinstance(value, Part):
         return value.name.rpartition(".")[2] + configured(value.parameters)
     if isinstance(value, Mapping):
-        return f"({', '.join(f'{key}={configured(one)}' for key, one in value.items())})"
+        parameters = [f"{key}={configured(parameter)}" for key, parameter in value.items()]
+        return f"({', '.join(parameters)})"
     return str(value)
 
 

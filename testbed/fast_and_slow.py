@@ -100,7 +100,7 @@ class Watcher:
         state = scheduler.state
         groups = [*state.waiting, *state.running.values(), *state.swapped]
         listed = [group.request.request_id for group in groups]
-        twice = sorted({one for one in listed if listed.count(one) > 1})
+        twice = sorted({request_id for request_id in listed if listed.count(request_id) > 1})
         require(18, not twice, f"requests {twice} are in two places")
         lost = sorted(self.unanswered.difference(listed))
         require(18, not lost, f"requests {lost} are neither answered nor waiting nor running")
@@ -165,7 +165,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
     read = [memory.num_stored(seq.num_slots) for seq in stepping]
     counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
     least = len(read), sum(read), max(read, default=0)
-    enough = all(reported >= known for reported, known in zip(counted, least, strict=True))
+    enough = all(reported >= necessary for reported, necessary in zip(counted, least, strict=True))
     require(
         10,
         enough,
@@ -310,8 +310,8 @@ def shrunk(
     """The same clause, broken by the fewest and shortest requests that so many tries find."""
 
     def fails(candidate: list[Request]) -> bool:
-        found = broken_by(case, candidate, prefix)
-        return found is not None and found.clause == broken.clause
+        again = broken_by(case, candidate, prefix)
+        return again is not None and again.clause == broken.clause
 
     fewest = shortest(requests, fails, fewer_requests, MAX_TRIES)
     again = broken_by(case, fewest, prefix)
@@ -364,14 +364,18 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
     changed = case.serve(others, prefix, fast_forward=in_spans)
     ends, other_ends = seen.ends(), changed.ends()
     differing = [
-        one.request_id for one, other in zip(requests, others, strict=True) if one != other
+        request.request_id
+        for request, other in zip(requests, others, strict=True)
+        if request != other
     ]
     until_ps = min((min(ends[i], other_ends[i]) for i in differing), default=0)
-    for one, other in zip_longest(
+    for decision, other in zip_longest(
         *([d for d in run.decisions if d.time_ps < until_ps] for run in (seen, changed))
     ):
-        if one != other:
-            return ClauseBroken(10, f"it decides by outputs that are not over: {one}, or {other}")
+        if decision != other:
+            return ClauseBroken(
+                10, f"it decides by outputs that are not over: {decision}, or {other}"
+            )
     return None
 
 
@@ -379,15 +383,15 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
     """The same requests; of every second one that is served, the output ends earlier."""
     random = Random(1)
     return [
-        one._replace(output_len=random.randint(one.output_len // 2 + 1, one.output_len))
-        if one.request_id % 2 and one.request_id not in rejected and one.output_len > 8
-        else one
-        for one in requests
+        request._replace(output_len=random.randint(request.output_len // 2 + 1, request.output_len))
+        if request.request_id % 2 and request.request_id not in rejected and request.output_len > 8
+        else request
+        for request in requests
     ]
 
 
-def unequal(one: Served, other: Served) -> list[str]:
-    a, b = one.recorder, other.recorder
+def unequal(first: Served, other: Served) -> list[str]:
+    a, b = first.recorder, other.recorder
     parts = [
         field.name
         for field in fields(a.totals)
@@ -400,7 +404,7 @@ def unequal(one: Served, other: Served) -> list[str]:
         for name, column in a.requests.columns().items()
         if column.tolist() != others[name].tolist()
     ]
-    return parts + (["counters()"] if one.counters != other.counters else [])
+    return parts + (["counters()"] if first.counters != other.counters else [])
 
 
 def registered(memory: Capabilities, num_tokens: int) -> int:

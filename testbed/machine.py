@@ -83,13 +83,13 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
     device = fingerprint.get("device")
     if device in (None, gpu.name, gpu.device):
         return
-    known = (
+    own_device = (
         f"{gpu.name} ({gpu.device})"
         if gpu.device
         else f"{gpu.name} (whose data sheet names no device)"
     )
     raise InputError(
-        f"the profile is of {device}, {whose} has {known}: choose that GPU, or let cost=auto "
+        f"the profile is of {device}, {whose} has {own_device}: choose that GPU, or let cost=auto "
         f"derive the times for yours"
     )
 

@@ -27,10 +27,10 @@ KEPT_UP = 0.9
 def spread(values: Floats) -> dict[str, float | None]:
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
-    found = np.percentile(values, PERCENTILES).tolist()
+    percentiles = np.percentile(values, PERCENTILES).tolist()
     return {
         "mean": float(values.mean()),
-        **{f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)},
+        **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles, strict=True)},
     }
 
 
@@ -198,7 +198,7 @@ def overload(
     return {SERVED: served / (last / 2), OFFERED: offered / (last / 2)}
 
 
-def in_words(found: Mapping[str, Any]) -> str:
+def in_words(rates_by_name: Mapping[str, Any]) -> str:
     """Such as "0.59 of 1 req/s served in the second half of the arrivals; the queue grows"."""
-    rates = f"{found[SERVED]:.2g} of {found[OFFERED]:.2g} req/s served"
+    rates = f"{rates_by_name[SERVED]:.2g} of {rates_by_name[OFFERED]:.2g} req/s served"
     return f"{rates} in the second half of the arrivals; the queue grows"

@@ -216,16 +216,16 @@ def parameters_of(target: Any) -> dict[str, Any] | None:
     """The annotation of every parameter, None where any name is accepted; a class may pass keywords
     to its base class.
     """
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
         if owner is not target and "__init__" not in vars(owner):
             continue
         own = compiled_parameters(owner) if is_compiled(owner) else plain_parameters(owner)
         if own is None:
             return None
-        found = own.hints | found
+        hints = own.hints | hints
         if not own.has_others:
-            return found
+            return hints
     return None
 
 
@@ -252,7 +252,9 @@ def plain_parameters(owner: Any) -> Parameters | None:
     except (TypeError, ValueError):
         return None
     hints = annotations_of(owner)
-    named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    named = [
+        parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD
+    ]
     return Parameters(
         {name: hints.get(name, Any) for name in named}, has_others=len(named) < len(parameters)
     )
@@ -292,18 +294,20 @@ def compiled_parameters(owner: Any) -> Parameters | None:
     path = Path(str(module.__file__))
     text = path.with_name(f"{path.name.partition('.')[0]}.py").read_text(encoding="utf-8")
     nodes = [node for node in ast.parse(text).body if getattr(node, "name", "") == owner.__name__]
-    fields = [one for node in nodes for one in getattr(node, "body", ())]
-    constructors = [one for one in fields if getattr(one, "name", "") == "__init__"]
+    fields = [statement for node in nodes for statement in getattr(node, "body", ())]
+    constructors = [
+        statement for statement in fields if getattr(statement, "name", "") == "__init__"
+    ]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     for function in (*constructors, *functions):
         arguments = function.args
         listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        texts = {one.arg: one.annotation for one in listed if one.arg != "self"}
+        texts = {argument.arg: argument.annotation for argument in listed if argument.arg != "self"}
         return Parameters(_evaluated(texts, vars(module)), has_others=arguments.kwarg is not None)
     if not is_dataclass(owner):
         return Parameters({}, has_others=True)  # those of its base class
-    annotated = [one for one in fields if isinstance(one, ast.AnnAssign)]
-    texts = {ast.unparse(one.target): one.annotation for one in annotated}
+    annotated = [statement for statement in fields if isinstance(statement, ast.AnnAssign)]
+    texts = {ast.unparse(statement.target): statement.annotation for statement in annotated}
     return Parameters(_evaluated(texts, vars(module)), has_others=False)
 
 

@@ -50,7 +50,7 @@ def imported_names(path: Path, name: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             base = _base_of(node, package)
             names += [base, *(f"{base}.{alias.name}".strip(".") for alias in node.names)]
-    return [found for found in names if found]
+    return [module for module in names if module]
 
 
 def _base_of(node: ast.ImportFrom, package: str) -> str:

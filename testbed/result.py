@@ -62,10 +62,10 @@ class FrontEnd(Protocol):
 
 def front_end() -> FrontEnd:
     """The front end of this installation."""
-    found = entry_points(group="testbed.front_end")
-    if not found:
+    front_ends = entry_points(group="testbed.front_end")
+    if not front_ends:
         raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")
-    front: FrontEnd = next(iter(found)).load()()
+    front: FrontEnd = next(iter(front_ends)).load()()
     return front
 
 

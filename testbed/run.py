@@ -121,7 +121,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         STOPPED: None,
         OVERLOAD: _behind(whole),
         PROFILE: getattr(setup.cost, "fingerprint", None),
-        COUNTERS: counters_of([engine for one in done.replicas for engine in one.engines]),
+        COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }
     summary = {
         RUN: dict(setup.description),
@@ -130,7 +130,9 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
     }
     if len(recorders) > 1:
         pairs = zip(done.replicas, recorders, strict=True)
-        summary[ENGINES] = {str(one.number): summary_of(one, recorder) for one, recorder in pairs}
+        summary[ENGINES] = {
+            str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
+        }
     return Result(summary, whole, setup, wall_s)
 
 

@@ -84,7 +84,7 @@ class SessionTurns:
         full, rest = divmod(request["in"], self._block_size)
         ids = [*request["hash_ids"][:full], *([next(self._partial)] if rest else [])]
         answer = max(1, request["out"])
-        content = tuple(self._first_id + one for one in ids)
+        content = tuple(self._first_id + block_id for block_id in ids)
         self.turns.append(
             Turn(request["in"], answer, content, after, wait_s, request.get("api_time", 0.0))
         )
@@ -143,7 +143,7 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
     links = Turns(
         np.repeat(np.arange(len(sessions)), np.diff(starts)),
         [
-            tuple(start + one for one in turn.after)
+            tuple(start + position for position in turn.after)
             for start, session in zip(starts.tolist(), sessions, strict=False)
             for turn in session
         ],
@@ -170,10 +170,10 @@ def _request_problems(request: Any, block_size: int) -> Iterator[str | None]:
         yield wrong_time(request, "t")
         if wrong_time(request, "duration_ms") or not isinstance(request.get("requests"), list):
             yield "a sub-agent needs duration_ms and a list 'requests'"
-        for one in request["requests"]:
+        for sub_request in request["requests"]:
             yield from (
                 f"of its sub-agent, {problem}"
-                for problem in _request_problems(one, block_size)
+                for problem in _request_problems(sub_request, block_size)
                 if problem
             )
     else:

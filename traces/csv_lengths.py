@@ -92,7 +92,7 @@ class CsvLengths(FileTrace):
         return read_table(self.path, names, optional)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
-        found = []
+        all_ids = []
         for number, (text, prompt_len) in enumerate(
             zip(texts, prompts.tolist(), strict=True), start=2
         ):
@@ -109,8 +109,8 @@ class CsvLengths(FileTrace):
                     f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for "
                     f"each {self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
                 )
-            found.append(ids)
-        return found
+            all_ids.append(ids)
+        return all_ids
 
 
 def write_lengths(path: str, rows: Rows) -> None:

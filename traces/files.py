@@ -146,8 +146,8 @@ def seconds(
 
 def numbered(names: Sequence[object]) -> Column:
     """The number of each name, from 0 on in order of first appearance."""
-    known: dict[object, int] = {}
-    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+    number_of: dict[object, int] = {}
+    return np.array([number_of.setdefault(name, len(number_of)) for name in names], dtype=np.int64)
 
 
 def flags(path: str, column: str, texts: Sequence[str]) -> NDArray[np.bool_]:
@@ -214,7 +214,7 @@ def json_lines(
     problems(item) describes what is wrong with an item; of its texts the first counts, and None is
     no problem. Raises InputError for a wrong item or no items.
     """
-    found = False
+    has_items = False
     with open_text(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -227,9 +227,9 @@ def json_lines(
             )
             if wrong:
                 raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
-            found = True
+            has_items = True
             yield number, item
-    if not found:
+    if not has_items:
         raise InputError(f"{path}: is empty (give a file with rows)")
 
 

@@ -47,8 +47,8 @@ class QuantileTable:
         k = cell(self.probs, u)
         low, high = self.rows[bins, k], self.rows[bins, k + 1]
         share = (u - self.probs[k]) / (self.probs[k + 1] - self.probs[k])
-        found: Column = np.rint(low + share * (high - low)).astype(np.int64)
-        return found
+        lengths: Column = np.rint(low + share * (high - low)).astype(np.int64)
+        return lengths
 
 
 @dataclass(frozen=True, slots=True)

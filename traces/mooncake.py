@@ -38,7 +38,7 @@ def _problems(item: Any) -> Iterator[str | None]:
     yield wrong_time(item, "timestamp", "milliseconds")
     yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
     ids, wanted = item.get("hash_ids"), -(-item["input_length"] // TOKENS_PER_ID)
-    if not isinstance(ids, list) or not all(type(one) is int for one in ids):
+    if not isinstance(ids, list) or not all(type(block_id) is int for block_id in ids):
         yield "hash_ids is not a list of whole numbers"
     elif len(ids) != wanted:
         yield f"{len(ids)} hash_ids for {wanted} blocks of {TOKENS_PER_ID} tokens"

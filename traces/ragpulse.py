@@ -72,13 +72,13 @@ class RagPulseJsonl(FileTrace):
 
 
 def _blocks(
-    item: Mapping[str, Any], known: Mapping[int, Part], first_id: int
+    item: Mapping[str, Any], parts_by_id: Mapping[int, Part], first_id: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The prompt's tokens as (part, position), 16 per row; tokens of no part are unique to the
     request.
     """
     size = item["input_length"]
-    parts = [known[one] for name in PARTS for one in item["hash_ids"].get(name, [])]
+    parts = [parts_by_id[part_id] for name in PARTS for part_id in item["hash_ids"].get(name, [])]
     pieces = [
         (number << PART_BITS) + np.arange(num_tokens, dtype=np.int64)
         for number, num_tokens in parts
@@ -91,7 +91,7 @@ def _blocks(
     return padded.reshape(-1, TOKENS_PER_ID)
 
 
-def _problems(item: Any, known: Mapping[int, Part]) -> Iterator[str | None]:
+def _problems(item: Any, parts_by_id: Mapping[int, Part]) -> Iterator[str | None]:
     try:
         yield wrong_time(
             {"timestamp": float(item.get("timestamp"))}, "timestamp"
@@ -104,6 +104,6 @@ def _problems(item: Any, known: Mapping[int, Part]) -> Iterator[str | None]:
         isinstance(parts.get(name, []), list) for name in PARTS
     ):
         yield f"hash_ids is not an object with lists {', '.join(PARTS)}"
-    for one in (one for name in PARTS for one in parts.get(name, [])):
-        if type(one) is not int or one not in known:
-            yield f"hash id {one!r} is in none of the files of parts"
+    for part_id in (part_id for name in PARTS for part_id in parts.get(name, [])):
+        if type(part_id) is not int or part_id not in parts_by_id:
+            yield f"hash id {part_id!r} is in none of the files of parts"

@@ -87,11 +87,11 @@ class ServeGenFolder(Trace):
         lengths = self._lengths(path.with_name(path.name.replace("-trace.csv", "-dataset.json")))
         for window in self._windows(path):
             times = arrivals(window, rng)
-            known = [start for start in lengths if start <= window.start_s]
-            if len(times) and known:
+            begun = [start for start in lengths if start <= window.start_s]
+            if len(times) and begun:
                 prompts, outputs = (
                     rng.choice(values, len(times), p=shares)
-                    for values, shares in lengths[max(known)]
+                    for values, shares in lengths[max(begun)]
                 )
                 inside = (times >= self.start_s) & (times < self.end_s)
                 yield times[inside], prompts[inside], outputs[inside]

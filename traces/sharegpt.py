@@ -32,13 +32,13 @@ class ShareGptJson(FileTrace):
         content = read_json(self.path)
         if not isinstance(content, list) or not content:
             raise InputError(f"{self.path}: must be a JSON list with at least one item")
-        found = [
+        rounds = [
             (number, *self._first_round(number, item))
             for number, item in enumerate(content, start=1)
         ]
         kept = [
             (number, prompt, output)
-            for number, prompt, output in found
+            for number, prompt, output in rounds
             if prompt.strip() and output.strip()
         ]
         if not kept:

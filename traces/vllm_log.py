@@ -143,7 +143,7 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
     items = list(json_lines(path))
     if len(items) != len(prompt_lens):
         raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")
-    found: list[tuple[int, ...]] = []
+    contents: list[tuple[int, ...]] = []
     tokens_per_id = 0
     for (number, item), prompt_len in zip(items, prompt_lens, strict=True):
         hashes = "input_tok_ids" not in item
@@ -161,5 +161,5 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
                 "here (give the workload of this log)"
             )
         tokens_per_id = tokens
-        found.append(tuple(ids))
-    return found, tokens_per_id
+        contents.append(tuple(ids))
+    return contents, tokens_per_id

@@ -4,7 +4,7 @@ servers, fitted to logs or to published numbers.
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -18,11 +18,39 @@ from testbed.experiments.cli.replayed_logs import (
     Workload,
 )
 
+if TYPE_CHECKING:
+    from testbed.experiments.validation.software_fit import Fitted
+
 app = App(name="calibrate", help="Fit unmeasured times to logs or published numbers.")
 fit = App(
     name="fit", help="Fit software times, a server's profile or memory, or the paper's constants."
 )
 app.command(fit)
+
+SoftwareOut = Annotated[
+    Path | None, Parameter(metavar="FILE", help="write the profile with these times")
+]
+StartingProfile = Annotated[
+    str | None,
+    Parameter(
+        name="--from",
+        metavar="PROFILE",
+        help="the profile to scale, a file or a name that ships (default: one that ships of "
+        "the model's shape, carried to the GPU)",
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a model's name, or its config.json (default: the profile's)"),
+]
+GpuName = Annotated[
+    str | None,
+    Parameter(
+        metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)"
+    ),
+]
+NumGpus = Annotated[AtLeastOne, Parameter(help="GPUs")]
+ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
 
 
 @fit.command
@@ -32,9 +60,7 @@ def software(
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     trust_plug_ins: TrustPlugIns = False,
-    out: Annotated[
-        Path | None, Parameter(metavar="FILE", help="write the profile with these times")
-    ] = None,
+    out: SoftwareOut = None,
 ) -> None:
     """Fit the software times of a server to its logs.
 
@@ -42,12 +68,9 @@ def software(
     and after the last. Each of several logs has a slowness relative to their median, which the
     profile describes. Prints standard errors and correlated pairs.
     """
-    from testbed.cost.profile import read_profile
-    from testbed.cost.sections import dump
     from testbed.experiments.cli.output import show
     from testbed.experiments.runs.progress import spoken
-    from testbed.experiments.runs.whole_files import write_text
-    from testbed.experiments.validation import profile_fit, software_fit
+    from testbed.experiments.validation import software_fit
     from testbed.experiments.validation.fit_report import report
     from testbed.experiments.validation.log_replay import PROFILE_COST
 
@@ -62,14 +85,24 @@ def software(
         )
     names = [*software_fit.KEYS, *software_fit.front_ends(logs)]
     problem = software_fit.Problem(logs, [server.config for server in servers], names)
-    show(*dict.fromkeys(line for server in servers for line in server.notes))
+    notes = [line for server in servers for line in server.notes]
+    show(*dict.fromkeys(notes))
     with spoken(problem.progress):
         fitted = software_fit.fit(problem)
     show(*report(fitted, problem.names))
     if out:
-        base = read_profile(str(config.cost.parameters["path"]))
-        write_text(out, dump(profile_fit.with_software(base, fitted, request.paths)))
+        _write_profile(str(config.cost.parameters["path"]), fitted, request, out)
         show(f"profile with these times: {out}; validate it on other logs")
+
+
+def _write_profile(base: str, fitted: "Fitted", request: LogRequest, out: Path) -> None:
+    """Write the profile of the file base with the fitted software times."""
+    from testbed.cost.profile import read_profile
+    from testbed.cost.sections import dump
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.validation.profile_fit import with_software
+
+    write_text(out, dump(with_software(read_profile(base), fitted, request.paths)))
 
 
 @fit.command
@@ -79,29 +112,11 @@ def profile(
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     trust_plug_ins: TrustPlugIns = False,
-    source: Annotated[
-        str | None,
-        Parameter(
-            name="--from",
-            metavar="PROFILE",
-            help="the profile to scale, a file or a name that ships (default: one that ships of "
-            "the model's shape, carried to the GPU)",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        Parameter(
-            metavar="NAME", help="a model's name, or its config.json (default: the profile's)"
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        Parameter(
-            metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)"
-        ),
-    ] = None,
-    tensor_parallel: Annotated[AtLeastOne, Parameter(help="GPUs")] = 1,
-    out: Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")],
+    source: StartingProfile = None,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    tensor_parallel: NumGpus = 1,
+    out: ProfileOut,
 ) -> None:
     """Fit a server's profile to a benchmark client's logs, without measuring its GPU.
 
@@ -136,6 +151,9 @@ def memory(
     /,
     *,
     gpu: Annotated[str, Parameter(metavar="NAME", help="the GPU of all of them")] = "h100-80gb",
+    model: Annotated[
+        str | None, Parameter(metavar="NAME", help="the model, where a table has no such column")
+    ] = None,
     out: Annotated[
         Path | None, Parameter(metavar="FILE", help="write the terms, for testbed fits --terms")
     ] = None,
@@ -151,7 +169,7 @@ def memory(
     from testbed.experiments.vllm_server import memory_fit
     from testbed.experiments.vllm_server.startup_logs import start_ups_of
 
-    start_ups = start_ups_of(folder, gpu)
+    start_ups = start_ups_of(folder, gpu, model)
     fitted = memory_fit.fitted_terms(start_ups)
     errors = memory_fit.errors_by_shape(start_ups)
     show(*memory_fit.term_lines(fitted, start_ups))

@@ -1,31 +1,37 @@
 """`testbed compare`: finished runs next to each other."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from testbed.experiments.cli.parameters import AsJson, TrustPlugIns
 
+if TYPE_CHECKING:
+    from testbed.experiments.compare.comparison import Comparison
+    from testbed.experiments.compare.tables import Blamed
+
+Runs = Annotated[
+    str,
+    Parameter(
+        name="[NAME=]RUN", required=True, help="run folders; changes are from the first of them"
+    ),
+]
+Csv = Annotated[Path | None, Parameter(metavar="OUT", help="write a row per number and run")]
+Html = Annotated[
+    Path | None, Parameter(metavar="OUT", help="write one page with curves and tables")
+]
+Drawing = Annotated[
+    Path | None, Parameter(metavar="OUT", help="draw the curves of all runs (.png, .pdf or .svg)")
+]
+
 
 def compare(
-    *runs: Annotated[
-        str,
-        Parameter(
-            name="[NAME=]RUN", required=True, help="run folders; changes are from the first of them"
-        ),
-    ],
+    *runs: Runs,
     trust_plug_ins: TrustPlugIns = False,
-    csv: Annotated[
-        Path | None, Parameter(metavar="OUT", help="write a row per number and run")
-    ] = None,
-    html: Annotated[
-        Path | None, Parameter(metavar="OUT", help="write one page with curves and tables")
-    ] = None,
-    figure: Annotated[
-        Path | None,
-        Parameter(metavar="OUT", help="draw the curves of all runs (.png, .pdf or .svg)"),
-    ] = None,
+    csv: Csv = None,
+    html: Html = None,
+    figure: Drawing = None,
     json: AsJson = False,
 ) -> None:
     """Compare finished runs, simulated or on a GPU."""
@@ -34,12 +40,10 @@ def compare(
     from testbed.core.errors import InputError
     from testbed.experiments.cli.json_answers import comparison_answer
     from testbed.experiments.cli.output import print_json, show
-    from testbed.experiments.compare.comparison import compare, tidy
+    from testbed.experiments.compare.comparison import compare
     from testbed.experiments.compare.finished_run import blame, read_runs
-    from testbed.experiments.compare.tables import charts, compare_page, texts
-    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.compare.tables import charts, texts
     from testbed.experiments.runs.plots import figure_of, save
-    from testbed.experiments.runs.whole_files import write_text
 
     comparison = compare(read_runs(runs, trusts_plug_ins=trust_plug_ins))
     blamed, remarks = blame(comparison.runs)
@@ -54,10 +58,25 @@ def compare(
     else:
         show(*texts(comparison, blamed))
     if csv:
-        write_text(csv, csv_text(tidy(comparison)))
+        _write_csv(comparison, csv)
     if figure:
         save(figure_of(drawn), figure)
     if html:
-        write_text(html, compare_page(comparison, blamed))
+        _write_page(comparison, blamed, html)
     if not json:
         show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _write_csv(comparison: "Comparison", path: Path) -> None:
+    from testbed.experiments.compare.comparison import tidy
+    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.runs.whole_files import write_text
+
+    write_text(path, csv_text(tidy(comparison)))
+
+
+def _write_page(comparison: "Comparison", blamed: "Blamed", path: Path) -> None:
+    from testbed.experiments.compare.tables import compare_page
+    from testbed.experiments.runs.whole_files import write_text
+
+    write_text(path, compare_page(comparison, blamed))

@@ -42,9 +42,9 @@ def completion(
     if IS_ANY_COMMAND not in script:
         raise RuntimeError("the library's script for bash has changed")
     paths = ":".join(" ".join(words) for words in paths_of_commands(application))
-    known = f'  local paths=":{paths}:"\n'
+    declaration = f'  local paths=":{paths}:"\n'
     start = "  # Detect command path"
-    script = script.replace(start, f"{known}{start}").replace(IS_ANY_COMMAND, IS_NEXT_COMMAND)
+    script = script.replace(start, f"{declaration}{start}").replace(IS_ANY_COMMAND, IS_NEXT_COMMAND)
     print(script + WITHOUT_SPACE)
 
 

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -11,22 +11,77 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.parameters import AboveZero, AtLeastOne
 from testbed.experiments.runs.whole_files import write_text
 
+if TYPE_CHECKING:
+    from testbed.experiments.importers.imported import Imported
+
 app = App(name="import", help="Convert models, profiles and lengths of others.")
+
+ModelConfig = Annotated[Path, Parameter(name="CONFIG", help="config.json of a Hugging Face model")]
+NewName = Annotated[
+    str | None,
+    Parameter(help="the model's name (default: the file's name for it, else its folder)"),
+]
+ModelOut = Annotated[
+    Path | None, Parameter(metavar="FILE", help="file to write (default: model/NAME.yaml)")
+]
+Source = Annotated[
+    Path,
+    Parameter(
+        name="FOLDER",
+        help="a folder of LLMServingSim's (profiler/perf/.../tpN), or AIConfigurator's "
+        "systems/data/GPU (its tables need pip install 'kvcache-testbed[parquet]')",
+    ),
+]
+ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
+ModelName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a model's name, or its config.json; if not in the source"),
+]
+GpuName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source"),
+]
+NumGpus = Annotated[AtLeastOne | None, Parameter(help="GPUs; if not in the source")]
+KvDtypeBytes = Annotated[
+    AtLeastOne | None,
+    Parameter(
+        help="bytes of a cached value, 1 for fp8 (default: the model's; AIConfigurator's tables)"
+    ),
+]
+WeightBits = Annotated[
+    AboveZero | None,
+    Parameter(
+        metavar="N",
+        help="bits of a weight of the layers, 8 for fp8 (default: the model's; "
+        "AIConfigurator's tables)",
+    ),
+]
+LinkBandwidth = Annotated[
+    AboveZero | None,
+    Parameter(metavar="GB/S", help="bandwidth each way between two GPUs"),
+]
+AllReduceUs = Annotated[
+    AboveZero | None,
+    Parameter(metavar="US", help="an all-reduce's time beyond its bytes"),
+]
+NcclFolder = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="NCCL's times of a GPU with like links: AIConfigurator's systems/data/GPU",
+    ),
+]
+Pickle = Annotated[
+    str,
+    Parameter(name="PICKLE", help="a pickled list of (prompt, output) lengths or token ids"),
+]
+LengthsOut = Annotated[
+    str, Parameter(name="CSV", help="the file to write, gzipped where its name ends in .gz")
+]
 
 
 @app.command
-def model(
-    config: Annotated[Path, Parameter(name="CONFIG", help="config.json of a Hugging Face model")],
-    /,
-    *,
-    name: Annotated[
-        str | None,
-        Parameter(help="the model's name (default: the file's name for it, else its folder)"),
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(metavar="FILE", help="file to write (default: model/NAME.yaml)")
-    ] = None,
-) -> None:
+def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None) -> None:
     """Convert a Hugging Face config.json to a model of a config.
 
     A model_type that is not known is refused with those that are.
@@ -67,60 +122,18 @@ def _as_yaml(values: dict[str, object]) -> str:
 
 @app.command
 def profile(
-    source: Annotated[
-        Path,
-        Parameter(
-            name="FOLDER",
-            help="a folder of LLMServingSim's (profiler/perf/.../tpN), or AIConfigurator's "
-            "systems/data/GPU (its tables need pip install 'kvcache-testbed[parquet]')",
-        ),
-    ],
+    source: Source,
     /,
     *,
-    out: Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")],
-    model: Annotated[
-        str | None,
-        Parameter(metavar="NAME", help="a model's name, or its config.json; if not in the source"),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        Parameter(
-            metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source"
-        ),
-    ] = None,
-    tensor_parallel: Annotated[
-        AtLeastOne | None, Parameter(help="GPUs; if not in the source")
-    ] = None,
-    kv_dtype_bytes: Annotated[
-        AtLeastOne | None,
-        Parameter(
-            help="bytes of a cached value, 1 for fp8 (default: the model's; AIConfigurator's "
-            "tables)"
-        ),
-    ] = None,
-    weight_bits: Annotated[
-        AboveZero | None,
-        Parameter(
-            metavar="N",
-            help="bits of a weight of the layers, 8 for fp8 (default: the model's; "
-            "AIConfigurator's tables)",
-        ),
-    ] = None,
-    link: Annotated[
-        AboveZero | None,
-        Parameter(metavar="GB/S", help="bandwidth each way between two GPUs"),
-    ] = None,
-    all_reduce_us: Annotated[
-        AboveZero | None,
-        Parameter(metavar="US", help="an all-reduce's time beyond its bytes"),
-    ] = None,
-    nccl: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FOLDER",
-            help="NCCL's times of a GPU with like links: AIConfigurator's systems/data/GPU",
-        ),
-    ] = None,
+    out: ProfileOut,
+    model: ModelName = None,
+    gpu: GpuName = None,
+    tensor_parallel: NumGpus = None,
+    kv_dtype_bytes: KvDtypeBytes = None,
+    weight_bits: WeightBits = None,
+    link: LinkBandwidth = None,
+    all_reduce_us: AllReduceUs = None,
+    nccl: NcclFolder = None,
 ) -> None:
     """Convert layer times of LLMServingSim or AIConfigurator to a cost profile.
 
@@ -142,29 +155,26 @@ def profile(
         kv_dtype_bytes=kv_dtype_bytes,
         weight_bits=weight_bits,
     )
-    found = reader_of(source).read(source, requested)
-    add_all_reduces(found, source, requested)
-    made = found.profile()
-    check_profile(made, source)
-    write_text(out, dump(made))
-    print(f"{found.source}: {found.model.name} on {found.num_gpus} x {found.device} -> {out}")
-    for name, section in made["sections"].items():
+    imported = reader_of(source).read(source, requested)
+    add_all_reduces(imported, source, requested)
+    contents = imported.profile()
+    check_profile(contents, source)
+    write_text(out, dump(contents))
+    _print_sections(imported, contents["sections"], out)
+
+
+def _print_sections(imported: "Imported", sections: dict[str, Any], out: Path) -> None:
+    """Print the source, the points of each section and the reader's notes."""
+    shard = f"{imported.model.name} on {imported.num_gpus} x {imported.device}"
+    print(f"{imported.source}: {shard} -> {out}")
+    for name, section in sections.items():
         print(f"  {name}: {len(section['points']):,} points")
-    for note in dict.fromkeys(found.notes):
+    for note in dict.fromkeys(imported.notes):
         print(f"  {note}")
 
 
 @app.command
-def lengths(
-    path: Annotated[
-        str,
-        Parameter(name="PICKLE", help="a pickled list of (prompt, output) lengths or token ids"),
-    ],
-    out: Annotated[
-        str, Parameter(name="CSV", help="the file to write, gzipped where its name ends in .gz")
-    ],
-    /,
-) -> None:
+def lengths(path: Pickle, out: LengthsOut, /) -> None:
     """Convert the lengths of the paper's artifact to a CSV.
 
     Reports whether the rows are known; reading the pickle runs no code.

@@ -125,11 +125,11 @@ class ValidationAnswer:
     is_within: bool | None
 
 
-def capacity_answer(found: "Capacity") -> CapacityAnswer:
+def capacity_answer(highest: "Capacity") -> CapacityAnswer:
     """The capacity, with the rates that were tried."""
-    tried = [TriedRate(*point) for point in found.points]
-    best = next(point for point in tried if point.rate == found.rate)
-    return CapacityAnswer(found.rate, found.share, best.share_inside, best.goodput, tried)
+    tried = [TriedRate(*point) for point in highest.points]
+    best = next(point for point in tried if point.rate == highest.rate)
+    return CapacityAnswer(highest.rate, highest.share, best.share_inside, best.goodput, tried)
 
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:

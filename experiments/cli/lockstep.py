@@ -95,12 +95,12 @@ def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)
     sides = make()
-    found = compare(sides, taken, ITERATION_PS)
-    lines = [*report(sides, found), *third_column(setup, taken, ITERATION_PS)]
+    comparison = compare(sides, taken, ITERATION_PS)
+    lines = [*report(sides, comparison), *third_column(setup, taken, ITERATION_PS)]
     if left_out:
         lines.append(f"{left_out:,} requests never fit the pool, and are left out")
     print(name + lines[0], *lines[1:], sep="\n", flush=True)
-    if found.first is None:
+    if comparison.first is None:
         return False
     print(
         "shortest workload that was found:",

@@ -17,6 +17,9 @@ from testbed.experiments.cli.parameters import AtLeastOne, Picture
 from testbed.experiments.runs.choice_names import FILE_READERS, files_of, length_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from testbed.experiments.paper.studies.study import Study
     from testbed.experiments.runs.run_store import RunStore
 
 ORDER = (
@@ -52,6 +55,52 @@ SAME_ANYWHERE = (
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
 SMALLEST, LARGEST = 0.5, 50  # inches of a figure
+RESULTS = Path("results")
+
+Figures = Annotated[
+    str,
+    Parameter(
+        name="FIGURE",
+        required=True,
+        completer=figure_names,
+        help=f"{', '.join((*ORDER, *BEYOND))}, {ALTERNATIVES}, all",
+    ),
+]
+LengthFiles = Annotated[
+    list[str] | None,
+    Parameter(
+        metavar="[NAME=]FILE",
+        help="replay a length file in place of an embedded model "
+        f"({', '.join(FILE_READERS)}; without NAME: sharegpt)",
+    ),
+]
+ResultsFolder = Annotated[Path, Parameter(metavar="DIR", help="folder to write")]
+Jobs = Annotated[AtLeastOne | None, Parameter(help="processes (default: all cores)")]
+Seeds = Annotated[
+    AtLeastOne | None, Parameter(help="seeds 0 to N-1 (default: each figure's seeds)")
+]
+OtherProfile = Annotated[
+    str | None,
+    Parameter(
+        metavar="FILE",
+        help="of testbed gpu calibrate or testbed import profile: also the figures on its "
+        "GPU, in a folder of its name, with columns in the scorecard",
+    ),
+]
+PlottedFigure = Annotated[
+    str, Parameter(name="FIGURE", completer=figure_names, help=", ".join((*ORDER, *BEYOND)))
+]
+TableFolder = Annotated[
+    Path, Parameter(name="FOLDER", help="folder of testbed reproduce, with FIGURE.csv")
+]
+PlotOut = Annotated[
+    Picture | None,
+    Parameter(help="default: FIGURE.pdf; the suffix sets the format (.pdf, .png, .svg)"),
+]
+PlotSize = Annotated[
+    str | None,
+    Parameter(metavar="WxH", help="inches, such as 7x3.5 (default: the figure's size)"),
+]
 
 
 def available() -> list[str]:
@@ -61,36 +110,12 @@ def available() -> list[str]:
 
 
 def reproduce(
-    *figures: Annotated[
-        str,
-        Parameter(
-            name="FIGURE",
-            required=True,
-            completer=figure_names,
-            help=f"{', '.join((*ORDER, *BEYOND))}, {ALTERNATIVES}, all",
-        ),
-    ],
-    lengths: Annotated[
-        list[str] | None,
-        Parameter(
-            metavar="[NAME=]FILE",
-            help="replay a length file in place of an embedded model "
-            f"({', '.join(FILE_READERS)}; without NAME: sharegpt)",
-        ),
-    ] = None,
-    out: Annotated[Path, Parameter(metavar="DIR", help="folder to write")] = Path("results"),
-    jobs: Annotated[AtLeastOne | None, Parameter(help="processes (default: all cores)")] = None,
-    seeds: Annotated[
-        AtLeastOne | None, Parameter(help="seeds 0 to N-1 (default: each figure's seeds)")
-    ] = None,
-    profile: Annotated[
-        str | None,
-        Parameter(
-            metavar="FILE",
-            help="of testbed gpu calibrate or testbed import profile: also the figures on its "
-            "GPU, in a folder of its name, with columns in the scorecard",
-        ),
-    ] = None,
+    *figures: Figures,
+    lengths: LengthFiles = None,
+    out: ResultsFolder = RESULTS,
+    jobs: Jobs = None,
+    seeds: Seeds = None,
+    profile: OtherProfile = None,
 ) -> None:
     """Reproduce figures and tables of the paper.
 
@@ -99,15 +124,13 @@ def reproduce(
     """
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.reproduction import load, run_studies, score
-    from testbed.experiments.paper.scorecard import card_table, next_to_other, remarks
-    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.paper.scorecard import card_table, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
-    from testbed.experiments.runs.whole_files import write_text
 
     names = chosen(figures)
     studies = [load(name) for name in names if name != ALTERNATIVES]
     store = RunStore(out / "runs", tuple(length_file(text) for text in lengths or ()))
-    other = gpu_of_profile(profile).name if profile else ""
+    other_gpu = gpu_of_profile(profile).name if profile else ""
     out.mkdir(parents=True, exist_ok=True)
     jobs = jobs or os.cpu_count() or 1
     tables = run_studies(studies, store, jobs, seeds, out)
@@ -117,16 +140,39 @@ def reproduce(
         return
     card = score(studies, tables, out)
     if profile:
-        folder = out / other
-        folder.mkdir(exist_ok=True)
         moved = [study for study in studies if study.name not in SAME_ANYWHERE]
-        theirs = run_studies(moved, replace(store, profile=profile), jobs, seeds, folder)
-        there = score(moved, theirs, folder)
-        card = next_to_other(card, there[~there["figure"].isin(SAME_ANYWHERE)], other)
-        write_text(out / "scorecard.csv", csv_text(card))
-        show(f"the same figures on {other}, with the paper's pools: {folder}")
+        other_store = replace(store, profile=profile)
+        card = _add_other_gpu(card, moved, other_store, jobs, seeds, out / other_gpu)
     show(card_table(card), *remarks(card, dict(store.lengths), figures))
     show(f"figures, tables and scorecard.csv: {out}")
+
+
+def _add_other_gpu(
+    card: "pd.DataFrame",
+    studies: "Sequence[Study]",
+    store: "RunStore",
+    jobs: int,
+    seeds: int | None,
+    folder: Path,
+) -> "pd.DataFrame":
+    """Run the studies on the GPU of the store's profile; add its columns to the scorecard.
+
+    The folder has the GPU's name; the scorecard of both GPUs is written next to it.
+    """
+    from testbed.experiments.cli.output import show
+    from testbed.experiments.paper.reproduction import run_studies, score
+    from testbed.experiments.paper.scorecard import next_to_other
+    from testbed.experiments.runs.csv_tables import csv_text
+    from testbed.experiments.runs.whole_files import write_text
+
+    folder.mkdir(exist_ok=True)
+    tables = run_studies(studies, store, jobs, seeds, folder)
+    other_card = score(studies, tables, folder)
+    other_card = other_card[~other_card["figure"].isin(SAME_ANYWHERE)]
+    both = next_to_other(card, other_card, folder.name)
+    write_text(folder.with_name("scorecard.csv"), csv_text(both))
+    show(f"the same figures on {folder.name}, with the paper's pools: {folder}")
+    return both
 
 
 def _run_alternatives(store: "RunStore", jobs: int, out: Path) -> None:
@@ -144,36 +190,25 @@ def _run_alternatives(store: "RunStore", jobs: int, out: Path) -> None:
 
 def chosen(figures: Sequence[str]) -> list[str]:
     """The requested figures, each once, in the paper's order."""
-    known = [*available(), ALTERNATIVES]
+    choices = [*available(), ALTERNATIVES]
     for name in figures:
-        if name not in (*known, "all"):
-            raise _unknown_figure(name, [*known, "all"])
-    return [name for name in known if name in figures or ("all" in figures and name in ORDER)]
+        if name not in (*choices, "all"):
+            raise _unknown_figure(name, [*choices, "all"])
+    return [name for name in choices if name in figures or ("all" in figures and name in ORDER)]
 
 
-def _unknown_figure(name: str, known: Sequence[str]) -> InputError:
-    near = did_you_mean(name, known)
-    return InputError(f"figure {name!r}: is unknown{near} (choose from {', '.join(known)})")
+def _unknown_figure(name: str, choices: Sequence[str]) -> InputError:
+    near = did_you_mean(name, choices)
+    return InputError(f"figure {name!r}: is unknown{near} (choose from {', '.join(choices)})")
 
 
 def plot(
-    figure: Annotated[
-        str,
-        Parameter(name="FIGURE", completer=figure_names, help=", ".join((*ORDER, *BEYOND))),
-    ],
-    folder: Annotated[
-        Path, Parameter(name="FOLDER", help="folder of testbed reproduce, with FIGURE.csv")
-    ],
+    figure: PlottedFigure,
+    folder: TableFolder,
     /,
     *,
-    out: Annotated[
-        Picture | None,
-        Parameter(help="default: FIGURE.pdf; the suffix sets the format (.pdf, .png, .svg)"),
-    ] = None,
-    size: Annotated[
-        str | None,
-        Parameter(metavar="WxH", help="inches, such as 7x3.5 (default: the figure's size)"),
-    ] = None,
+    out: PlotOut = None,
+    size: PlotSize = None,
 ) -> None:
     """Draw a figure of the paper from its stored table."""
     if figure not in available():

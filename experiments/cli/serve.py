@@ -74,17 +74,12 @@ def serve(
 
     testbed serve model=opt-13b policy=paged --port 8000
     """
+    _check_installed()
     from testbed.core.errors import InputError
     from testbed.experiments.cli.run import given_words
     from testbed.experiments.runs.compose import configured
-
-    try:
-        from testbed.serving.server import ServeOptions, serve
-    except ImportError as error:
-        raise InputError(
-            f"serve: {error.name} is not installed (install kvcache-testbed[serve])"
-        ) from None
     from testbed.serving.limits import Limits
+    from testbed.serving.server import ServeOptions, serve
 
     if not 0 < port < 65536:
         raise InputError(f"--port {port}: must be from 1 to 65535")
@@ -94,3 +89,15 @@ def serve(
         configured(words),
         ServeOptions(host, port, speed, output_lengths, tokenizer, api_key, log, drain_s, limits),
     )
+
+
+def _check_installed() -> None:
+    """Raise InputError if a package of the extra `serve` is missing."""
+    from testbed.core.errors import InputError
+
+    try:
+        import testbed.serving.server  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"serve: {error.name} is not installed (install kvcache-testbed[serve])"
+        ) from None

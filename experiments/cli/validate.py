@@ -22,6 +22,93 @@ COMMANDS = ("batches", "costs", "pairs", "transfers")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
+WhatIf = Annotated[
+    list[str] | None,
+    Parameter(
+        metavar="'KEY=VALUE ...'",
+        help="compare the simulated server with one of these values; may be given again",
+    ),
+]
+ErrorsCsv = Annotated[Path | None, Parameter(metavar="OUT", help="write a row per log and metric")]
+LogsFigure = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FILE",
+        help="running requests over time, TTFT and TPOT, and each request's predicted against "
+        "measured latency",
+    ),
+]
+Within = Annotated[
+    AboveZero | None,
+    Parameter(metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT"),
+]
+Latencies = Annotated[
+    Path,
+    Parameter(
+        name="LATENCIES",
+        help="CSV with a row per batch: model, tensor_parallel, batch_size, input_len, "
+        "output_len, latency_ms or latency_s; also beam_width, device (as its driver names it)",
+    ),
+]
+ColumnValue = Annotated[
+    str, Parameter(name="COLUMN=VALUE", help="of a column that the file does not have")
+]
+Kernels = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FOLDER",
+        help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm (default: "
+        "FasterTransformer's costs in the figures)",
+    ),
+]
+Shapes = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FILE",
+        help="shapes: model, num_layers, num_heads, head_size, vocab_size (default: "
+        "models.csv in the latencies' folder, if it exists)",
+    ),
+]
+Device = Annotated[
+    str | None, Parameter(metavar="TEXT", help="only batches of cards whose name has it")
+]
+PredictionsCsv = Annotated[
+    Path | None,
+    Parameter(metavar="OUT", help="write predictions of all rows, also without latency"),
+]
+Measurements = Annotated[
+    Path,
+    Parameter(
+        name="FOLDER",
+        help="others' measurements, as testbed import profile reads them: AIConfigurator's "
+        "systems/data/GPU, LLMServingSim's tpN",
+    ),
+]
+HeldBack = Annotated[
+    AtLeastOne | None,
+    Parameter(
+        help="in place of that: hold every N-th row of AIConfigurator's tables of attention, "
+        "experts and states back, and predict it from the others, in the shapes of the models "
+        "that ship"
+    ),
+]
+CostsOut = Annotated[
+    Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
+]
+PairsFolder = Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")]
+EngineProfile = Annotated[Path, Parameter(metavar="FILE", help="the engine's")]
+PairsOut = Annotated[
+    Path | None, Parameter(metavar="DIR", help="folder for the simulated runs (default: none)")
+]
+PairsFigure = Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")]
+SwapRun = Annotated[Path, Parameter(name="RUN", help=f"run folders (default: those in {SWAPS})")]
+GpuName = Annotated[
+    str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
+]
+TransfersFigure = Annotated[
+    Path | None, Parameter(metavar="FILE", help="draw GB/s by the bytes of an extent")
+]
+
 
 @app.default
 def logs(
@@ -31,28 +118,10 @@ def logs(
     config_dir: LogConfigFolder | None = None,
     trust_plug_ins: TrustPlugIns = False,
     from_vllm: VllmCommand | None = None,
-    what_if: Annotated[
-        list[str] | None,
-        Parameter(
-            metavar="'KEY=VALUE ...'",
-            help="compare the simulated server with one of these values; may be given again",
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None, Parameter(metavar="OUT", help="write a row per log and metric")
-    ] = None,
-    figure: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FILE",
-            help="running requests over time, TTFT and TPOT, and each request's predicted against "
-            "measured latency",
-        ),
-    ] = None,
-    within: Annotated[
-        AboveZero | None,
-        Parameter(metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT"),
-    ] = None,
+    what_if: WhatIf = None,
+    csv: ErrorsCsv = None,
+    figure: LogsFigure = None,
+    within: Within = None,
     json: AsJson = False,
 ) -> int:
     """Replay logs of real servers and print the errors of the simulation; or a COMMAND below.
@@ -88,41 +157,13 @@ def logs(
 
 @app.command
 def batches(
-    latencies: Annotated[
-        Path,
-        Parameter(
-            name="LATENCIES",
-            help="CSV with a row per batch: model, tensor_parallel, batch_size, input_len, "
-            "output_len, latency_ms or latency_s; also beam_width, device (as its driver names it)",
-        ),
-    ],
+    latencies: Latencies,
     /,
-    *values: Annotated[
-        str, Parameter(name="COLUMN=VALUE", help="of a column that the file does not have")
-    ],
-    kernels: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FOLDER",
-            help="AIConfigurator's folder of the GPU, such as systems/data/a100_sxm (default: "
-            "FasterTransformer's costs in the figures)",
-        ),
-    ] = None,
-    models: Annotated[
-        Path | None,
-        Parameter(
-            metavar="FILE",
-            help="shapes: model, num_layers, num_heads, head_size, vocab_size (default: "
-            "models.csv in the latencies' folder, if it exists)",
-        ),
-    ] = None,
-    device: Annotated[
-        str | None, Parameter(metavar="TEXT", help="only batches of cards whose name has it")
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        Parameter(metavar="OUT", help="write predictions of all rows, also without latency"),
-    ] = None,
+    *values: ColumnValue,
+    kernels: Kernels = None,
+    models: Shapes = None,
+    device: Device = None,
+    csv: PredictionsCsv = None,
 ) -> None:
     """Compare static batches, such as FasterTransformer's, with measured kernels.
 
@@ -143,27 +184,7 @@ def batches(
 
 
 @app.command
-def costs(
-    *folders: Annotated[
-        Path,
-        Parameter(
-            name="FOLDER",
-            help="others' measurements, as testbed import profile reads them: AIConfigurator's "
-            "systems/data/GPU, LLMServingSim's tpN",
-        ),
-    ],
-    held_back: Annotated[
-        AtLeastOne | None,
-        Parameter(
-            help="in place of that: hold every N-th row of AIConfigurator's tables of attention, "
-            "experts and states back, and predict it from the others, in the shapes of the models "
-            "that ship"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
-    ] = None,
-) -> None:
+def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = None) -> None:
     """Leave each profile out and predict it from the others.
 
     By every way that finds costs: the errors that a run's first line quotes.
@@ -186,33 +207,27 @@ def costs(
 @app.command
 def pairs(
     *,
-    runs: Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")] = PAIRS,
-    profile: Annotated[Path, Parameter(metavar="FILE", help="the engine's")] = ENGINE_PROFILE,
-    out: Annotated[
-        Path | None, Parameter(metavar="DIR", help="folder for the simulated runs (default: none)")
-    ] = None,
-    figure: Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")] = None,
+    runs: PairsFolder = PAIRS,
+    profile: EngineProfile = ENGINE_PROFILE,
+    out: PairsOut = None,
+    figure: PairsFigure = None,
 ) -> None:
     """Compare runs on a GPU with their simulations, as tables in Markdown."""
     from testbed.experiments.validation.pairs import draw, section, simulated
     from testbed.kernels.engine.pairs.plan import device
 
-    found = simulated(runs, profile, device(), out)
-    print(section(found))
+    compared = simulated(runs, profile, device(), out)
+    print(section(compared))
     if figure:
-        draw(found, figure)
+        draw(compared, figure)
 
 
 @app.command
 def transfers(
-    *runs: Annotated[Path, Parameter(name="RUN", help=f"run folders (default: those in {SWAPS})")],
+    *runs: SwapRun,
     trust_plug_ins: TrustPlugIns = False,
-    gpu: Annotated[
-        str, Parameter(metavar="NAME", help="a GPU whose spec names measured transfers")
-    ] = "h200",
-    figure: Annotated[
-        Path | None, Parameter(metavar="FILE", help="draw GB/s by the bytes of an extent")
-    ] = None,
+    gpu: GpuName = "h200",
+    figure: TransfersFigure = None,
 ) -> None:
     """Compare measured transfers with points held back, and with a GPU's swaps.
 
@@ -236,9 +251,7 @@ def transfers(
     if figure:
         measured.draw(points, figure)
     folders = runs or sorted(path.parent for path in SWAPS.glob("*/swaps.csv"))
-    lines = [
-        line
-        for folder in folders
-        for line in measured.engine_transfers(folder, trusts_plug_ins=trust_plug_ins)
-    ]
+    lines = []
+    for folder in folders:
+        lines += measured.engine_transfers(folder, trusts_plug_ins=trust_plug_ins)
     show(plain_table(measured.MOVED, lines))

@@ -72,13 +72,14 @@ class Validation:
 
     def print_json(self, within: float | None) -> None:
         """The same as JSON."""
-        effects = [
-            Effect(log.path, change, row.metric, row.real, row.simulated, row.error_percent)
-            for change, rows in self.effects.items()
-            for log in self.logs
-            for row in rows
-            if row.log == f"{log.path}, {change}"
-        ]
+        effects = []
+        for change, rows in self.effects.items():
+            for log in self.logs:
+                own = [row for row in rows if row.log == f"{log.path}, {change}"]
+                effects += [
+                    Effect(log.path, change, row.metric, row.real, row.simulated, row.error_percent)
+                    for row in own
+                ]
         remarks = [*self.notes(), *self.conclusions()]
         is_within = None if within is None else self.worst_percent <= within
         errors = [metric_error(row) for row in self.errors]

@@ -31,8 +31,8 @@ def prepare_working_folder(words: Sequence[str]) -> None:
         remove(here)
     os.environ["PYTHONSAFEPATH"] = "1"  # else `python -m`, which starts workers, would put it first
     if os.path.realpath(here) == ROOT:  # a source tree that is not installed
-        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, known), here]))
+        folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*filter(None, folders), here]))
         return
     for name in ("testbed.py", os.path.join("testbed", "__init__.py")):
         if os.path.isfile(os.path.join(here, name)):

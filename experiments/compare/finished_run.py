@@ -5,6 +5,7 @@ its cost terms.
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,25 +199,25 @@ def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
             (f"all of: {kind}", part["duration_s"], part["cost_s"])
             for kind, part in table.groupby("kind")
         ]
-    sums = [
-        (name, len(took), float(took.sum()), float(predicted_s.sum()))
-        for name, took, predicted_s in rows
-    ]
-    found = [Term(*one, 100 * (one[3] - one[2]) / busy_s if busy_s else 0.0) for one in sums]
-    return sorted(found, key=lambda term: -abs(term.error_s))
+    all_terms = []
+    for name, measured, by_cost in rows:
+        measured_s, predicted_s = float(measured.sum()), float(by_cost.sum())
+        share = 100 * (predicted_s - measured_s) / busy_s if busy_s else 0.0
+        all_terms.append(Term(name, len(measured), measured_s, predicted_s, share))
+    return sorted(all_terms, key=lambda term: -abs(term.error_s))
 
 
 def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]], list[str]]:
-    """The cost terms of every simulated run against every GPU's, and remarks on pairs that have
-    none.
-    """
-    found, remarks = {}, []
-    for a, b in [(a, b) for a in runs for b in runs if not a.on_gpu and b.on_gpu]:
+    """The terms of each simulated run against each run on a GPU; remarks on pairs without terms."""
+    simulated = [run for run in runs if not run.on_gpu]
+    real = [run for run in runs if run.on_gpu]
+    terms_of, remarks = {}, []
+    for ours, theirs in product(simulated, real):
         try:
-            found[a.name, b.name] = terms(a, b)
+            terms_of[ours.name, theirs.name] = terms(ours, theirs)
         except InputError as error:
-            remarks.append(f"no cost terms of {a.name} against {b.name}: {one_line(error)}")
-    return found, remarks
+            remarks.append(f"no cost terms of {ours.name} against {theirs.name}: {one_line(error)}")
+    return terms_of, remarks
 
 
 def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:

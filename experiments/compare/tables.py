@@ -70,8 +70,8 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """
     arrival = requests["arrival_s"]
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
-    found = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()
-    return found["arrival_s"], found["ttft_s"]
+    means = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()
+    return means["arrival_s"], means["ttft_s"]
 
 
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:
@@ -85,11 +85,11 @@ def compare_page(comparison: Comparison, blamed: Blamed) -> str:
 
 def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.Table]:
     """Descriptions and remarks, then the tables, for the terminal."""
-    found = _tables(comparison, blamed)
-    yield from (*found["runs"], *comparison.remarks)
-    differences = found["differences"]
+    tables = _tables(comparison, blamed)
+    yield from (*tables["runs"], *comparison.remarks)
+    differences = tables["differences"]
     yield text_table(differences) if differences else "The configs are the same."
-    yield from map(text_table, (found["main"], found["numbers"], *found["terms"]))
+    yield from map(text_table, (tables["main"], tables["numbers"], *tables["terms"]))
 
 
 def text_table(table: Table) -> rich.table.Table:
@@ -112,12 +112,12 @@ def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
         "main": _numbers(
             comparison,
             "Main numbers",
-            {one.title: one for one in main(comparison.numbers)},
+            {quantity.title: quantity for quantity in main(comparison.numbers)},
             "large",
         ),
         "differences": None if comparison.differences.empty else _differences(comparison),
         "numbers": _numbers(
-            comparison, "All numbers", {one.label: one for one in comparison.numbers}
+            comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
     }
@@ -133,32 +133,32 @@ def _numbers(
         first,
         *(text for pair in zip(others, comparison.words, strict=True) for text in pair),
     ]
-    groups = ["" if look else one.group for one in numbers.values()]
+    groups = ["" if look else quantity.group for quantity in numbers.values()]
     starts = [
         "" if group == last else "first" for group, last in zip(groups, ["", *groups], strict=False)
     ]
     rows = []
-    for label, one in numbers.items():
-        reference, *values = comparison.numbers[one]
-        pairs = zip(values, comparison.changes(one), strict=True)
-        cells = (text for value, by in pairs for text in (number(value), change(one, by)))
+    for label, quantity in numbers.items():
+        reference, *values = comparison.numbers[quantity]
+        pairs = zip(values, comparison.changes(quantity), strict=True)
+        cells = (text for value, by in pairs for text in (number(value), change(quantity, by)))
         rows.append([label, number(reference), *cells])
     return Table(caption, head, rows, ["", *[NUMBER] * (len(head) - 1)], starts, look)
 
 
-def change(one: Quantity, value: float | None) -> str:
+def change(quantity: Quantity, value: float | None) -> str:
     """A change with its sign, in percent, in points, or as a factor."""
     if value is None:
         return "-"
-    if one.is_share:
+    if quantity.is_share:
         return f"{value:+.2f} pt"
     return f"{value:+.1f}%" if value < MANY_TIMES else f"x {number(1 + value / 100)}"
 
 
 def _differences(comparison: Comparison) -> Table:
-    found = comparison.differences
-    named = (readable(str(key), list(found.loc[key])) for key in found.index)
-    head = ["key", *found.columns]
+    differences = comparison.differences
+    named = (readable(str(key), list(differences.loc[key])) for key in differences.index)
+    head = ["key", *differences.columns]
     return Table(
         "What differs in the configs",
         head,

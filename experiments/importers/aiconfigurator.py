@@ -51,10 +51,38 @@ def tables_of(folder: Path) -> dict[str, Any]:
 
 
 def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -> Imported:
-    """The same by tables that were read already, matrix products only if they are there. The folder
-    is for messages and the data sheet.
+    """The profile from tables that were already read.
+
+    Matrix products are left out if their table is missing. The folder is only used for messages and
+    for the data sheet.
     """
     model, num_gpus = _model(folder, requested), requested.tensor_parallel or 1
+    kv_dtype, weights = _type_names(model)
+    _check_degree(model, num_gpus)
+    first = next(iter(tables.values())).iloc[0]
+    device, version = str(first["device"]), f"vLLM {first['version']}"
+    gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
+    imported = Imported(
+        NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version}
+    )
+    if "gemm" in tables:
+        _add_gemms(imported, tables["gemm"], weights)
+    if model.latent:
+        add_latent(imported, tables, kv_dtype, weights)
+    else:
+        _add_attention(imported, tables, kv_dtype)
+    if model.experts:
+        add_experts(imported, tables)
+    if model.states:
+        add_states(imported, tables)
+    if num_gpus > 1:
+        _add_all_reduces(imported, tables, folder)
+    imported.notes += source(NAME)["notes"]
+    return imported
+
+
+def _type_names(model: ModelSpec) -> tuple[str, str]:
+    """The names that the tables give to the types of K and V and of the weights."""
     kv_dtype = KV.get(model.kv_dtype_bytes or model.dtype_bytes)
     weights = WEIGHTS.get(model.weight_bits)
     if kv_dtype is None or weights is None:
@@ -63,35 +91,27 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
             f"{model.weight_bits} bits: "
             "are in no table; choose from 1 and 2 bytes, null and 8 bits"
         )
-    whole = (model.num_heads, model.experts.size if model.experts else model.ffn_size)
-    if any(size % num_gpus for size in whole):
+    return kv_dtype, weights
+
+
+def _check_degree(model: ModelSpec, num_gpus: int) -> None:
+    """Raise InputError unless each GPU gets as many heads and feed-forward columns."""
+    divided = (model.num_heads, model.experts.size if model.experts else model.ffn_size)
+    if any(size % num_gpus for size in divided):
         raise InputError(
             f"--tensor-parallel {num_gpus}: does not divide {model.num_heads} heads of {model.name}"
         )
-    first = next(iter(tables.values())).iloc[0]
-    device, version = str(first["device"]), f"vLLM {first['version']}"
-    gpu = data_sheet(requested.gpu, device, folder) if requested.gpu else _data_sheet(folder)
-    found = Imported(
-        NAME, device, model, num_gpus, gpu, origin={"folder": folder.name, "kernels": version}
-    )
-    if "gemm" in tables:
-        _add_gemms(found, tables["gemm"], weights)
-    if model.latent:
-        add_latent(found, tables, kv_dtype, weights)
+
+
+def _add_all_reduces(imported: Imported, tables: Mapping[str, Any], folder: Path) -> None:
+    """Add vLLM's own all-reduces, or NCCL's if there is no table of vLLM's."""
+    num_gpus = imported.num_gpus
+    if "all_reduce" in tables:
+        points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, imported.notes)
+        imported.add_all_reduces(points, "vLLM's own, in a CUDA graph")
     else:
-        _add_attention(found, tables, kv_dtype)
-    if model.experts:
-        add_experts(found, tables)
-    if model.states:
-        add_states(found, tables)
-    if num_gpus > 1 and "all_reduce" in tables:
-        points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, found.notes)
-        found.add_all_reduces(points, "vLLM's own, in a CUDA graph")
-    elif num_gpus > 1:
         points = kernels.nccl_points(folder, num_gpus)
-        found.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
-    found.notes += source(NAME)["notes"]
-    return found
+        imported.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
 
 
 def _model(folder: Path, requested: Requested) -> ModelSpec:
@@ -118,24 +138,32 @@ def _products(model: ModelSpec, num_gpus: int) -> dict[str, kernels.Product]:
     """The matrix products of all layers, for each of num_layers: name -> (n, k, how many of it a
     layer has). Those of latent attention and of experts are in the sections of these.
     """
-    hidden, found = model.hidden_size, dict[str, tuple[int, int, int]]()
+    hidden, products = model.hidden_size, dict[str, tuple[int, int, int]]()
 
     def add_network(name: str, size: int, count: int) -> None:
         columns = size // num_gpus
-        found[f"{name}up"] = (model.ffn_matrices - 1) * columns, hidden, count
-        found[f"{name}down"] = hidden, columns, count
+        products[f"{name}up"] = (model.ffn_matrices - 1) * columns, hidden, count
+        products[f"{name}down"] = hidden, columns, count
 
     if not model.latent:
         heads, kv_heads = _heads(model, num_gpus)
-        found["qkv"] = (heads + 2 * kv_heads) * model.head_size, hidden, model.num_attention_layers
-        found["out"] = hidden, heads * model.head_size, model.num_attention_layers
+        products["qkv"] = (
+            (heads + 2 * kv_heads) * model.head_size,
+            hidden,
+            model.num_attention_layers,
+        )
+        products["out"] = hidden, heads * model.head_size, model.num_attention_layers
     add_network("", model.ffn_size, model.ffn_layers - model.num_expert_layers)
     if model.experts and model.experts.shared_size:
         add_network("shared ", model.experts.shared_size, model.num_expert_layers)
     if model.states:
-        found["state"] = model.states.params // hidden // num_gpus, hidden, model.states.num_layers
+        products["state"] = (
+            model.states.params // hidden // num_gpus,
+            hidden,
+            model.states.num_layers,
+        )
     return {
-        name: (n, k, count / model.num_layers) for name, (n, k, count) in found.items() if count
+        name: (n, k, count / model.num_layers) for name, (n, k, count) in products.items() if count
     }
 
 
@@ -155,9 +183,9 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     )
 
 
-def _add_gemms(found: Imported, table: Any, weights: str) -> None:
-    model, products = found.model, _products(found.model, found.num_gpus)
-    layer = kernels.Gemms(table, weights).summed(products, found.notes)
+def _add_gemms(imported: Imported, table: Any, weights: str) -> None:
+    model, products = imported.model, _products(imported.model, imported.num_gpus)
+    layer = kernels.Gemms(table, weights).summed(products, imported.notes)
     plain = kernels.Gemms(table)
     if model.experts:  # the router is not quantized
         router = {
@@ -167,20 +195,20 @@ def _add_gemms(found: Imported, table: Any, weights: str) -> None:
                 model.num_expert_layers / model.num_layers,
             )
         }
-        routed = dict(plain.summed(router, found.notes))
+        routed = dict(plain.summed(router, imported.notes))
         layer = [[n, round(us + routed[n], 3)] for n, us in layer if n in routed]
         products |= router
-    found.add("linear", layer, "matrix products alone: " + ", ".join(products))
-    output = {"head": (-(-model.vocab_size // found.num_gpus), model.hidden_size, 1.0)}
-    found.add("output_head", plain.summed(output, found.notes), "output projection alone")
-    found.notes.append(
+    imported.add("linear", layer, "matrix products alone: " + ", ".join(products))
+    output = {"head": (-(-model.vocab_size // imported.num_gpus), model.hidden_size, 1.0)}
+    imported.add("output_head", plain.summed(output, imported.notes), "output projection alone")
+    imported.notes.append(
         f"linear: up to {layer[-1][0]:,} tokens an iteration; beyond it the last line continues"
     )
 
 
-def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) -> None:
-    model, notes = found.model, found.notes
-    heads, size = _heads(model, found.num_gpus), model.head_size
+def _add_attention(imported: Imported, tables: Mapping[str, Any], kv_dtype: str) -> None:
+    model, notes = imported.model, imported.notes
+    heads, size = _heads(model, imported.num_gpus), model.head_size
     decode, prefill = (
         kernels.attention_rows(tables[name], size, kv_dtype, notes)
         for name in ("decode", "prefill")
@@ -189,7 +217,7 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) ->
     prefills = kernels.prefill_points(prefill, *heads, notes, not model.is_plain)
     if model.window is None or model.window.num_layers < model.num_attention_layers:
         _add_both(
-            found,
+            imported,
             "",
             decodes,
             prefills,
@@ -206,21 +234,21 @@ def _add_attention(found: Imported, tables: Mapping[str, Any], kv_dtype: str) ->
     else:
         note += ": full attention's, up to the window; of longer prompts the share of its pairs"
         notes.append(f"outside the grid: {note}")
-        found.not_measured["window"] = "full attention's times"
+        imported.not_measured["window"] = "full attention's times"
         decodes = [point for point in decodes if point[1] <= window * point[0]]
         prefills = [
             [n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, None), 3)]
             for n, new, past, us in prefills
         ]
-    _add_both(found, "window_", decodes, prefills, note)
+    _add_both(imported, "window_", decodes, prefills, note)
 
 
 def _add_both(
-    found: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str
+    imported: Imported, kind: str, decodes: kernels.Points, prefills: kernels.Points, note: str
 ) -> None:
     includes = ["cache_write"]
-    found.add(f"{kind}decode_attention", decodes, note, includes=includes)
-    found.add(
+    imported.add(f"{kind}decode_attention", decodes, note, includes=includes)
+    imported.add(
         f"{kind}prefill_attention",
         prefills,
         "whole prompts; cache write included",

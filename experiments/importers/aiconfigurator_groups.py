@@ -28,28 +28,28 @@ TOKENS = [1 << i for i in range(15)]
 Tables = Mapping[str, Any]
 
 
-def add_latent(found: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
+def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
     """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a
     GPU.
     """
-    model, heads = found.model, found.model.num_heads // found.num_gpus
+    model, heads = imported.model, imported.model.num_heads // imported.num_gpus
     kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
     decode, prefill = (chosen(tables, f"latent_{phase}", kind) for phase in ("decode", "prefill"))
     if model.hidden_size != 7168:
-        found.notes.append(
+        imported.notes.append(
             f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as "
             f"7,168"
         )
     decode = decode.assign(context=decode["batch_size"] * (decode["isl"] + decode["step"]))
     decodes = points_by(decode, "batch_size", "context")
     prefills = points_by(prefill.assign(past=0), "batch_size", "isl", "past")
-    found.add(
+    imported.add(
         "decode_attention",
         decodes,
         "latent attention with its matrix products",
         includes=["cache_write"],
     )
-    found.add("prefill_attention", prefills, "the same, whole prompts")
+    imported.add("prefill_attention", prefills, "the same, whole prompts")
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
@@ -68,11 +68,11 @@ def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
     return rows
 
 
-def add_experts(found: Imported, tables: Tables) -> None:
+def add_experts(imported: Imported, tables: Tables) -> None:
     """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was
     measured.
     """
-    model, experts = found.model, found.model.experts
+    model, experts = imported.model, imported.model.experts
     assert experts is not None
     bits = model.weight_bits if experts.bits is None else experts.bits
     kind = {
@@ -81,28 +81,30 @@ def add_experts(found: Imported, tables: Tables) -> None:
         "topk": experts.per_token,
         "num_experts": experts.count,
         "moe_dtype": EXPERTS.get(bits),
-        "moe_tp_size": found.num_gpus,
+        "moe_tp_size": imported.num_gpus,
         "moe_ep_size": 1,
     }
     try:
         rows = chosen(tables, "experts", kind)
     except InputError as error:
-        found.notes.append(f"{error}: a roofline stands in for the experts")
-        found.not_measured["experts"] = "roofline"
-        found.add(
-            "experts", [["balanced", n, _experts_us(found, experts, n)] for n in TOKENS], "roofline"
+        imported.notes.append(f"{error}: a roofline stands in for the experts")
+        imported.not_measured["experts"] = "roofline"
+        imported.add(
+            "experts",
+            [["balanced", n, _experts_us(imported, experts, n)] for n in TOKENS],
+            "roofline",
         )
         return
     points = points_by(rows, "distribution", "num_tokens")
-    found.add("experts", points, "router and shared experts not included")
+    imported.add("experts", points, "router and shared experts not included")
 
 
-def _experts_us(found: Imported, experts: Experts, num_tokens: int) -> float:
+def _experts_us(imported: Imported, experts: Experts, num_tokens: int) -> float:
     """A roofline: the weights of the experts that tokens touch, or the FLOPs of all tokens."""
-    model, gpu = found.model, _sheet(found)
+    model, gpu = imported.model, _sheet(imported)
     shares = yaml.safe_load(files_of("efficiencies")["h200"].read_text(encoding="utf-8"))
     touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
-    weights = model.expert_params / found.num_gpus
+    weights = model.expert_params / imported.num_gpus
     bits = experts.bits or model.weight_bits or 8 * model.dtype_bytes
     read_s = touched * weights * bits / 8 / (gpu.memory_bandwidth * shares["weight_bandwidth"])
     compute_s = (
@@ -111,21 +113,21 @@ def _experts_us(found: Imported, experts: Experts, num_tokens: int) -> float:
     return round(1e6 * max(read_s, compute_s), 3)
 
 
-def add_states(found: Imported, tables: Tables) -> None:
+def add_states(imported: Imported, tables: Tables) -> None:
     """Gated delta nets, found by the bytes of their state; the states of others are read and
     written by a roofline.
     """
-    states = found.model.states
+    states = imported.model.states
     assert states is not None
-    of_a_sequence = states.state_bytes or states.num_tokens * found.model.slot_bytes
-    bytes_here = of_a_sequence // found.num_gpus
+    of_a_sequence = states.state_bytes or states.num_tokens * imported.model.slot_bytes
+    bytes_here = of_a_sequence // imported.num_gpus
     rows = tables.get("states")
     if rows is not None:
         key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
         values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
         rows = rows[
-            (rows["d_model"] == found.model.hidden_size)
-            & (values * found.model.dtype_bytes == bytes_here)
+            (rows["d_model"] == imported.model.hidden_size)
+            & (values * imported.model.dtype_bytes == bytes_here)
         ]
     if rows is not None and len(rows):
         kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)[
@@ -143,19 +145,19 @@ def add_states(found: Imported, tables: Tables) -> None:
         note = "gated delta net: convolution and recurrence"
     else:
         us = round(
-            (1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(found).memory_bandwidth, 3
+            (1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(imported).memory_bandwidth, 3
         )
         decodes = [[n, n * us] for n in (1, 1024)]
-        prefills = [[1, new, 0, us] for new in (1, found.model.max_len)]
-        found.not_measured["state"] = "roofline"
+        prefills = [[1, new, 0, us] for new in (1, imported.model.max_len)]
+        imported.not_measured["state"] = "roofline"
         note = "roofline: the state read and written once; a scan's own time is not in it"
-    found.add("state_decode", decodes, note)
-    found.add("state_prefill", prefills, note)
+    imported.add("state_decode", decodes, note)
+    imported.add("state_prefill", prefills, note)
 
 
-def _sheet(found: Imported) -> GpuSpec:
-    if found.gpu is None:
+def _sheet(imported: Imported) -> GpuSpec:
+    if imported.gpu is None:
         raise InputError(
-            f"no data sheet of {found.device}, which a roofline needs; name one by --gpu"
+            f"no data sheet of {imported.device}, which a roofline needs; name one by --gpu"
         )
-    return found.gpu
+    return imported.gpu

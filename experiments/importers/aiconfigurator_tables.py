@@ -168,15 +168,15 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
     with more such heads than were measured is read as a larger batch of one with fewer. A row's
     length is step + 1.
     """
-    group, found = _queries(rows, heads // kv_heads, notes)
-    known = group["num_key_value_heads"].unique().tolist()
-    most = max((count for count in known if count <= kv_heads), default=min(known))
+    group, queries = _queries(rows, heads // kv_heads, notes)
+    counts = group["num_key_value_heads"].unique().tolist()
+    most = max((count for count in counts if count <= kv_heads), default=min(counts))
     chosen = group[group["num_key_value_heads"] == most]
     if most != kv_heads:
         notes.append(
             f"decode attention: {kv_heads} heads of K and V are read as {most} with "
             f"{kv_heads / most:g} x "
-            f"the batch ({found} queries each)"
+            f"the batch ({queries} queries each)"
         )
     points: Points = []
     for step, curve in chosen.groupby("step"):
@@ -256,14 +256,14 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
     """
     ratio = rows["num_heads"] // rows["num_key_value_heads"]
     whole = rows["num_heads"] % rows["num_key_value_heads"] == 0
-    known = sorted(ratio[whole].unique().tolist())
-    found = min(known, key=lambda value: abs(value - queries))
-    if found != queries:
+    measured = sorted(ratio[whole].unique().tolist())
+    nearest = min(measured, key=lambda value: abs(value - queries))
+    if nearest != queries:
         notes.append(
-            f"outside the grid: {queries} queries for each head of K and V, measured were {known}; "
-            f"read as {found}"
+            f"outside the grid: {queries} queries for each head of K and V, measured were "
+            f"{measured}; read as {nearest}"
         )
-    return rows[whole & (ratio == found)], found
+    return rows[whole & (ratio == nearest)], nearest
 
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
@@ -271,10 +271,9 @@ def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
     between them.
     """
     counts, us = zip(*sorted(measured), strict=True)
-    near = {
-        n for count in counts for n in (int(count), int(count) + 1) if counts[0] <= n <= counts[-1]
-    }
-    points = {n: float(np.interp(n, counts, us)) for n in near}
+    near = {int(count) for count in counts} | {int(count) + 1 for count in counts}
+    inside = [n for n in near if counts[0] <= n <= counts[-1]]
+    points = {n: float(np.interp(n, counts, us)) for n in inside}
     if not points or counts[0] > 1:
         points[1] = us[0]
     return sorted(points.items())
@@ -285,11 +284,11 @@ def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
     graphs' are taken.
     """
     rows = table[table["backend"] == "vllm_graph"]
-    known = sorted(rows["num_gpus"].unique().tolist())
-    chosen = max((n for n in known if n <= num_gpus), default=known[0])
+    measured = sorted(rows["num_gpus"].unique().tolist())
+    chosen = max((n for n in measured if n <= num_gpus), default=measured[0])
     if chosen != num_gpus:
         notes.append(
-            f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {known}; read as "
+            f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {measured}; read as "
             f"{chosen}"
         )
     return _by_bytes(rows[rows["num_gpus"] == chosen])

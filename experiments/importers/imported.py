@@ -158,37 +158,37 @@ def _first(path: Path, whole: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def add_all_reduces(found: Imported, source: Path, requested: Requested) -> None:
+def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> None:
     """What the command line names; else, where the source has none, the link in its benchmark's
     config.json.
     """
     is_named = requested.link is not None or requested.all_reduce_s is not None
-    if found.num_gpus == 1:
+    if imported.num_gpus == 1:
         if is_named or requested.nccl:
             raise InputError(
                 "--link, --all-reduce-us, --nccl: the profile is of one GPU, which reduces nothing"
             )
     elif requested.nccl:
         note = f"NCCL as AIConfigurator measured it, {requested.nccl.name}"
-        found.add_all_reduces(nccl_points(requested.nccl, found.num_gpus), note)
-    elif is_named or "all_reduce" not in found.sections:
-        link = _named_link(found, requested) if is_named else bench_link(source)
+        imported.add_all_reduces(nccl_points(requested.nccl, imported.num_gpus), note)
+    elif is_named or "all_reduce" not in imported.sections:
+        link = _named_link(imported, requested) if is_named else bench_link(source)
         if link is None:
-            found.notes.append(
+            imported.notes.append(
                 "missing: all-reduces; a ring over the data sheet's links stands in for them, "
                 "without "
                 "latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER"
             )
             return
-        found.add("all_reduce", link.ring(found.num_gpus), f"not measured: {link}")
-        found.notes.append(f"all-reduces were not measured: {link}")
+        imported.add("all_reduce", link.ring(imported.num_gpus), f"not measured: {link}")
+        imported.notes.append(f"all-reduces were not measured: {link}")
 
 
-def _named_link(found: Imported, requested: Requested) -> Link:
-    bandwidth = requested.link or (found.gpu.link_bandwidth if found.gpu else None)
+def _named_link(imported: Imported, requested: Requested) -> Link:
+    bandwidth = requested.link or (imported.gpu.link_bandwidth if imported.gpu else None)
     if bandwidth is None:
         raise InputError(
-            f"--all-reduce-us: there is no data sheet of {found.device} (give --link GB/S too, or "
-            f"--gpu)"
+            f"--all-reduce-us: there is no data sheet of {imported.device} (give --link GB/S too, "
+            f"or --gpu)"
         )
     return Link(bandwidth, requested.all_reduce_s or 0.0)

@@ -33,14 +33,14 @@ def model_named(name: str) -> ModelSpec:
     """
     if Path(name).is_file():
         return model_of(Path(name))
-    short, known, max_len = known_name(name)
-    if known not in model_names():
+    short, model, max_len = known_name(name)
+    if model not in model_names():
         listed = ", ".join(model_names())
         raise InputError(
             f"--model {name}: not the path of a config.json, and none of {listed}; give the path "
             f"of one"
         )
-    spec = read_model(known)
+    spec = read_model(model)
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
 
 
@@ -56,10 +56,10 @@ def gpu_named(name: str) -> GpuSpec:
     """A data sheet of the config tree, or a JSON file with the values of one."""
     if Path(name).is_file():
         return read(GpuSpec, read_json(name), "gpu")
-    known = sorted(files_of("gpu"))
-    if name not in known:
+    names = sorted(files_of("gpu"))
+    if name not in names:
         raise InputError(
-            f"no data sheet of GPU {name!r}; choose from {', '.join(known)}, or give a JSON file"
+            f"no data sheet of GPU {name!r}; choose from {', '.join(names)}, or give a JSON file"
         )
     return read(GpuSpec, plain(composed(f"gpu/{name}", ()))["gpu"], "gpu")
 
@@ -75,23 +75,25 @@ def gpu_of_device(device: str) -> GpuSpec | None:
     names = {
         str(sheet["device"]).lower(): name for name, sheet in sheets.items() if sheet.get("device")
     }
-    found = device if device in sheets else names.get(device.lower())
-    found = found or next(
-        (name for part, name in OTHER_DEVICES.items() if part in device.lower()), None
-    )
-    return gpu_named(found) if found else None
+    sheet_name = device if device in sheets else names.get(device.lower())
+    if sheet_name is None:
+        others = (name for part, name in OTHER_DEVICES.items() if part in device.lower())
+        sheet_name = next(others, None)
+    return gpu_named(sheet_name) if sheet_name else None
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     """The data sheet that is asked for, else the device's own, None where nobody has one: of no
     other device.
     """
-    known = gpu_of_device(device)
+    own_sheet = gpu_of_device(device)
     if name is None:
-        return known
+        return own_sheet
     gpu = gpu_named(name)
     is_other = (
-        gpu.device not in ("", device) if Path(name).is_file() else known and known.name != gpu.name
+        gpu.device not in ("", device)
+        if Path(name).is_file()
+        else own_sheet and own_sheet.name != gpu.name
     )
     if is_other:
         raise InputError(

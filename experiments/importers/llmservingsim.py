@@ -50,8 +50,8 @@ def read(folder: Path, requested: Requested) -> Imported:
     degrees = _degrees(folder)
     degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
     if degree not in degrees:
-        known = ", ".join(map(str, sorted(degrees)))
-        raise InputError(f"{folder}: has the degrees {known} (choose one with --tensor-parallel)")
+        listed = ", ".join(map(str, sorted(degrees)))
+        raise InputError(f"{folder}: has the degrees {listed} (choose one with --tensor-parallel)")
     paths = [
         place / name
         for place in (folder, folder.parent)
@@ -65,31 +65,31 @@ def read(folder: Path, requested: Requested) -> Imported:
     gpu = data_sheet(requested.gpu, device, folder)
     kept = ("vllm_version", "cuda_version", "profiled_at", "variant")
     origin = {"folder": here.name, **{key: str(meta[key]) for key in kept if key in meta}}
-    found = Imported(NAME, device, model, degree, gpu, origin=origin)
-    _add_layers(found, here)
-    _add_attention(found, here)
-    _add_unequal(found, here, meta, degree)
-    found.graph_sizes = list(GRAPHS)
-    found.notes += source(NAME)["notes"]
-    if found.gpu is None:
-        found.notes.append(f"missing: the data sheet of {found.device}; name one by --gpu")
-    return found
+    imported = Imported(NAME, device, model, degree, gpu, origin=origin)
+    _add_layers(imported, here)
+    _add_attention(imported, here)
+    _add_unequal(imported, here, meta, degree)
+    imported.graph_sizes = list(GRAPHS)
+    imported.notes += source(NAME)["notes"]
+    if imported.gpu is None:
+        imported.notes.append(f"missing: the data sheet of {imported.device}; name one by --gpu")
+    return imported
 
 
 def _degrees(folder: Path) -> dict[int, Path]:
-    found = {}
+    by_degree = {}
     for place in (folder, *sorted(folder.glob("*tp*"))):
         number = re.search(r"tp(\d+)$", place.name)
         if number and plain_or_packed(place / "attention.csv"):
-            found[int(number[1])] = place
-    return found
+            by_degree[int(number[1])] = place
+    return by_degree
 
 
 def _csv(folder: Path, name: str) -> Path:
-    found = plain_or_packed(folder / f"{name}.csv")
-    if found is None:
+    path = plain_or_packed(folder / f"{name}.csv")
+    if path is None:
         raise InputError(f"{folder}: no {name}.csv nor {name}.csv.gz; the profiler writes one")
-    return found
+    return path
 
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
@@ -112,14 +112,14 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
 
 
 def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
+    times: dict[str, dict[int, float]] = {}
     for line, (layer, number, us) in enumerate(_timed(path, count, names=["layer"]), start=2):
-        if found.setdefault(layer, {}).setdefault(number, us) != us:
+        if times.setdefault(layer, {}).setdefault(number, us) != us:
             raise InputError(
                 f"{path}, line {line}: another time of {layer} at {number} {count} stands above; "
                 f"keep one"
             )
-    return found
+    return times
 
 
 def _timed(path: Path, *counts: str, names: Sequence[str] = ()) -> Iterator[tuple[Any, ...]]:
@@ -141,7 +141,7 @@ def _counts(path: Path, name: str, columns: Mapping[str, list[str]]) -> list[int
 
 
 def _add_summed(
-    found: Imported,
+    imported: Imported,
     section: str,
     path: Path,
     layers: Mapping[str, dict[int, float]],
@@ -151,19 +151,19 @@ def _add_summed(
     points no further apart than a tile show every stair of the tiles; others are read along a
     line.
     """
-    named = source(found.source)["layers"][section].items()
+    named = source(imported.source)["layers"][section].items()
     times = {name: n for name, n in named if name in layers or name != OPTIONAL}
     absent = [name for name in times if name not in layers]
     if absent:
         raise InputError(f"{path}: no times of {', '.join(absent)}; it has {', '.join(layers)}")
     counts, more = sorted(set.intersection(*(set(layers[name]) for name in times))), {}
     if stairs and all(high - low <= TILE for low, high in pairwise(counts)):
-        found.notes.append(
+        imported.notes.append(
             f"{section}: between points it takes what the next one takes (tiles of matrix products)"
         )
         more = {"between": "next"}
     points = [[n, round(sum(times[name] * layers[name][n] for name in times), 3)] for n in counts]
-    found.add(
+    imported.add(
         section,
         points,
         " + ".join(name if n == 1 else f"{n} {name}" for name, n in times.items()),
@@ -171,20 +171,20 @@ def _add_summed(
     )
 
 
-def _add_layers(found: Imported, here: Path) -> None:
+def _add_layers(imported: Imported, here: Path) -> None:
     dense, rows = _csv(here, "dense"), _csv(here, "per_sequence")
     layers, heads = _by_layer(dense, "tokens"), _by_layer(rows, "sequences")
-    _add_summed(found, "linear", dense, layers, stairs=True)
-    _add_summed(found, "once_per_iteration", dense, layers)
-    _add_summed(found, "output_head", rows, heads, stairs=True)
-    known = {name for section in source(NAME)["layers"].values() for name in section}
-    if unknown := sorted({*layers, *heads} - known):
-        found.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
-    longest, _ = found.sections["once_per_iteration"]["points"][-1]
-    found.notes.append(f"linear: up to {longest:,} tokens an iteration; {BEYOND}")
+    _add_summed(imported, "linear", dense, layers, stairs=True)
+    _add_summed(imported, "once_per_iteration", dense, layers)
+    _add_summed(imported, "output_head", rows, heads, stairs=True)
+    used = {name for section in source(NAME)["layers"].values() for name in section}
+    if unknown := sorted({*layers, *heads} - used):
+        imported.notes.append(f"not used: {', '.join(unknown)}, which this reader does not know")
+    longest, _ = imported.sections["once_per_iteration"]["points"][-1]
+    imported.notes.append(f"linear: up to {longest:,} tokens an iteration; {BEYOND}")
 
 
-def _add_attention(found: Imported, here: Path) -> None:
+def _add_attention(imported: Imported, here: Path) -> None:
     """Decodes alone go by total context, the token that they write included; the rest is the mixed
     table.
     """
@@ -200,70 +200,75 @@ def _add_attention(found: Imported, here: Path) -> None:
         raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
     whole = "equal lengths; vLLM's attention layer, cache write included"
-    found.add("decode_attention", decodes, whole, includes=includes)
-    found.add(
+    imported.add("decode_attention", decodes, whole, includes=includes)
+    imported.add(
         "mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes
     )
     seqs, length = max(row[0] for row in decodes), max(row[1] // row[0] for row in decodes)
-    found.notes.append(
+    imported.notes.append(
         f"attention: up to {seqs} decodes of {length:,} tokens, chunks of {max(mixed)[0]:,}; "
         f"{BEYOND}"
     )
-    longest = found.model.max_len
+    longest = imported.model.max_len
     if longest > length:
-        found.notes.append(
+        imported.notes.append(
             f"outside the grid: contexts up to the model's {longest:,}, {longest / length:.1f} x "
             f"as far"
         )
 
 
-def _add_unequal(found: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
-    """What unequal lengths add, by bins. It measured batches of two lengths, the long ones
-    `skew_rep` times the short ones; its skew is the share s of long ones, so that their mean is (1
-    + (skew_rep - 1) s) / skew_rep of the longest. Its shares are quotients of small differences;
-    those below 0 or above 1 are noise, for a batch takes no less than one of equal lengths with as
-    many tokens, and no more than if all were as long as the longest.
+def _add_unequal(imported: Imported, here: Path, meta: Mapping[str, Any], degree: int) -> None:
+    """Add the time that unequal lengths add to a batch, by bins.
+
+    The profiler measured batches of two lengths, the long ones `skew_rep` times the short ones. Its
+    shares are quotients of small differences. Those below 0 or above 1 are noise: a batch takes at
+    least the time of equal lengths with as many tokens, and at most the time in which all are as
+    long as the longest.
     """
     path, fit = plain_or_packed(here / "skew_fit.csv"), meta.get("skew_fit") or {}
-    own = fit.get("per_tp") or {}
-    if path is None or not fit.get("enabled", own):
+    by_degree = fit.get("per_tp") or {}
+    if path is None or not fit.get("enabled", by_degree):
         why = (
             "missing: skew_fit.csv"
             if path is None
             else "skew_fit.csv is left out, as meta.yaml does not enable it"
         )
-        found.notes.append(f"{why}; batches of unequal lengths take what those of equal ones take")
+        imported.notes.append(
+            f"{why}; batches of unequal lengths take what those of equal ones take"
+        )
         return
-    columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
     ratio = float((meta.get("skew_profile", {}).get("grid") or {}).get("skew_rep", SKEW_RATIO))
-    shares = seconds(str(path), "alpha", columns["alpha"], "a share")
-    edges = zip(
-        *([_edge(path, label) for label in columns[name]] for name in SKEW_LABELS), strict=True
-    )
-    rows = zip(_counts(path, "pc", columns), edges, shares.tolist(), strict=True)
-    points = [
-        [
-            pc,
-            past,
-            seqs,
-            round(100 * (1 + (ratio - 1) * skew / 100) / ratio),
-            longest,
-            min(1.0, max(0.0, share)),
-        ]
-        for pc, (past, seqs, skew, longest), share in rows
-    ]
-    default = (own.get(degree) or own.get(str(degree)) or {}).get("alpha_default")
+    points, num_outside = _skew_points(path, ratio)
+    pooled = (by_degree.get(degree) or by_degree.get(str(degree)) or {}).get("alpha_default")
     note = f"upper edges of bins; measured on batches of two lengths, one {ratio:g} times the other"
-    more = {"columns": ["share"], "default": 0.0 if default is None else default}
-    found.add("unequal_lengths", points, note, **more)
-    known = f"{default}, its own pooled value"
-    known = f"0, as meta.yaml has no alpha_default for tp{degree}" if default is None else known
-    outside = sum(not 0 <= share <= 1 for share in shares)
-    found.notes += [
-        f"unequal lengths: {len(points):,} measured bins; any other has {known}",
-        f"unequal lengths: {outside:,} of the bins lie outside 0 to 1, which is noise, and were "
-        f"cut there",
+    default = 0.0 if pooled is None else pooled
+    imported.add("unequal_lengths", points, note, columns=["share"], default=default)
+    otherwise = f"{pooled}, its own pooled value"
+    if pooled is None:
+        otherwise = f"0, as meta.yaml has no alpha_default for tp{degree}"
+    imported.notes += [
+        f"unequal lengths: {len(points):,} measured bins; any other has {otherwise}",
+        f"unequal lengths: {num_outside:,} of the bins lie outside 0 to 1, which is noise, and "
+        f"were cut there",
     ]
+
+
+def _skew_points(path: Path, ratio: float) -> tuple[list[list[Any]], int]:
+    """A point for each bin, and the number of bins whose share is outside 0 to 1.
+
+    The skew of a bin is the percentage s of long sequences, whose length is `ratio` times the
+    others', so the mean length is (1 + (ratio - 1) s / 100) / ratio of the longest.
+    """
+    columns = read_table(str(path), ["pc", *SKEW_LABELS, "alpha"])
+    shares = seconds(str(path), "alpha", columns["alpha"], "a share")
+    edges = [[_edge(path, label) for label in columns[name]] for name in SKEW_LABELS]
+    points = []
+    for pc, past, seqs, skew, longest, share in zip(
+        _counts(path, "pc", columns), *edges, shares.tolist(), strict=True
+    ):
+        mean_percent = round(100 * (1 + (ratio - 1) * skew / 100) / ratio)
+        points.append([pc, past, seqs, mean_percent, longest, min(1.0, max(0.0, share))])
+    return points, sum(not 0 <= share <= 1 for share in shares)
 
 
 def _edge(path: Path, label: str) -> int:

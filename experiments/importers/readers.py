@@ -16,8 +16,8 @@ def reader_of(source: Path) -> Any:
     for reader in READERS:
         if reader.is_here(source):
             return reader
-    known = ", ".join(reader.NAME for reader in READERS)
+    formats = ", ".join(reader.NAME for reader in READERS)
     raise InputError(
-        f"{source}: not a profile of {known} (give the folder of their tables; a profile JSON of "
+        f"{source}: not a profile of {formats} (give the folder of their tables; a profile JSON of "
         "this project needs no import: cost=profile cost.path=FILE)"
     )

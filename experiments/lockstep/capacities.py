@@ -4,7 +4,7 @@ it is installed.
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -119,11 +119,11 @@ def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capac
         for group in model.groups
         for i in range(group.num_layers)
     }
-    found = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
-    groups = found.kv_cache_groups
+    cache = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
+    groups = cache.kv_cache_groups
     layers = max(len(group.layer_names) for group in groups)
     page_bytes = layers * groups[0].kv_cache_spec.page_size_bytes
-    return Capacity(page_bytes, found.num_blocks, found.num_blocks // len(groups) * size)
+    return Capacity(page_bytes, cache.num_blocks, cache.num_blocks // len(groups) * size)
 
 
 def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
@@ -191,7 +191,7 @@ def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Ite
         )
         return
     start_ps = requests[0].arrival_ps  # where its clock begins
-    requests = [one._replace(arrival_ps=one.arrival_ps - start_ps) for one in requests]
+    requests = [request._replace(arrival_ps=request.arrival_ps - start_ps) for request in requests]
     built = build(setup.config)
     rows = simulate(
         requests, built.scheduler, FixedTimes(step_ps), built.model.max_len
@@ -239,23 +239,24 @@ def _theirs(
 def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:
     """Its trace: blocks by number, equal ones for equal contents behind equal ones."""
     numbers = count(1)
-    known = defaultdict[Any, int](numbers.__next__)
-    for one in requests:
-        ids, before = list[int](), 0
-        contents = (
-            ()
-            if one.prompt_ids is None
-            else block_contents(one.prompt_ids, one.tokens_per_id, one.prompt_len, block_size)
-        )
+    ids_of = defaultdict[Any, int](numbers.__next__)
+    for request in requests:
+        contents: Iterable[Any] = ()
+        if request.prompt_ids is not None:
+            contents = block_contents(
+                request.prompt_ids, request.tokens_per_id, request.prompt_len, block_size
+            )
+        ids = list[int]()
+        previous = 0
         for content in contents:
-            before = known[before, content]
-            ids.append(before)
-        ids += [next(numbers) for _ in range(-(-one.prompt_len // block_size) - len(ids))]
+            previous = ids_of[previous, content]
+            ids.append(previous)
+        ids += [next(numbers) for _ in range(-(-request.prompt_len // block_size) - len(ids))]
         yield json.dumps(
             {
-                "timestamp": one.arrival_ps / MS,
-                "input_length": one.prompt_len,
-                "output_length": one.output_len,
+                "timestamp": request.arrival_ps / MS,
+                "input_length": request.prompt_len,
+                "output_length": request.output_len,
                 "hash_ids": ids,
             }
         )

@@ -80,41 +80,39 @@ def compare(
     Iterations are compared by number: which tokens of which requests, and who was preempted before
     them. Unless to_the_end, the first difference ends it.
     """
-    found = Comparison(0, 0, [0, 0], None, [])
+    comparison = Comparison(0, 0, [0, 0], None, [])
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
         same = pair[0] is not None and pair[0].decides_as(pair[1])
-        if not same and found.first is None:
-            found.first = found.num_iterations
-            for side, one in zip(sides, pair, strict=True):
-                found.difference += [
-                    f"  {side.name}: {one or 'has ended'}",
+        if not same and comparison.first is None:
+            comparison.first = comparison.num_iterations
+            for side, iteration in zip(sides, pair, strict=True):
+                comparison.difference += [
+                    f"  {side.name}: {iteration or 'has ended'}",
                     *(f"    {line}" for line in side.state()),
                 ]
-        found.num_iterations += 1
-        found.num_equal += same
-        found.preemptions = [
-            n + len(one.preempted) if one else n
-            for n, one in zip(found.preemptions, pair, strict=True)
+        comparison.num_iterations += 1
+        comparison.num_equal += same
+        comparison.preemptions = [
+            n + len(iteration.preempted) if iteration else n
+            for n, iteration in zip(comparison.preemptions, pair, strict=True)
         ]
         if not same and not to_the_end:
             break
-    return found
+    return comparison
 
 
-def report(sides: Sides, found: Comparison) -> list[str]:
+def report(sides: Sides, comparison: Comparison) -> list[str]:
     """How many iterations are equal, and the first that is not, with both sides' state."""
     preemptions = " and ".join(
-        f"{n:,} ({side.name})" for n, side in zip(found.preemptions, sides, strict=True)
+        f"{n:,} ({side.name})" for n, side in zip(comparison.preemptions, sides, strict=True)
     )
     head = (
-        f"{found.num_equal:,} of {found.num_iterations:,} iterations are equal; preemptions "
-        f"{preemptions}"
+        f"{comparison.num_equal:,} of {comparison.num_iterations:,} iterations are equal; "
+        f"preemptions {preemptions}"
     )
-    return (
-        [head]
-        if found.first is None
-        else [head, f"first difference: iteration {found.first + 1:,}", *found.difference]
-    )
+    if comparison.first is None:
+        return [head]
+    return [head, f"first difference: iteration {comparison.first + 1:,}", *comparison.difference]
 
 
 def shortest(
@@ -151,19 +149,14 @@ def smaller(requests: list[Request]) -> Iterator[list[Request]]:
 
 
 def workload(requests: Sequence[Request]) -> Iterator[str]:
-    """Requests as lines: when, how long, and what they contain where somebody else could ask for
-    it.
-    """
-    for one in requests:
-        ids = one.prompt_ids
-        contents = (
-            ""
-            if ids is None
-            else f", content {list(ids[:MAX_IDS])}{' ...' if len(ids) > MAX_IDS else ''}"
-        )
+    """A line for each request: arrival, lengths, and the first ids of its prompt."""
+    for request in requests:
+        ids, contents = request.prompt_ids, ""
+        if ids is not None:
+            contents = f", content {list(ids[:MAX_IDS])}{' ...' if len(ids) > MAX_IDS else ''}"
         yield (
-            f"  request {one.request_id} at {one.arrival_ps / PS:.6g} s: {one.prompt_len} tokens "
-            f"in, {one.output_len} out{contents}"
+            f"  request {request.request_id} at {request.arrival_ps / PS:.6g} s: "
+            f"{request.prompt_len} tokens in, {request.output_len} out{contents}"
         )
 
 

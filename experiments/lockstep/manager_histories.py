@@ -5,6 +5,7 @@ apply to it.
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -79,10 +80,10 @@ class History:
         return ()
 
     def _admit(self, request: Any, chunk: int) -> tuple[Any, ...]:
-        found, num_found = self.manager.get_computed_blocks(request)[:2]
+        cached, num_found = self.manager.get_computed_blocks(request)[:2]
         sound = 0 <= num_found < request.num_tokens and num_found % BLOCK == 0
         require(8, sound, f"{num_found} of {request.num_tokens} tokens are said to be cached")
-        for group, blocks in enumerate(found.get_block_ids()):
+        for group, blocks in enumerate(cached.get_block_ids()):
             for i, block in enumerate(blocks):
                 tokens = tuple(request.all_token_ids[: (i + 1) * BLOCK])
                 stores = (
@@ -92,7 +93,7 @@ class History:
                     8, stores, f"block {block} is found and does not store the tokens asked for"
                 )
         new = min(max(chunk, 1), request.num_tokens - num_found)
-        return self._allocate(request, new, num_found, found)
+        return self._allocate(request, new, num_found, cached)
 
     def _grow(self, request: Any, number: int) -> tuple[Any, ...]:
         left = request.num_tokens - request.num_computed_tokens
@@ -102,16 +103,16 @@ class History:
             left = 1
         return self._allocate(request, min(number, left), 0, None) if left else ()
 
-    def _allocate(self, request: Any, new: int, num_found: int, found: Any) -> tuple[Any, ...]:
+    def _allocate(self, request: Any, new: int, num_found: int, cached: Any) -> tuple[Any, ...]:
         before = self._seen()
-        granted = self.manager.allocate_slots(request, new, num_found, found)
+        granted = self.manager.allocate_slots(request, new, num_found, cached)
         if granted is None:
             require(
                 1,
                 self.windows != (None,) or self._seen() == before,
                 "a refusal has changed something",
             )
-            again = self.manager.allocate_slots(request, new, num_found, found)
+            again = self.manager.allocate_slots(request, new, num_found, cached)
             require(2, again is None, "a refusal was not given again")
             return (None,)
         if request not in self.requests:
@@ -138,7 +139,8 @@ class History:
     def _check(self) -> None:
         null = self.pool.null_block.block_id
         tables = [table for request in self.requests for table in self._tables(request)]
-        held = Counter(block for table in tables for block in table if block != null)
+        held = Counter(chain.from_iterable(tables))
+        del held[null]
         free = [block.block_id for block in self.pool.free_block_queue.get_all_free_blocks()]
         every = sorted([*free, *held, null]) == list(range(self.pool.num_gpu_blocks))
         require(
@@ -166,9 +168,9 @@ def make_manager(num_blocks: int, windows: tuple[int | None, ...]) -> Any:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
 
     options = {"hash_block_size": BLOCK, "scheduler_block_size": BLOCK, "enable_caching": True}
-    known = signature(KVCacheManager).parameters
+    parameters = signature(KVCacheManager).parameters
     return KVCacheManager(
-        config, MAX_LEN, **{name: value for name, value in options.items() if name in known}
+        config, MAX_LEN, **{name: value for name, value in options.items() if name in parameters}
     )
 
 

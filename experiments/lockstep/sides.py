@@ -4,7 +4,7 @@ it.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import count
+from itertools import count, islice, product
 from typing import Any
 
 from testbed.build import Setup, build
@@ -127,9 +127,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
     taken = [
-        one
-        for one in requests
-        if one.final_len <= min(setup.model.max_len, policy.max_seq_len(one.prompt_len, 1))
+        request
+        for request in requests
+        if request.final_len <= min(setup.model.max_len, policy.max_seq_len(request.prompt_len, 1))
     ]
     if not taken:
         raise InputError(
@@ -221,8 +221,8 @@ class Theirs:
         """Equal tokens for equal contents, new ones for contents that no other request has."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
-        places = [(one, k) for one in request.prompt_ids for k in range(request.tokens_per_id)]
-        return [self._known[place] for place in places[: request.prompt_len]]
+        places = product(request.prompt_ids, range(request.tokens_per_id))
+        return [self._known[place] for place in islice(places, request.prompt_len)]
 
     def _update(self, output: Any, sampling: set[str]) -> None:
         from vllm.v1.outputs import ModelRunnerOutput

@@ -1,20 +1,22 @@
-"""The page of `testbed show memory`: a run simulated again with a traced pool, and its trace as
-the page's JSON.
+"""The page of `testbed show memory`.
 
-Each frame contains the changes since the previous one: {t, step, seqs, pinned, cached, rounding,
-in_transit}. A sequence that is not in `seqs` has `step` more tokens and the same table. An entry of
-`seqs` is [id] where the sequence has left, else [id, tokens, kept, device, host, first]: the first
-`kept` extents of its device table stay, those of `device` follow; `host` is its part on the host,
-and `first` the token at which the table begins. With several KV groups, the id is the sequence's
-times the number of parts, plus the part. pinned, cached, rounding and in_transit are {add: extents,
-drop: extents}; those of tier n below the device have n behind the name. Extents are [start, length,
-...] in slots.
+The run is simulated again with a traced pool, and the trace becomes the page's JSON. A frame has
+the changes since the previous frame:
+
+- t: the time (s); step: the tokens that every sequence gained, unless `seqs` lists it
+- seqs: [id] of a sequence that left, else [id, tokens, kept, device, host, first]. The first `kept`
+  extents of its device table stay, and those of `device` follow them; host: its extents on the
+  host; first: the token at which its table begins. With several KV groups, the id is the
+  sequence's times the number of parts, plus the part.
+- pinned, cached, rounding, in_transit: {add: extents, drop: extents}; a number n after the name
+  means tier n below the device
+
+Extents are [start, length, start, length, ...] in slots.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Iterable, Sequence
 from math import gcd
 from typing import Any
 
@@ -31,7 +33,7 @@ KINDS = NonSequenceSlots._fields
 
 
 def encode(trace: MemoryTrace) -> str:
-    """The JSON, with as many frames as fit MAX_CHARACTERS."""
+    """The trace as JSON, with as many frames as fit MAX_CHARACTERS."""
     frames = trace.frames
     gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(frames))
     while True:
@@ -45,13 +47,8 @@ def encode(trace: MemoryTrace) -> str:
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
     """The trace with these frames as plain values."""
     unit = unit_of(trace)
-    extents = [
-        {extent for held in frame.held.values() for extent in held.device} for frame in frames
-    ]
-    allocated = [
-        sum(length for _, length in found) for found in extents
-    ]  # a shared extent counts once
     empty = Frame(0, 0, {}, (NonSequenceSlots(),) * len(frames[0].pools))
+    previous = [empty, *frames[:-1]]
     return {
         "pools": [["device", trace.num_slots // unit], *trace.tiers.items()],
         "parts": [(name, each // unit) for name, each in trace.parts],
@@ -60,72 +57,74 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "start": trace.start_ps / PS,
         "end": trace.end_ps / PS,
         "num_states": trace.num_states,
-        "fullest": frames[allocated.index(max(allocated))].start_ps / PS,
+        "fullest": max(frames, key=num_held_slots).start_ps / PS,
         "requests": {
             key: [r.prompt_len, r.output_len, r.num_seqs] for key, r in trace.requests.items()
         },
         "owners": {
             seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()
         },
-        "frames": [
-            changes(old, new, unit) for old, new in zip([empty, *frames], frames, strict=False)
-        ],
+        "frames": [changes(old, new, unit) for old, new in zip(previous, frames, strict=True)],
     }
 
 
+def num_held_slots(frame: Frame) -> int:
+    """The slots on the device that sequences hold; a shared extent counts once."""
+    extents = {extent for held in frame.held.values() for extent in held.device}
+    return sum(length for _, length in extents)
+
+
 def unit_of(trace: MemoryTrace) -> int:
-    """The slots of one layer that are drawn as one: what every token, state and page is a multiple
-    of.
+    """The number of slots of one layer that the page draws as one.
+
+    It divides the size of every token, state and page.
     """
     if len(trace.parts) == 1:
         return 1
+    sizes = {trace.block_size, *(each for _, each in trace.parts)}
     states = {part for part, (_, each) in enumerate(trace.parts) if not each}
-    held = (
-        held
-        for frame in trace.frames
-        for key, held in frame.held.items()
-        if key % len(trace.parts) in states
-    )
-    return gcd(
-        trace.block_size,
-        *(each for _, each in trace.parts),
-        *{e.length for one in held for e in one.device},
-    )
+    for frame in trace.frames:
+        for key, held in frame.held.items():
+            if key % len(trace.parts) in states:
+                sizes |= {extent.length for extent in held.device}
+    return gcd(*sizes)
 
 
 def changes(old: Frame, new: Frame, unit: int = 1) -> dict[str, Any]:
-    """A frame's changes."""
-    both = old.held.keys() & new.held.keys()
-    steps = Counter(new.held[key].num_tokens - old.held[key].num_tokens for key in sorted(both))
-    step = steps.most_common(1)[0][0] if steps else 0
+    """The entry of `new` in the page's frames; unit: the slots that are drawn as one."""
+    stayed = old.held.keys() & new.held.keys()
+    gained = [new.held[key].num_tokens - old.held[key].num_tokens for key in sorted(stayed)]
+    step = Counter(gained).most_common(1)[0][0] if gained else 0
+    left = [[key] for key in old.held if key not in stayed]
+    entries = [entry_of(old, new, key, step, unit) for key in new.held]
     frame: dict[str, Any] = {"t": new.start_ps / PS, "step": step}
-    frame["seqs"] = [[key] for key in old.held if key not in both] + [
-        entry for key in new.held if (entry := entry_of(old, new, key, step, unit))
-    ]
-    for (pool, (before, after)), kind in product(
-        enumerate(zip(old.pools, new.pools, strict=True)), KINDS
-    ):
-        was, now = (dict.fromkeys(getattr(slots, kind)) for slots in (before, after))
-        if was.keys() != now.keys():
-            add, drop = (e for e in now if e not in was), (e for e in was if e not in now)
-            frame[kind + str(pool or "")] = {"add": flat(add, unit), "drop": flat(drop, unit)}
+    frame["seqs"] = [*left, *filter(None, entries)]
+    for tier, (before, after) in enumerate(zip(old.pools, new.pools, strict=True)):
+        for kind in KINDS:
+            change = _difference(getattr(before, kind), getattr(after, kind), unit)
+            if change:
+                frame[f"{kind}{tier or ''}"] = change
     return frame
 
 
+def _difference(
+    before: Sequence[Extent], after: Sequence[Extent], unit: int
+) -> dict[str, list[int]] | None:
+    """The extents that were added and dropped, each once; None if there are none."""
+    old, new = dict.fromkeys(before), dict.fromkeys(after)  # sets in the order of the extents
+    added = [extent for extent in new if extent not in old]
+    dropped = [extent for extent in old if extent not in new]
+    if not added and not dropped:
+        return None
+    return {"add": flat(added, unit), "drop": flat(dropped, unit)}
+
+
 def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[Any] | None:
-    """A frame's entry for a sequence; None where the sequence has `step` more tokens and the same
-    table.
-    """
+    """A frame's entry for a sequence; None if it only gained `step` tokens."""
     held, before = new.held[seq_id], old.held.get(seq_id)
     if before is not None and held == before._replace(num_tokens=before.num_tokens + step):
         return None
-    old_table = () if before is None else before.device
-    different = (
-        count for count, (a, b) in enumerate(zip(old_table, held.device, strict=False)) if a != b
-    )
-    kept = next(
-        different, min(len(old_table), len(held.device))
-    )  # leading extents that both tables have
+    kept = num_common(() if before is None else before.device, held.device)
     return [
         seq_id,
         held.num_tokens,
@@ -136,13 +135,23 @@ def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[
     ]
 
 
+def num_common(old_table: Sequence[Extent], new_table: Sequence[Extent]) -> int:
+    """The number of leading extents that both tables have."""
+    num_extents = 0
+    for old, new in zip(old_table, new_table, strict=False):
+        if old != new:
+            break
+        num_extents += 1
+    return num_extents
+
+
 def flat(extents: Iterable[Extent], unit: int) -> list[int]:
-    """Extents as one list of numbers, in so many slots."""
+    """Extents as one list of starts and lengths, in units of `unit` slots."""
     return [number // unit for extent in extents for number in extent]
 
 
 def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTrace:
-    """The memory trace of a config's run from start_s to stop_s, or to the run's end."""
+    """The memory trace of a config's run from start_s to stop_s (s), or to the run's end."""
     setup = build(config)
     setup.check_alone("the memory map")
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
@@ -167,12 +176,13 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
 
 def title_of(trace: MemoryTrace, config: RunConfig) -> str:
     """The policy, the model and the size of the pool."""
-    policy, blocks = config.policy.name.rpartition(".")[2], trace.num_slots // trace.block_size
-    of = " of one layer" if len(trace.parts) > 1 else ""
-    return f"{policy}, {config.model.name}: {blocks:,} blocks of {trace.block_size} slots{of}"
+    policy = config.policy.name.rpartition(".")[2]
+    num_blocks = trace.num_slots // trace.block_size
+    slots = "slots of one layer" if len(trace.parts) > 1 else "slots"
+    return f"{policy}, {config.model.name}: {num_blocks:,} blocks of {trace.block_size} {slots}"
 
 
 def page(trace: MemoryTrace, title: str) -> str:
-    """memory_map.html: one file with its data, style and script, which needs no network."""
+    """The page as one file with its data, style and script; it needs no network."""
     data = json_for_script(encode(trace))
     return whole_page("memory_map/page/page.html", title=title, data=data)

@@ -1,4 +1,4 @@
-"""The pages and files of `testbed.Result`; the front end finds them by name."""
+"""How `testbed.Result` shows and saves itself; the front end finds these functions by name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,10 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Page:
-    """A self-contained page; table: the numbers of a comparison."""
+    """A self-contained page, which a notebook shows in a frame.
+
+    table: the numbers of a comparison; None for other pages.
+    """
 
     html: str
     table: "pd.DataFrame | None" = None
@@ -49,23 +52,23 @@ class Page:
 
 
 def draw(result: "Result") -> "Figure":
-    """Memory, batch and latencies of a run."""
+    """Draw the memory, the batch and the latencies of a run."""
     from testbed.experiments.runs.plots import figure_of, run_charts
 
     return figure_of(run_charts(result.requests, result.iterations, result.num_slots), columns=3)
 
 
 def show(summary: Mapping[str, Any]) -> str:
-    """A summary in the form that `testbed run` prints."""
+    """A summary as the text that `testbed run` prints."""
     text = StringIO()
-    # Within Jupyter, a console of rich's shows its output there, whatever its file is.
+    # In Jupyter, rich would show the output in the notebook and leave the file empty.
     console = Console(file=text, width=WIDTH, force_jupyter=False, markup=False, emoji=False)
     console.print(summary_table(dict(summary)))
     return text.getvalue()
 
 
 def html(result: "Result") -> str:
-    """The card of a run, as `testbed report` has it."""
+    """The card of a run, as on the page of `testbed report`."""
     card = one_run(_finished("run", result), str(result.summary["run"]["policy"]), alone=True)
     return Page(whole_page(title="Run", parts=[card]))._repr_html_()
 
@@ -77,14 +80,14 @@ def save(result: "Result", folder: Path) -> Path:
 
 
 def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None) -> Path:
-    """Simulate again and write the trace."""
+    """Simulate the run again and write its trace for Perfetto."""
     trace, _ = trace_of(result.setup.config, start_s, stop_s)
     write_trace(file, trace)
     return file
 
 
 def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
-    """Simulate again with a traced pool; the interactive page."""
+    """Simulate the run again with a traced pool; returns the interactive page."""
     config = result.setup.config
     trace = map_page.retrace(config, start_s, stop_s)
     return Page(map_page.page(trace, map_page.title_of(trace, config)))
@@ -92,8 +95,8 @@ def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
 
 def compare(results: "Mapping[str, Result]") -> Page:
     """The comparison of results by name."""
-    found = compared([_finished(name, result) for name, result in results.items()])
-    return Page(compare_page(found, {}), tidy(found))
+    comparison = compared([_finished(name, result) for name, result in results.items()])
+    return Page(compare_page(comparison, {}), tidy(comparison))
 
 
 def _finished(name: str, result: "Result") -> FinishedRun:

@@ -82,7 +82,8 @@ class Fit:
         """[seed, panel]."""
         constants = tuple((x * self.unit).tolist())
         runs = [
-            delayed(batched)(*one, constants, self.store) for one in product(PANELS, range(seeds))
+            delayed(batched)(panel, seed, constants, self.store)
+            for panel, seed in product(PANELS, range(seeds))
         ]
         bars = np.array(Parallel(len(PANELS))(runs)).reshape(len(PANELS), seeds).T
         for seed, pair in enumerate(bars):
@@ -155,9 +156,9 @@ def fit_beams(store: RunStore) -> float:
     while high > low * (1 + PRECISION):
         middle = sqrt(low * high)
         summary = store.measure(overrides, {"beams.concentration": middle}).summary
-        found = 100 * float(summary["memory_saving"]["per_iteration"])
-        print(f"concentration {middle:.3f}: {found:.2f}% saved, published {goal}%", flush=True)
-        low, high = (low, middle) if found > goal else (middle, high)
+        saved = 100 * float(summary["memory_saving"]["per_iteration"])
+        print(f"concentration {middle:.3f}: {saved:.2f}% saved, published {goal}%", flush=True)
+        low, high = (low, middle) if saved > goal else (middle, high)
     return sqrt(low * high)
 
 
@@ -176,17 +177,18 @@ def kept_us(path: Path | None = None) -> dict[Kind, float]:
     """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups
     to the most.
     """
-    table, found = pd.read_csv(path, comment="#") if path else kept_rows(KEPT), {}
+    table = pd.read_csv(path, comment="#") if path else kept_rows(KEPT)
+    us = {}
     for (kind, width), rows in table.groupby(["kind", "width"], sort=False):
         first, last = rows.sort_values("groups").iloc[[0, -1]].to_dict("records")
         if first["groups"] == last["groups"]:
             raise InputError(
                 f"{path or KEPT}: {kind} {width} has one number of groups; a slope needs two"
             )
-        found[kind, width] = (last["median_us"] - first["median_us"]) / (
+        us[kind, width] = (last["median_us"] - first["median_us"]) / (
             last["groups"] - first["groups"]
         )
-    return found
+    return us
 
 
 def forks_a_step(width: int) -> float:

@@ -71,13 +71,13 @@ class Alternative:
         """The judged reference rows that it touches."""
         table = reference()
         judged = table[table["role"].isin(JUDGED)][KEY].itertuples(index=False, name=None)
-        found = [key for key in judged if key[1] in self.rows.get(key[0], ())]
+        keys = [key for key in judged if key[1] in self.rows.get(key[0], ())]
         missing = {(f, s) for f, settings in self.rows.items() for s in settings} - {
-            key[:2] for key in found
+            key[:2] for key in keys
         }
         if missing:
             raise InputError(f"{self.name}: no judged row of {sorted(missing)[0]} in {KEY}")
-        return found
+        return keys
 
 
 def alternatives() -> list[Alternative]:
@@ -141,17 +141,14 @@ def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
 
 def not_run() -> list[dict[str, object]]:
     """The rows of the alternatives that no config can express."""
-    return [
-        {
-            "alternative": other.name,
-            **dict(zip(KEY, key, strict=True)),
-            "turns": "not run",
-            "note": other.not_run,
-        }
-        for other in alternatives()
-        if other.not_run
-        for key in other.row_keys()
-    ]
+    rows: list[dict[str, object]] = []
+    for other in alternatives():
+        if other.not_run:
+            verdict = {"turns": "not run", "note": other.not_run}
+            for key in other.row_keys():
+                named = dict(zip(KEY, key, strict=True))
+                rows.append({"alternative": other.name, **named, **verdict})
+    return rows
 
 
 def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -214,7 +211,7 @@ def perform(
     the store. `finished` receives the number and the table of each group as soon as it is done.
     """
     tables = [pd.DataFrame() for _ in groups]
-    found: list[dict[int, list[Row]]] = [{} for _ in groups]
+    rows_of: list[dict[int, list[Row]]] = [{} for _ in groups]
     waiting = {
         (number, place): task
         for number, group in enumerate(groups)
@@ -233,10 +230,10 @@ def perform(
             )(work):
                 del waiting[at]
                 number, place = at
-                found[number][place] = rows
-                if len(found[number]) == len(groups[number]):
+                rows_of[number][place] = rows
+                if len(rows_of[number]) == len(groups[number]):
                     tables[number] = pd.DataFrame(
-                        [row for _, rows in sorted(found[number].items()) for row in rows]
+                        [row for _, rows in sorted(rows_of[number].items()) for row in rows]
                     )
                     finished(number, tables[number])
         finally:

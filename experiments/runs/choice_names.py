@@ -35,14 +35,14 @@ GROUPS = (
     "load",
     "tier",
 )
-KEYS = {
+KEYS = {  # the words that select an option, where they are not the group's name
     "eviction": "eviction@policy.eviction",
     "system": "+system",
     "protocol": "+protocol",
     "store": "store@policy.store",
     "load": "load@policy.load",
     "tier": "+tier@server.tiers.NAME",
-}  # fmt: skip; others: the group
+}
 CUSTOM = "custom"
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
@@ -67,8 +67,8 @@ def files_of(group: str, folders: Sequence[Path] = ()) -> dict[str, Path]:
 def names_of(group: str, folders: Sequence[Path] = ()) -> list[str]:
     """Every name that the group can be set to, without plug-ins."""
     registered = model_names() if group == "model" else files_of("gpu") if group == "server" else ()
-    found = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
-    return sorted(found.union(registered))
+    names = {name for name in files_of(group, folders) if not name.startswith(HIDDEN)}
+    return sorted(names.union(registered))
 
 
 def plug_ins_of(group: str) -> "list[EntryPoint]":

@@ -132,14 +132,14 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 def _check_keys(arguments: Sequence[str]) -> None:
     words = normalize(arguments)
-    choices, given = (
-        (*GROUPS, "engine", "hydra.searchpath"),
-        OverridesParser.create().parse_overrides(words),
-    )
+    choices = (*GROUPS, "engine", "hydra.searchpath")
     values = [
-        one for one in given if "/" not in one.key_or_group and one.key_or_group not in choices
+        override
+        for override in OverridesParser.create().parse_overrides(words)
+        if "/" not in override.key_or_group and override.key_or_group not in choices
     ]
-    base = hydra_config([word for word in words if word not in {one.input_line for one in values}])
+    lines = {value.input_line for value in values}
+    base = hydra_config([word for word in words if word not in lines])
     for override in values:
         key = str(override.key_or_group)
         if key.startswith("hydra"):

@@ -62,14 +62,14 @@ def normalize(arguments: Sequence[str]) -> list[str]:
 
 def user_folders(arguments: Sequence[str]) -> list[Path]:
     """The folders of options: the arguments --config-dir=DIR."""
-    found = [
+    folders = [
         Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)
     ]
     registered = {
         f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")
     }
     registered |= {f"server/{name}.yaml" for name in files_of("gpu")}
-    for folder in found:
+    for folder in folders:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
         for path in option_files(folder):
@@ -81,7 +81,7 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
                     f"--config-dir {folder}: {place} has the name of one that ships; give it "
                     f"another name"
                 )
-    return found
+    return folders
 
 
 def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Iterator[str]:
@@ -133,18 +133,18 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
     """Raise InputError unless every name is a file, a shipped model, a plug-in or MODULE:CLASS;
     the last two are registered in Hydra.
     """
-    known = names_of(group, folders)
+    names = names_of(group, folders)
     for name in _names(value):
         if CLASS.fullmatch(name):
             register_class(group, name, name)
             continue
-        if name in known or name == "null" or name in files_of(group, folders):
+        if name in names or name == "null" or name in files_of(group, folders):
             continue
         points = plug_ins_of(group)
         point = next((point for point in points if point.name == name), None)
         if point is None:
-            every = [*known, *(one.name for one in points)]
-            hint = did_you_mean(name, every) or f"; choose from {', '.join(every)}"
+            choices = [*names, *(entry.name for entry in points)]
+            hint = did_you_mean(name, choices) or f"; choose from {', '.join(choices)}"
             raise InputError(f"no {group}/{name}{hint}")
         register_class(group, name, point.value)
 

@@ -132,8 +132,8 @@ def over_time(spans: Table) -> Grid:
     edges = np.linspace(0, last_s, min(MAX_POINTS, 2 * len(start)) + 1)
     engine = np.asarray(spans["engine"]) if "engine" in spans else np.zeros(len(start))
     own = [
-        {name: column[engine == one] for name, column in columns.items()}
-        for one in np.unique(engine)
+        {name: column[engine == number] for name, column in columns.items()}
+        for number in np.unique(engine)
     ]
     sums = {name: sum(_means(table, name, edges) for table in own) for name in OVER_TIME}
     return {"time_s": (edges[1:] + edges[:-1]) / 2, **sums}
@@ -151,14 +151,14 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
     """For each name the share of its values up to each value; logarithmic where they span a
     decade.
     """
-    found = {
+    sorted_values = {
         name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()
     }
     series = [
         Series(name, values, np.arange(1, len(values) + 1) / max(len(values), 1) * 100)
-        for name, values in found.items()
+        for name, values in sorted_values.items()
     ]
-    whole = np.concatenate([*found.values(), np.empty(0)])
+    whole = np.concatenate([*sorted_values.values(), np.empty(0)])
     is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
     return Chart(
         f"{label.partition(' (')[0]}, distribution",
@@ -182,7 +182,7 @@ def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
             plot(axes, chart)
         for axes in panels[len(charts) :]:
             axes.set_visible(False)
-        if len({tuple(one.name for one in chart.series) for chart in charts}) == 1:
+        if len({tuple(curve.name for curve in chart.series) for chart in charts}) == 1:
             _legend(figure, panels[0], columns)
         else:
             for axes in panels[: len(charts)]:
@@ -207,8 +207,8 @@ def plot(axes: Axes, chart: Chart) -> None:
     """Draw a chart with matplotlib."""
     if chart.stacked:
         layers, names = (
-            [np.asarray(one.y) for one in chart.series],
-            [one.name for one in chart.series],
+            [np.asarray(layer.y) for layer in chart.series],
+            [layer.name for layer in chart.series],
         )
         areas = axes.stackplot(
             chart.series[0].x, *layers, labels=names, colors=list(KIND_COLORS.values()), linewidth=0
@@ -216,11 +216,11 @@ def plot(axes: Axes, chart: Chart) -> None:
         for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
             area.set(hatch=hatch, edgecolor=HATCH_COLOR)
     else:
-        for i, one in enumerate(chart.series):
+        for i, curve in enumerate(chart.series):
             axes.plot(
-                one.x,
-                one.y,
-                label=one.name,
+                curve.x,
+                curve.y,
+                label=curve.name,
                 color=COLORS[i % len(COLORS)],
                 linestyle=LINES[i % len(LINES)],
                 marker="o" if chart.markers else None,
@@ -235,7 +235,7 @@ def plot(axes: Axes, chart: Chart) -> None:
     else:
         axes.set_ylim(0, chart.top)
     if chart.log_x:
-        found = np.concatenate([np.asarray(one.x) for one in chart.series])
-        log_x(axes, found.min(), found.max())
+        xs = np.concatenate([np.asarray(curve.x) for curve in chart.series])
+        log_x(axes, xs.min(), xs.max())
     elif not chart.markers and chart.x_label == "Time (s)":
         axes.set_xlim(0, None)

@@ -39,7 +39,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     """The shortest end of each path that distinguishes it from the others."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
-        names = ["/".join(one[-depth:]) for one in parts]
+        names = ["/".join(path_parts[-depth:]) for path_parts in parts]
         if len(set(names)) == len(names):
             return names
     return names

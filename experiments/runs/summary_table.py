@@ -1,9 +1,7 @@
-"""The numbers of a run, each with the place where its summary has it, and tables for the
-terminal.
-"""
+"""The numbers of a run, where its summary stores each, and the tables that the terminal shows."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +16,11 @@ from testbed.run import OVERLOAD, PROFILE, STOPPED
 
 
 class Quantity(NamedTuple):
-    """A row of quantities.csv: a number of a summary by its keys; `whole`: the keys of the number
-    that it is a share of. Shares are of 1. The main numbers have a place, the most important first,
-    and a title of their own.
+    """A row of quantities.csv: one number of a summary.
+
+    keys: the path to it in the summary, joined by dots. whole: the path to the number that it is a
+    share of, or empty. place, title: rank and short name of a main number; empty for others. Shares
+    in summaries are fractions of 1, shown in percent.
     """
 
     group: str
@@ -33,24 +33,25 @@ class Quantity(NamedTuple):
 
     @property
     def label(self) -> str:
-        """All that a row says of it."""
+        """Its full name with group and unit."""
         return f"{self.group}, {self.name} ({self.unit})"
 
     @property
     def is_share(self) -> bool:
-        """Whether it is in percent, and differences are in points."""
+        """Whether it is shown in percent, and its differences in percentage points."""
         return self.unit.startswith("%")
 
     def value(self, summary: Mapping[str, Any]) -> float | None:
-        """The number of a run. None: the summary lacks it, or there was nothing to average."""
+        """Its value in a summary; None if the summary lacks it or had nothing to average."""
         value, whole = _at(summary, self.keys), _at(summary, self.whole) if self.whole else 1.0
         if value is None or not whole:
             return None
         return value / whole * (100 if self.is_share else 1)
 
     def change(self, value: float | None, reference: float | None) -> float | None:
-        """In points for shares, else in percent. None: no number to compare; against a count of 0,
-        only 0 has one.
+        """The change from the reference: percentage points for shares, else percent.
+
+        None if one of the numbers is missing, or if the reference is 0 and the value is not.
         """
         if value is None or reference is None:
             return None
@@ -74,19 +75,23 @@ def quantities() -> list[Quantity]:
 
 
 def main(all_quantities: Iterable[Quantity]) -> list[Quantity]:
-    """What decides between servers, the most important first."""
-    return sorted((one for one in all_quantities if one.place), key=lambda one: int(one.place))
+    """The numbers that decide between servers, the most important first."""
+    ranked = [quantity for quantity in all_quantities if quantity.place]
+    return sorted(ranked, key=lambda quantity: int(quantity.place))
 
 
 def main_numbers(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The main numbers that any of the summaries has, as text, by title."""
-    values = {
-        one.title: [one.value(summary) for summary in summaries] for one in main(quantities())
-    }
-    return {title: [*map(number, found)] for title, found in values.items() if set(found) != {None}}
+    """The main numbers of each summary as text, by title, without those that no summary has."""
+    texts = {}
+    for quantity in main(quantities()):
+        values = [quantity.value(summary) for summary in summaries]
+        if any(value is not None for value in values):
+            texts[quantity.title] = [number(value) for value in values]
+    return texts
 
 
 def _at(summary: Mapping[str, Any], keys: str) -> float | None:
+    """The number at a path of keys; None if there is none."""
     value: Any = summary
     for key in keys.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -94,51 +99,66 @@ def _at(summary: Mapping[str, Any], keys: str) -> float | None:
 
 
 def summary_table(summary: dict[str, Any]) -> Group:
-    """A run's summary for the terminal; before it the source and tested error of costs, and the
-    scheduler's note.
+    """A run's summary for the terminal.
+
+    Before the table stand the source and the tested error of the costs, and the scheduler's note.
     """
-    requests, rates, means = summary["requests"], summary["throughput"], summary["batch"]
-    batched = (
-        f"{number(means['mean_per_iteration'])} per iteration, {number(means['mean_over_time'])} "
-        f"over time"
-    )
-    preemptions, counters, slo = summary["preemptions"], summary["counters"], summary["slo"]
-    stand_in, stopped = (summary.get(PROFILE) or {}).get("all_reduce"), summary.get(STOPPED)
-    rows = [
-        *described(summary.get(RUN, {})).items(),
-        ("requests", ", ".join(f"{value:,} {name}" for name, value in requests.items())),
-        *([("stopped early", STOPPED_TEXT.format(number(stopped)))] if stopped is not None else []),
-        *([("overloaded", in_words(summary[OVERLOAD]))] if summary.get(OVERLOAD) else []),
-        (
-            "simulated time",
-            f"{summary['simulated_s']:,.1f} s, {summary['iterations']:,} iterations",
-        ),
-        (
-            "throughput",
-            f"{number(rates['requests_per_s'])} req/s, {number(rates['output_tokens_per_s'])} "
-            f"tokens/s",
-        ),
-        ("normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")),
-        ("time to first token", _spread(summary["ttft_s"], "s")),
-        ("time per output token", _spread(summary["tpot_s"], "s")),
-        ("end to end", _spread(summary["e2e_s"], "s")),
-        *(
-            [("inside the objectives", _goodput(slo))]
-            if (slo["ttft_s"], slo["tpot_s"]) != (None, None)
-            else []
-        ),
-        ("batched requests", batched),
-        ("memory per iteration", _memory(summary)),
-        ("preemptions", ", ".join(f"{value:,} {name}" for name, value in preemptions.items())),
-        *([("counted by the policy", _counted(counters))] if counters else []),
-        *([("all-reduces", stand_in)] if stand_in else []),
-    ]
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
-    for row in rows:
-        table.add_row(*row)
-    costs, note = costs_of(summary), summary.get(RUN, {}).get("scheduler_note")
-    first = [f"costs: {costs}"] * bool(costs) + [f"scheduler: {note}"] * bool(note)
-    return Group(*map(Text, first), table, *_engines_table(summary))
+    for name, value in (
+        *described(summary.get(RUN, {})).items(),
+        *_served_rows(summary),
+        *_latency_rows(summary),
+        *_memory_rows(summary),
+    ):
+        table.add_row(name, value)
+    lines = []
+    if costs := costs_of(summary):
+        lines.append(Text(f"costs: {costs}"))
+    if note := summary.get(RUN, {}).get("scheduler_note"):
+        lines.append(Text(f"scheduler: {note}"))
+    return Group(*lines, table, *_engines_table(summary))
+
+
+def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The requests, whether the run was stopped or overloaded, its length and its throughput."""
+    yield "requests", _counts(summary["requests"])
+    if (latency := summary.get(STOPPED)) is not None:
+        yield "stopped early", STOPPED_TEXT.format(number(latency))
+    if summary.get(OVERLOAD):
+        yield "overloaded", in_words(summary[OVERLOAD])
+    seconds, iterations = summary["simulated_s"], summary["iterations"]
+    yield "simulated time", f"{seconds:,.1f} s, {iterations:,} iterations"
+    rates = summary["throughput"]
+    requests, tokens = number(rates["requests_per_s"]), number(rates["output_tokens_per_s"])
+    yield "throughput", f"{requests} req/s, {tokens} tokens/s"
+
+
+def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The latencies, and the share of requests inside the objectives if there are any."""
+    yield "normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")
+    yield "time to first token", _spread(summary["ttft_s"], "s")
+    yield "time per output token", _spread(summary["tpot_s"], "s")
+    yield "end to end", _spread(summary["e2e_s"], "s")
+    slo = summary["slo"]
+    if (slo["ttft_s"], slo["tpot_s"]) != (None, None):
+        yield "inside the objectives", _goodput(slo)
+
+
+def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Batch, memory, preemptions, the policy's counters, and all-reduces that are a stand-in."""
+    means = summary["batch"]
+    per_iteration, over_time = number(means["mean_per_iteration"]), number(means["mean_over_time"])
+    yield "batched requests", f"{per_iteration} per iteration, {over_time} over time"
+    yield "memory per iteration", _memory(summary)
+    yield "preemptions", _counts(summary["preemptions"])
+    if summary["counters"]:
+        yield "counted by the policy", _counted(summary["counters"])
+    if stand_in := (summary.get(PROFILE) or {}).get("all_reduce"):
+        yield "all-reduces", stand_in
+
+
+def _counts(counts: Mapping[str, float]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
 
 
 ENGINE_COLUMNS = (
@@ -154,19 +174,26 @@ ENGINE_COLUMNS = (
 
 def engine_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     """A row of text for each engine of a fleet, by ENGINE_COLUMNS; none for one engine."""
-    return [_engine_row(name, one) for name, one in summary.get(ENGINES, {}).items()]
+    return [_engine_row(name, engine) for name, engine in summary.get(ENGINES, {}).items()]
 
 
 def _engine_row(name: str, engine: Mapping[str, Any]) -> list[str]:
     requests, ttft, counters = engine["requests"], engine["ttft_s"], engine["counters"]
-    tokens = counters.get("tokens")
-    found = counters["hit_tokens"] / tokens if tokens else None
-    counts = f"{requests['arrived']:,}", f"{requests['moved']:,}"
-    times = number(ttft["mean"]), number(ttft["p99"]), number(engine["busy_s"])
-    return [name, *counts, *times, percent(found)]
+    num_tokens = counters.get("tokens")
+    hit_rate = counters["hit_tokens"] / num_tokens if num_tokens else None
+    return [
+        name,
+        f"{requests['arrived']:,}",
+        f"{requests['moved']:,}",
+        number(ttft["mean"]),
+        number(ttft["p99"]),
+        number(engine["busy_s"]),
+        percent(hit_rate),
+    ]
 
 
 def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
+    """The table of a fleet's engines; nothing for one engine."""
     rows = engine_rows(summary)
     if not rows:
         return []
@@ -185,20 +212,17 @@ def costs_of(summary: Mapping[str, Any]) -> str:
 
 
 def described(run: Mapping[str, Any]) -> dict[str, str]:
-    """What a summary says that its run was, in a few words; nothing of a summary that does not say
-    it.
-    """
+    """The parts of a run in a few words, by name; empty if the summary has none."""
     if not run:
         return {}
-    of = " of one layer" if run.get("slot_layers") == 1 else ""
-    blocks = (
-        f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
-        if run["pool_blocks"]
-        else ""
-    )
+    slots = f"{run['pool_slots']:,} slots"
+    if run.get("slot_layers") == 1:
+        slots += " of one layer"
+    if run["pool_blocks"]:
+        slots += f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
-        "KV pool": f"{run['pool_slots']:,} slots{of}{blocks}, {number(run['pool_gib'])} GiB",
+        "KV pool": f"{slots}, {number(run['pool_gib'])} GiB",
         **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
@@ -208,15 +232,18 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
+    """The engines, router and faults of a fleet; empty for one engine."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
     return {"engines": f"{run['replicas']} behind {run['router']}{faults}"}
 
 
-def _memory(summary: dict[str, Any]) -> str:
-    """The pool by kind; slots that are not held are named free where they are interchangeable, as
-    in a paged pool.
+def _memory(summary: Mapping[str, Any]) -> str:
+    """The pool by kind.
+
+    Slots that are not held are called free instead of external if any of them can be used, as in a
+    paged pool.
     """
     shares = {name: part["per_iteration"] for name, part in summary["memory"].items()}
     free, cached = (summary["memory_free"][name]["per_iteration"] for name in ("free", "cached"))
@@ -227,7 +254,8 @@ def _memory(summary: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in shares.items())
 
 
-def _goodput(slo: dict[str, float | None]) -> str:
+def _goodput(slo: Mapping[str, float | None]) -> str:
+    """The share and the rate of the requests that meet the objectives."""
     limits = [
         f"{name} {number(slo[key])} s"
         for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
@@ -237,14 +265,13 @@ def _goodput(slo: dict[str, float | None]) -> str:
     return f"{inside} of the requests, {rate} req/s ({', '.join(limits)})"
 
 
-def _counted(counters: dict[str, float]) -> str:
-    counts = ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in counters.items())
+def _counted(counters: Mapping[str, float]) -> str:
+    """The counters of a policy, after the hit rate of its prefix cache if it has one."""
+    counts = _counts({name.replace("_", " "): count for name, count in counters.items()})
     if not counters.get("blocks") or "hit_blocks" not in counters:
         return counts
-    return (
-        f"{percent(counters['hit_blocks'] / counters['blocks'])} of all prompt blocks found; "
-        f"{counts}"
-    )
+    hit_rate = percent(counters["hit_blocks"] / counters["blocks"])
+    return f"{hit_rate} of all prompt blocks found; {counts}"
 
 
 def _spread(values: dict[str, float | None], unit: str) -> str:
@@ -253,7 +280,9 @@ def _spread(values: dict[str, float | None], unit: str) -> str:
 
 def number(value: float | None) -> str:
     """Three or four significant digits, or a dash."""
-    return "-" if value is None else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def percent(share: float | None) -> str:

@@ -113,8 +113,8 @@ def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Cha
         .assign(**{"x": numbers[key].to_numpy(), "name": labels})
         .sort_values("x", kind="stable")
     )
-    known = {"", *(name for name in table if table[name].notna().any())}
-    columns = (column for column, (_, option) in PANELS.items() if {column, option} <= known)
+    filled = {"", *(name for name in table if table[name].notna().any())}
+    columns = (column for column, (_, option) in PANELS.items() if {column, option} <= filled)
     return [_panel(table, column, LABELS.get(key, key)) for column in columns]
 
 

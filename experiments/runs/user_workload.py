@@ -54,13 +54,13 @@ class FrameTrace(CsvLengths):
         self.columns = tuple(map(str, frame.columns))
         named = {}
         for what, names in NAMES.items():
-            found = [name for name in names if name in self.columns] or names[:1]
-            if len(found) > 1:
+            present = [name for name in names if name in self.columns] or names[:1]
+            if len(present) > 1:
                 raise InputError(
-                    f"trace: the data frame has columns {' and '.join(found)}, which are the same "
-                    f"(keep one)"
+                    f"trace: the data frame has columns {' and '.join(present)}, which are the "
+                    f"same (keep one)"
                 )
-            named[f"{what}_column"] = found[0]
+            named[f"{what}_column"] = present[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -107,12 +107,12 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
     ordered = tuple(sorted(map(plain_request, requests), key=lambda request: request.arrival_ps))
     if len({request.request_id for request in ordered}) < len(ordered):
         raise InputError("trace: two requests have the same request_id")
-    known = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
+    listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
         np.array([request.prompt_len for request in ordered], dtype=np.int64),
         np.array([request.output_len for request in ordered], dtype=np.int64),
         np.array([request.arrival_ps / PS for request in ordered]),
-        known if ordered and len(known) == len(ordered) else None,
+        listed if ordered and len(listed) == len(ordered) else None,
         the_only(
             "tokens_per_id",
             {request.tokens_per_id for request in ordered if request.prompt_ids is not None},
@@ -124,13 +124,13 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
     return UserRequests(rows, times, requests=ordered)
 
 
-def the_only(name: str, found: set[int], otherwise: int) -> int:
+def the_only(name: str, values: set[int], otherwise: int) -> int:
     """The one value that the requests of a list have, or `otherwise` where none has any."""
-    if len(found) > 1:
+    if len(values) > 1:
         raise InputError(
-            f"trace: the requests have more than one {name}, {sorted(found)}; a list may have one"
+            f"trace: the requests have more than one {name}, {sorted(values)}; a list may have one"
         )
-    return next(iter(found), otherwise)
+    return next(iter(values), otherwise)
 
 
 def plain_request(given: Request) -> Request:
@@ -156,7 +156,9 @@ def plain_request(given: Request) -> Request:
         )
     if request.prompt_ids is None:
         return request._replace(beam=bool(given.beam))
-    ids = tuple(whole(f"{name}: one of prompt_ids", one, None) for one in request.prompt_ids)
+    ids = tuple(
+        whole(f"{name}: one of prompt_ids", prompt_id, None) for prompt_id in request.prompt_ids
+    )
     if len(ids) < request.prompt_len // request.tokens_per_id:
         named = f"{len(ids)} prompt_ids of {request.tokens_per_id} tokens each"
         raise InputError(f"{name}: {named} do not name a prompt of {request.prompt_len} tokens")

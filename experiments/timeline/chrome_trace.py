@@ -1,8 +1,8 @@
-"""The Chrome trace event format ("Trace Event Format", JSON object form), which Perfetto reads too.
+"""A run in Chrome's "Trace Event Format" (JSON object form), which Perfetto reads too.
 
-Requests are nested B and E events on lanes, iterations X events, the pool and the queues C events.
-`ts` and `dur` are in microseconds of simulated time, six decimals of which are whole picoseconds.
-Phases come from the executed plans.
+Requests are nested B and E events on lanes, iterations are X events, and the pool and the queues
+are C events. `ts` and `dur` are microseconds of simulated time; their six decimals are whole
+picoseconds. The phases of requests come from the executed plans.
 """
 
 import gzip
@@ -39,8 +39,10 @@ Event = dict[str, Any]
 
 @dataclass
 class Life:
-    """A request, the phases that it began, with the time of each in picoseconds, and when it ended,
-    at the latest with the run. A phase lasts until the next one or the end.
+    """A request with the phases that it went through.
+
+    begun: name and begin (ps) of each phase; a phase lasts until the next one or the end.
+    end_ps: when the request ended, at the latest when the run did.
     """
 
     request: Request | Incoming
@@ -48,15 +50,24 @@ class Life:
     end_ps: int
 
     def begin(self, name: str, now_ps: int) -> None:
-        """Begin a phase, unless it is the one that lasts."""
-        if self.begun[-1][0] != name:
+        """Begin a phase, unless the request is in it already."""
+        current, _ = self.begun[-1]
+        if current != name:
             self.begun.append((name, now_ps))
+
+    def overlaps(self, start_ps: int, stop_ps: int) -> bool:
+        """Whether a part of it lies in [start_ps, stop_ps)."""
+        return self.request.arrival_ps < min(stop_ps, self.end_ps) and self.end_ps > start_ps
 
 
 class PhaseRecorder(Recorder):
-    """A recorder that also stores when the phases of every arrived request began. queued: waiting
-    for its first slots. prefill: from the iteration of its first chunk. decode: from its first
-    token, or from its swap-in. preempted: released, to be recomputed. swapped: on the host.
+    """A recorder that also stores when each phase of every arrived request began.
+
+    - queued: waits for its first slots
+    - prefill: from the iteration of its first chunk
+    - decode: from its first token, or from its swap-in
+    - preempted: its slots were released, and it will be recomputed
+    - swapped: its slots are on the host
     """
 
     def __init__(self) -> None:
@@ -95,9 +106,7 @@ class PhaseRecorder(Recorder):
         swapped: int,
         memory: SpanMemory,
     ) -> None:
-        """Requests that this plan preempts, swaps in or prefills change their phase at its
-        start.
-        """
+        """Change the phase of the requests that this plan preempts, swaps in or prefills."""
         super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
@@ -108,84 +117,117 @@ class PhaseRecorder(Recorder):
             self._life(chunk.group.request).begin(PREFILL, start_ps)
 
     def lives(self, workload: Workload) -> list[Life]:
-        """Every request of the workload that arrived before the end of the run, in order of
-        arrival. In a workload without known arrival times, requests that the scheduler has not
-        considered are missing.
+        """Every request that arrived before the end of the run, in order of arrival.
+
+        If the workload has no arrival times, requests that the scheduler has not yet considered are
+        missing.
         """
-        for request in workload if workload.arrival_ps.any() else ():
-            if request.arrival_ps <= self.end_ps:
-                self._life(request)
+        if workload.arrival_ps.any():
+            for request in workload:
+                if request.arrival_ps <= self.end_ps:
+                    self._life(request)
         for life in self._lives.values():
             life.end_ps = min(life.end_ps, self.end_ps)
         return sorted(self._lives.values(), key=lambda life: life.request.arrival_ps)
 
     def _life(self, request: Request | Incoming) -> Life:
+        """The life of a request, which begins in the queue."""
         return self._lives.setdefault(
             request.request_id, Life(request, [(QUEUED, request.arrival_ps)], UNBOUNDED)
         )
 
 
 def _lanes(lives: Sequence[Life]) -> list[int]:
-    """The lane of each request, the lowest that is free at its arrival; `lives` are in order of
-    arrival.
+    """The lane of each request: the lowest that is free when it arrives.
+
+    `lives` are in order of arrival.
     """
-    free: list[int] = []
-    taken: list[tuple[int, int]] = []
-    found = []
+    free_lanes: list[int] = []
+    taken: list[tuple[int, int]] = []  # (end_ps, lane)
+    lanes = []
     for life in lives:
         while taken and taken[0][0] <= life.request.arrival_ps:
-            heapq.heappush(free, heapq.heappop(taken)[1])
-        lane = heapq.heappop(free) if free else len(taken)
+            _, freed = heapq.heappop(taken)
+            heapq.heappush(free_lanes, freed)
+        lane = heapq.heappop(free_lanes) if free_lanes else len(taken)
         heapq.heappush(taken, (life.end_ps, lane))
-        found.append(lane)
-    return found
+        lanes.append(lane)
+    return lanes
 
 
-def _nested(life: Life, lane: int) -> Iterator[Event]:
+def _request_events(life: Life, lane: int) -> Iterator[Event]:
+    """Begin and end of a request, and of its phases inside it."""
     place = {"pid": REQUESTS, "tid": lane}
-    r = life.request
-    arguments = {"prompt_tokens": r.prompt_len, "num_seqs": r.num_seqs}
-    if isinstance(r, Request):  # a request that was cut off has no recorded end
-        arguments["output_tokens"] = r.output_len
-    whole = {"cat": "request", "name": f"request {r.request_id}", **place}
-    yield {"ph": "B", "ts": us(r.arrival_ps), "args": arguments, **whole}
+    request = life.request
+    arguments = {"prompt_tokens": request.prompt_len, "num_seqs": request.num_seqs}
+    if isinstance(request, Request):  # a request that was cut off has no recorded end
+        arguments["output_tokens"] = request.output_len
+    common = {"cat": "request", "name": f"request {request.request_id}", **place}
+    yield {"ph": "B", "ts": us(request.arrival_ps), "args": arguments, **common}
     for (name, start_ps), (_, end_ps) in pairwise([*life.begun, ("", life.end_ps)]):
         if end_ps > start_ps:
             yield {"ph": "B", "cat": "phase", "name": name, "ts": us(start_ps), **place}
             yield {"ph": "E", "cat": "phase", "name": name, "ts": us(end_ps), **place}
-    yield {"ph": "E", "ts": us(life.end_ps), **whole}
+    yield {"ph": "E", "ts": us(life.end_ps), **common}
 
 
-def _iterations(spans: Columns, num_slots: int, start_ps: int, stop_ps: int) -> Iterator[Event]:
-    seen = (spans["start_ps"] >= start_ps) & (spans["start_ps"] < stop_ps)
-    before = start_ps
-    for values in zip(*(spans[name][seen].tolist() for name in COLUMNS), strict=True):
-        row = dict(zip(COLUMNS, values, strict=True))
-        start, duration = row["start_ps"], row["duration_ps"]
-        if start > before:
-            yield from _counters(before, num_slots, IDLE)
-        kinds = [
-            kind
-            for kind, count in (("prefill", "prefill_tokens"), ("decode", "decode_seqs"))
-            if row[count]
-        ]
-        times = f" x {row['iterations']}" if row["iterations"] > 1 else ""
-        yield {
-            "ph": "X",
-            "cat": "iteration",
-            "name": " + ".join(kinds or ["move"]) + times,
-            "ts": us(start),
-            "dur": us(duration),
-            "pid": ITERATIONS,
-            "tid": 0,
-            "args": {name: row[name] for name in COUNTS},
-        }
-        yield from _counters(start, num_slots, row)
-        before = start + duration
-    yield from _counters(before, num_slots, IDLE)
+def _rejection_event(request: Request | Incoming, reason: str) -> Event:
+    """An instant at which a request was rejected."""
+    return {
+        "ph": "i",
+        "s": "p",
+        "cat": "request",
+        "name": f"request {request.request_id} rejected",
+        "pid": REQUESTS,
+        "tid": 0,
+        "ts": us(request.arrival_ps),
+        "args": {"reason": reason},
+    }
+
+
+def _iteration_events(
+    spans: Columns, num_slots: int, start_ps: int, stop_ps: int
+) -> Iterator[Event]:
+    """The spans of iterations that begin in [start_ps, stop_ps), with the counters at each.
+
+    Between spans the counters are 0.
+    """
+    is_shown = (spans["start_ps"] >= start_ps) & (spans["start_ps"] < stop_ps)
+    shown = [spans[name][is_shown].tolist() for name in COLUMNS]
+    previous_end = start_ps
+    for values in zip(*shown, strict=True):
+        span = dict(zip(COLUMNS, values, strict=True))
+        start = span["start_ps"]
+        if start > previous_end:
+            yield from _counters(previous_end, num_slots, IDLE)
+        yield _span_event(span)
+        yield from _counters(start, num_slots, span)
+        previous_end = start + span["duration_ps"]
+    yield from _counters(previous_end, num_slots, IDLE)
+
+
+def _span_event(span: Mapping[str, int]) -> Event:
+    """Iterations of one batch, named by the work that they do."""
+    kinds = []
+    if span["prefill_tokens"]:
+        kinds.append("prefill")
+    if span["decode_seqs"]:
+        kinds.append("decode")
+    repeats = f" x {span['iterations']}" if span["iterations"] > 1 else ""
+    return {
+        "ph": "X",
+        "cat": "iteration",
+        "name": " + ".join(kinds or ["move"]) + repeats,
+        "ts": us(span["start_ps"]),
+        "dur": us(span["duration_ps"]),
+        "pid": ITERATIONS,
+        "tid": 0,
+        "args": {name: span[name] for name in COUNTS},
+    }
 
 
 def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator[Event]:
+    """The slots by kind and the lengths of the queues, from now on."""
     slots = {name: round(row[name], 3) for name in SLOTS}
     slots["rest"] = round(num_slots - sum(slots.values()), 3)
     for name, values in (("slots", slots), ("requests", {name: row[name] for name in QUEUES})):
@@ -201,15 +243,17 @@ def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator
 
 
 def us(time_ps: int) -> float:
-    """Microseconds."""
+    """A time in picoseconds as microseconds."""
     return time_ps / PS_PER_US
 
 
 def trace_of(
     config: RunConfig, start_s: float = 0.0, stop_s: float | None = None
 ) -> tuple[dict[str, Any], float]:
-    """All events from start_s to stop_s or the end of the run (s), in order of time; when the
-    simulation ended (s).
+    """Simulate a run; return its trace and the end of the simulation (s).
+
+    The trace has the events from start_s to stop_s (s), by default to the end of the run, in order
+    of time.
     """
     setup, recorder = build(config), PhaseRecorder()
     setup.check_alone("the timeline")
@@ -231,48 +275,56 @@ def trace_of(
             f"show"
         )
     lives = recorder.lives(setup.workload)
-    shown = [
-        life
-        for life in lives
-        if life.request.arrival_ps < min(stop_ps, life.end_ps) and life.end_ps > start_ps
-    ]
+    shown = [life for life in lives if life.overlaps(start_ps, stop_ps)]
     lanes = _lanes(shown)
-    # Lane by lane, so that a request ends before the next on its lane begins at the same time.
-    in_lanes = sorted(zip(lanes, shown, strict=True), key=lambda pair: pair[0])
-    timed = [event for lane, life in in_lanes for event in _nested(life, lane)]
-    for r in (life.request for life in lives if life.request.request_id in recorder.rejections):
-        if start_ps <= r.arrival_ps < stop_ps:
-            name, arguments = (
-                f"request {r.request_id} rejected",
-                {"reason": recorder.rejections[r.request_id]},
-            )
-            place = {"pid": REQUESTS, "tid": 0, "ts": us(r.arrival_ps)}
-            timed.append(
-                {"ph": "i", "s": "p", "cat": "request", "name": name, **place, "args": arguments}
-            )
-    timed += _iterations(recorder.spans.columns(), setup.pool.num_slots, start_ps, stop_ps)
+    timed = _lane_events(shown, lanes)
+    timed += _rejections(lives, recorder.rejections, start_ps, stop_ps)
+    spans = recorder.spans.columns()
+    timed += _iteration_events(spans, setup.pool.num_slots, start_ps, stop_ps)
     timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    named: list[tuple[int, int, str, Event]] = []
-    for pid, name in PROCESSES.items():
-        named += [
-            (pid, 0, "process_name", {"name": name}),
-            (pid, 0, "process_sort_index", {"sort_index": pid}),
-        ]
-    named += [
-        (REQUESTS, i, "thread_name", {"name": f"lane {i}"})
-        for i in range(1 + max(lanes, default=0))
-    ]
-    named.append((ITERATIONS, 0, "thread_name", {"name": "GPU"}))
-    events = [
-        *({"ph": "M", "pid": pid, "tid": tid, "name": n, "args": a} for pid, tid, n, a in named),
-        *timed,
-    ]
+    events = [*_name_events(num_lanes=1 + max(lanes, default=0)), *timed]
     trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
     return trace, recorder.end_ps / PS
 
 
+def _lane_events(lives: Sequence[Life], lanes: Sequence[int]) -> list[Event]:
+    """The events of all requests, lane by lane.
+
+    So a request ends before the next one on its lane begins, even at the same time.
+    """
+    in_lanes = sorted(zip(lanes, lives, strict=True), key=lambda pair: pair[0])
+    events: list[Event] = []
+    for lane, life in in_lanes:
+        events += _request_events(life, lane)
+    return events
+
+
+def _rejections(
+    lives: Sequence[Life], reasons: Mapping[int, str], start_ps: int, stop_ps: int
+) -> Iterator[Event]:
+    """The requests rejected in [start_ps, stop_ps); reasons: by request id."""
+    for life in lives:
+        request = life.request
+        if request.request_id in reasons and start_ps <= request.arrival_ps < stop_ps:
+            yield _rejection_event(request, reasons[request.request_id])
+
+
+def _name_events(num_lanes: int) -> Iterator[Event]:
+    """The names of the processes and threads, in the order in which they are shown."""
+    for pid, name in PROCESSES.items():
+        yield _metadata(pid, 0, "process_name", {"name": name})
+        yield _metadata(pid, 0, "process_sort_index", {"sort_index": pid})
+    for lane in range(num_lanes):
+        yield _metadata(REQUESTS, lane, "thread_name", {"name": f"lane {lane}"})
+    yield _metadata(ITERATIONS, 0, "thread_name", {"name": "GPU"})
+
+
+def _metadata(pid: int, tid: int, name: str, arguments: Mapping[str, Any]) -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": arguments}
+
+
 def write_trace(path: Path, trace: dict[str, Any]) -> None:
-    """Write a trace; a name that ends in .gz is packed, which Perfetto opens too."""
+    """Write a trace as JSON, compressed if the name ends in .gz; Perfetto opens both."""
     content = (json.dumps(trace, separators=(",", ":")) + "\n").encode()
     with whole(path) as temporary:
         temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

@@ -179,14 +179,14 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
     """Models by name; as wide as their heads together, with a feed-forward layer four times as
     wide.
     """
-    found = {}
+    models = {}
     for name, *shape in table[["model", *SHAPE]].itertuples(index=False, name=None):
         layers, heads, size, vocab = map(int, shape)
         width = heads * size
-        found[name] = ModelSpec(
+        models[name] = ModelSpec(
             name, layers, width, heads, heads, size, 4 * width, 2, vocab, MAX_LEN, True
         )
-    return found
+    return models
 
 
 def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOf:
@@ -198,8 +198,8 @@ def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, f
     @cache
     def of(name: str, degree: int, device: str) -> ProfileCost:
         if name not in (*models, *model_names()):
-            known = ", ".join([*models, *model_names()])
-            raise InputError(f"no shape of model {name!r}; add it to the models ({known})")
+            listed = ", ".join([*models, *model_names()])
+            raise InputError(f"no shape of model {name!r}; add it to the models ({listed})")
         model = models[name] if name in models else read_model(name)
         imported = aiconfigurator.read(folder, Requested(model, None, degree))
         if imported.gpu is None:

@@ -46,9 +46,9 @@ def metrics(times: Times) -> dict[str, float]:
     """TTFT, TPOT and latency by mean and percentile where there are any, and output tokens a
     second.
     """
-    found = {kind: spread(getattr(times, kind)) for kind in KINDS if len(getattr(times, kind))}
+    spreads = {kind: spread(getattr(times, kind)) for kind in KINDS if len(getattr(times, kind))}
     latencies: dict[str, Any] = {
-        f"{kind}_{name}": values[name] for kind, values in found.items() for name in MEASURES
+        f"{kind}_{name}": values[name] for kind, values in spreads.items() for name in MEASURES
     }
     return {**latencies, "tokens_per_s": float(times.output_len.sum() / times.finish_s.max())}
 

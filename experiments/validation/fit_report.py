@@ -22,18 +22,17 @@ def report(fitted: Fitted, names: Sequence[str]) -> Iterator[str]:
         )
         yield f"{path}: slowness {slowness:.3f}, {follows}"
     if any(
-        abs(one - 1) > 2 * fitted.standard_errors.get(path, inf)
-        for path, one in fitted.slowness.items()
+        abs(slowness - 1) > 2 * fitted.standard_errors.get(path, inf)
+        for path, slowness in fitted.slowness.items()
     ):
         yield (
             "the logs disagree by more than two standard errors: they are not of one machine at "
             "one speed"
         )
-    for (one, other), value in fitted.alike.items():
-        known = "only their sum is known"
+    for (first, other), value in fitted.alike.items():
         yield (
-            f"{one} and {other} cannot be separated by these logs (correlation {value:+.2f}); "
-            f"{known}"
+            f"{first} and {other} cannot be separated by these logs (correlation {value:+.2f}); "
+            "only their sum is known"
         )
     yield (
         f"remaining error: {100 * fitted.error:.1f}% of a request's TTFT or TPOT, root mean square"
@@ -55,8 +54,8 @@ def scaled_by(fitted: Fitted) -> Iterator[str]:
             f"{name:<12}{seconds * 1e6:12.2f} us, standard error "
             f"{fitted.standard_errors[name] * 1e6:.2f} us"
         )
-    for (one, other), value in fitted.alike.items():
-        names = [("kernels" if name == path else name) for name in (one, other)]
+    for (first, other), value in fitted.alike.items():
+        names = [("kernels" if name == path else name) for name in (first, other)]
         yield (
             f"{names[0]} and {names[1]} cannot be separated by this log (correlation {value:+.2f})"
         )

@@ -81,21 +81,21 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
     reader = reader_of(folder)
     any_model = reader.NAME == "AIConfigurator"
     for model, num_gpus in shards if any_model else [(None, None)]:
-        found = reader.read(folder, Requested(model, None, num_gpus))
-        gpu = (
-            gpu_of_device(found.device) or found.gpu
-        )  # that of a run, which may differ from the source's
+        shard = reader.read(folder, Requested(model, None, num_gpus))
+        # A run takes our data sheet, which may differ from the source's
+        gpu = gpu_of_device(shard.device) or shard.gpu
         if gpu is None:
             raise InputError(
-                f"{folder}: no data sheet of {found.device}; nothing can be derived for it"
+                f"{folder}: no data sheet of {shard.device}; nothing can be derived for it"
             )
-        yield Known(found.profile(), replace(gpu, device=found.device))
+        yield Known(shard.profile(), replace(gpu, device=shard.device))
 
 
-def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
-    """A row for each target, way and maker of the profiles that it is predicted from: ours, and the
-    target's. Errors in percent; of decodes and prefills the median and 90th percentile of their
-    sizes, of runs the means'.
+def tested(sources: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
+    """A row for each target and each prediction of its costs from the other sources.
+
+    Errors are percentages: of decodes and prefills the median and the 90th percentile of their
+    sizes, of whole runs the signed errors of the means.
     """
     for target in targets:
         model, num_gpus = target.loads.model, target.loads.num_gpus
@@ -103,37 +103,44 @@ def tested(known: Sequence[Known], targets: Sequence[Known]) -> Iterator[Row]:
         truth = _measured(model, server, target.profile)
         rate = BATCH / (MEAN_OUTPUT * truth.iteration(DECODES[4]) / 1e12)
         real = _served(truth, model, server, rate)
-        for way, one, cost in _predictions(
-            model, server, [other for other in known if other is not target]
-        ):
-            ours, errors = _served(cost, model, server, rate), dict[str, float]()
-            for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
-                off = [
-                    100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works
-                ]
-                errors |= {
-                    f"{kind}_percent": np.median(off),
-                    f"{kind}_p90_percent": np.percentile(off, 90),
-                }
-            errors |= {column: 100 * (ours[column] / real[column] - 1) for column in RUNS}
-            source = _place(one, SOURCE) if one else dict.fromkeys(SOURCE, "")
+        others = [source for source in sources if source is not target]
+        for way, source, cost in _predictions(model, server, others):
+            simulated = _served(cost, model, server, rate)
+            errors = _errors_of_iterations(cost, truth)
+            errors |= {column: 100 * (simulated[column] / real[column] - 1) for column in RUNS}
+            place = _place(source, SOURCE) if source else dict.fromkeys(SOURCE, "")
             rounded = {name: round(float(error), 1) for name, error in errors.items()}
-            yield {**_place(target, PLACE), "way": way, **source, **rounded}
+            yield {**_place(target, PLACE), "way": way, **place, **rounded}
+
+
+def _errors_of_iterations(cost: Costs, truth: Costs) -> dict[str, float]:
+    """Median and 90th percentile of the errors' sizes in percent, of decodes and of prefills."""
+    errors = dict[str, float]()
+    for kind, works in (("decode", DECODES), ("prefill", PREFILLS)):
+        sizes = [100 * abs(cost.iteration(work) / truth.iteration(work) - 1) for work in works]
+        errors[f"{kind}_percent"] = float(np.median(sizes))
+        errors[f"{kind}_p90_percent"] = float(np.percentile(sizes, 90))
+    return errors
 
 
 def maker(profile: Any) -> str:
-    """Who measured it."""
+    """The project that measured a profile."""
     return str(profile["fingerprint"]["source"]).removeprefix("imported from ")
 
 
 def _predictions(
     model: ModelSpec, server: ServerSpec, others: Sequence[Known]
 ) -> Iterator[tuple[str, Known | None, Costs]]:
-    for who in dict.fromkeys(maker(one.profile) for one in others):
-        theirs = [one for one in others if maker(one.profile) == who]
-        for way, one in by_way(model, server, theirs).items():
-            if way != MEASURED:  # another's measurement of the same is no prediction
-                yield way, one, _measured(model, server, carried(way, one, model, server, theirs))
+    """Way, source and costs of each prediction: from each maker's profiles, and by a roofline.
+
+    A maker's own measurement of the same model and GPU is no prediction, and is left out.
+    """
+    for who in dict.fromkeys(maker(source.profile) for source in others):
+        sources = [source for source in others if maker(source.profile) == who]
+        for way, source in by_way(model, server, sources).items():
+            if way != MEASURED:
+                profile = carried(way, source, model, server, sources)
+                yield way, source, _measured(model, server, profile)
     efficiencies = _config().cost.parameters["roofline"].make("cost.roofline")
     yield ROOFLINE, None, AnalyticCost(model, server, efficiencies)
 
@@ -160,8 +167,9 @@ def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> d
     return {column: summary[name]["mean"] for column, name in RUNS.items()}
 
 
-def _place(known: Known, columns: Sequence[str]) -> Row:
-    values = known.loads.model.name, known.gpu.name, known.loads.num_gpus, maker(known.profile)
+def _place(profile: Known, columns: Sequence[str]) -> Row:
+    loads = profile.loads
+    values = loads.model.name, profile.gpu.name, loads.num_gpus, maker(profile.profile)
     return dict(zip(columns, values, strict=True))
 
 
@@ -205,20 +213,24 @@ def _rows(
     part = section.split("_")[0]
     of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
     kind = part if part in ("experts", "state") else of_values
-    known = dict(rows(rest.profile(), section))
-    time_ps = layer_ps(section, list(known.items()), whole.model)
+    times = dict(rows(rest.profile(), section))
+    time_ps = layer_ps(section, list(times.items()), whole.model)
     grids = defaultdict[str, list[Key]](list)
-    for name, sizes in map(partial(_sizes, section), known):
+    for name, sizes in map(partial(_sizes, section), times):
         grids[name].append(sizes)
     arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
     for key, ps in rows(whole.profile(), section):
-        if key not in known:
+        if key not in times:
             name, sizes = _sizes(section, key)
-            grid = arrays.get(name)  # some no larger on every axis, and some no smaller
-            inside = grid is not None and all(
-                one.all(axis=1).any() for one in (grid <= sizes, grid >= sizes)
-            )
-            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if inside else None)
+            is_inside = name in arrays and _is_between(arrays[name], sizes)
+            yield HeldBack(kind, section, key, time_ps(key) / ps - 1 if is_inside else None)
+
+
+def _is_between(points: np.ndarray, sizes: Key) -> bool:
+    """Whether a point is no larger than these sizes on every axis, and another no smaller."""
+    has_smaller = (points <= sizes).all(axis=1).any()
+    has_larger = (points >= sizes).all(axis=1).any()
+    return bool(has_smaller and has_larger)
 
 
 def _sizes(section: str, key: Key) -> tuple[str, Key]:

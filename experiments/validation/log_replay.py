@@ -1,8 +1,7 @@
-"""Runs what a log says was asked, on the server that a config describes; GPU and model are the
-profile's.
+"""Replays the requests of a log on the simulated server of a config.
 
-And says what a reader should know of that server: what the log does not say, and what it says
-otherwise.
+With a measured profile, GPU and model are the profile's. `notes` reports each fact about the real
+server that the log lacks, or that differs from the config.
 """
 
 import re
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
@@ -29,7 +28,7 @@ from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
 VLLM_UTILIZATION = 0.9  # its gpu_memory_utilization
-OF_THE_LOG = (
+OF_THE_LOG = (  # groups and keys of a config that the log decides
     "trace",
     "arrivals",
     "workload",
@@ -40,17 +39,16 @@ OF_THE_LOG = (
     "outputs",
 )
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
-FRONT_END = (
-    "before_first_token",
-    "after_last_token",
-)  # what a profile's section overhead calls them
+FRONT_END = ("before_first_token", "after_last_token")  # rows of a profile's section overhead
 US = 1e6
 
 
 class LoggedMachine(NamedTuple):
-    """What a server takes beyond its engine, in seconds: from the client's request to the engine,
-    and from the last token to the client, which has had every other token meanwhile; and how many
-    times slower it is than its costs.
+    """A server's front end, and its slowness.
+
+    before_first_s: seconds from the client's request to the engine. after_last_s: seconds from the
+    engine's last token to the client, which already has all other tokens. slowness: an iteration
+    takes this many times its simulated cost.
     """
 
     before_first_s: float = 0.0
@@ -60,10 +58,12 @@ class LoggedMachine(NamedTuple):
 
 @dataclass(frozen=True)
 class Replayed:
-    """A simulated run of a log: times in seconds as in the log, and those of the engine alone with
-    the columns of its spans of iterations, both as if the machine were as fast as the costs say.
-    preemptions are all of them, swaps those to the host. measured says who measured the costs,
-    nothing where they are not a profile's.
+    """A simulated run of a log.
+
+    times: of the requests (s), with the front end and the slowness, as the log has them.
+    engine_times, spans: requests and spans of iterations of the engine alone, at slowness 1.
+    preemptions: all of them; swaps: those to the host.
+    measured: the fingerprint of the profile; empty for other costs.
     """
 
     times: Times
@@ -77,43 +77,49 @@ class Replayed:
 
 
 def server_config(overrides: Sequence[str], config_dir: str | None = None) -> RunConfig:
-    """The config of `testbed run` with these overrides; with cost=profile, model and server are the
-    profile's. server.num_blocks=N gives the pool in blocks. config_dir is a folder of the user's
-    own choices.
+    """The config of `testbed run` with these overrides.
+
+    With cost=profile, model and server are the profile's unless the overrides select them.
+    server.num_blocks=N gives the pool in blocks. config_dir: a folder of the user's options.
     """
-    for text in overrides:  # a log says what was asked and when, and all of it is replayed
-        if re.split(r"[.@=]", text.lstrip("+~"))[0] in OF_THE_LOG:
+    for word in overrides:
+        if re.split(r"[.@=]", word.lstrip("+~"))[0] in OF_THE_LOG:
             raise InputError(
-                f"{text}: the log has every request and its time (leave the option out)"
+                f"{word}: the log has every request and its time (leave the option out)"
             )
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
-    own = [text for text in overrides if text.startswith(("server.", "model."))]
-    config = composed("run", (*folders, *(text for text in overrides if text not in own))).copy()
-    chosen = {text.partition("=")[0] for text in overrides}
+    # Values of server and model are set last: a profile may replace both.
+    late = [word for word in overrides if word.startswith(("server.", "model."))]
+    early = [word for word in overrides if word not in late]
+    config = composed("run", (*folders, *early)).copy()
     if config.cost._target_ == PROFILE_COST:
-        profile = read_profile(str(config.cost.path))
-        if "model" not in chosen:
-            config.model = {"_target_": "testbed.core.specs.ModelSpec", **profile["model"]}
-        if "server" not in chosen:
-            pool_given = any(text.startswith("server.num_blocks=") for text in own)
-            utilization = (
-                ServerConfig.default("memory_utilization") if pool_given else VLLM_UTILIZATION
-            )
-            config.server = _server(profile, utilization)
-    values = OmegaConf.from_dotlist(
-        own
-    )  # below server and model, which a profile may just have put there
-    for key in (text.partition("=")[0] for text in own):
+        _set_machine(config, overrides)
+    values = OmegaConf.from_dotlist(late)
+    for word in late:
+        key, _, _ = word.partition("=")
         check_key(key, config)
         OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
     return typed_config(config)
 
 
+def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Set the model and the server of the profile, unless the overrides select others."""
+    profile = read_profile(str(config.cost.path))
+    selected = {word.partition("=")[0] for word in overrides}
+    if "model" not in selected:
+        config.model = {"_target_": "testbed.core.specs.ModelSpec", **profile["model"]}
+    if "server" not in selected:
+        has_pool = any(word.startswith("server.num_blocks=") for word in overrides)
+        utilization = ServerConfig.default("memory_utilization") if has_pool else VLLM_UTILIZATION
+        config.server = _server(profile, utilization)
+
+
 def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None) -> Replayed:
-    """Serve the log's requests at their times of arrival; without a machine on the one fitted into
-    the profile.
+    """Serve the log's requests at their times of arrival.
+
+    Without a machine, the front end and the slowness are those fitted into the profile.
     """
-    before, after, slowness = machine or _fitted(config, log)
+    before, after, slowness = machine or _fitted_machine(config, log)
     arrivals = Part("testbed.engine.arrivals.Replay", {"speedup": slowness})
     result = run(replace(config, trace=Part(log), arrivals=arrivals))
     setup, recorder = result.setup, result.recorder
@@ -122,40 +128,43 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         raise InputError(
             f"{log.path}: request {first} cannot be served here: {reason}; enlarge the pool"
         )
-    table = request_columns(recorder)
+    columns = request_columns(recorder)
     engine = Times(
-        table["arrival_s"], table["first_token_s"], table["finish_s"], log.times.output_len
+        columns["arrival_s"], columns["first_token_s"], columns["finish_s"], log.times.output_len
     )
     arrival_s, first_s, finish_s = (slowness * moments for moments in engine[:3])
     finish_s = finish_s + before + np.where(engine.output_len > 1, after, 0)
-    totals, size = recorder.totals, int(config.policy.parameters.get("block_size", 1))
+    totals = recorder.totals
+    block_size = int(config.policy.parameters.get("block_size", 1))
     return Replayed(
-        Times(arrival_s, first_s + before, finish_s, engine.output_len),
-        engine,
-        span_columns(recorder),
-        totals.swaps + totals.recomputes,
-        totals.swaps,
-        setup.pool.num_slots // size,
-        size,
-        getattr(setup.cost, "fingerprint", {}),
+        times=Times(arrival_s, first_s + before, finish_s, engine.output_len),
+        engine_times=engine,
+        spans=span_columns(recorder),
+        preemptions=totals.swaps + totals.recomputes,
+        swaps=totals.swaps,
+        num_blocks=setup.pool.num_slots // block_size,
+        block_size=block_size,
+        measured=getattr(setup.cost, "fingerprint", {}),
     )
 
 
-def _fitted(config: RunConfig, log: VllmLog) -> LoggedMachine:
-    """The front end of the profile, none for a log that the engine wrote; the slowness if it was
-    fitted on this log.
+def _fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
+    """The front end of the profile, and the slowness if it was fitted on this log.
+
+    A log that the engine wrote has no front end.
     """
     if config.cost.name != PROFILE_COST:
         return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
     points = () if log.is_of_engine else profile["sections"].get("overhead", {}).get("points", ())
-    known = {row[0]: row[1] / US for row in points}
-    before, after = (known.get(name, 0.0) for name in FRONT_END)
+    seconds = {row[0]: row[1] / US for row in points}
+    before, after = (seconds.get(name, 0.0) for name in FRONT_END)
     slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
     return LoggedMachine(before, after, float(slowness))
 
 
 def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
+    """The server of a profile's GPUs, as values of a config."""
     device = profile["fingerprint"].get("device", "an unknown device")
     gpu = GpuSpec(**profile["gpu"]) if profile.get("gpu") else gpu_of_device(device)
     if gpu is None:
@@ -167,14 +176,14 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
 
 
 def meta_of(log: VllmLog) -> Mapping[str, Any]:
-    """meta.json in the log's folder, empty where there is none."""
+    """The contents of meta.json in the log's folder; empty if there is no such file."""
     path = plain_or_packed(Path(log.path).with_name("meta.json"))
-    found = read_json(str(path)) if path else None
-    return found if isinstance(found, dict) else {}
+    contents = read_json(str(path)) if path else None
+    return contents if isinstance(contents, dict) else {}
 
 
 def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
-    """One line for each thing that the log does not say, or says otherwise."""
+    """Remarks on each fact that the log lacks, or that differs from the simulated server."""
     if null_blocks := config.null_blocks:
         logged = replayed.num_blocks + null_blocks
         yield (
@@ -183,17 +192,32 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         )
     if replayed.preemptions:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
-    limits = meta_of(log).get("engine_kwargs") or {}
+    yield from _other_limits(log, config)
+    yield from _fitted_on(log, replayed.measured)
+    if replayed.swaps and "swap" in replayed.measured:
+        rate = config.server.gpu.host_bandwidth / 1e9
+        yield (
+            f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} "
+            f"GB/s"
+        )
+
+
+def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Limits of the scheduler that the log's meta.json gives another value."""
+    logged = meta_of(log).get("engine_kwargs") or {}
     for key in LIMITS:
-        here = config.scheduler.parameters.get(key)
-        if limits.get(key) not in (None, here):
+        simulated = config.scheduler.parameters.get(key)
+        if logged.get(key) not in (None, simulated):
             yield (
-                f"meta.json says {key} {limits[key]}, simulated with {here}; say "
-                f"scheduler.{key}={limits[key]}"
+                f"meta.json says {key} {logged[key]}, simulated with {simulated}; say "
+                f"scheduler.{key}={logged[key]}"
             )
-    fitted, slowness = (
-        replayed.measured.get(name, {}) for name in ("software_fitted_on", "slowness")
-    )
+
+
+def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
+    """Whether the profile's software times and slowness were fitted on this log or on others."""
+    fitted: Mapping[str, str] = measured.get("software_fitted_on", {})
+    slowness: Mapping[str, float] = measured.get("slowness", {})
     digest = content_hash(log.path)
     if digest in fitted.values():
         yield (
@@ -213,9 +237,3 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
                 f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this "
                 f"one's is taken as 1"
             )
-    if replayed.swaps and "swap" in replayed.measured:
-        rate = config.server.gpu.host_bandwidth / 1e9
-        yield (
-            f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} "
-            f"GB/s"
-        )

@@ -78,12 +78,13 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
     """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose
     contents are unknown.
     """
-    found = recurrence(log.read().prompt_len)
+    recurring = recurrence(log.read().prompt_len)
     caches = "prefix_cach" in config.policy.name
     if log.read().prompt_ids is None:
-        if found and caches:
+        if recurring and caches:
+            period, share = recurring
             raise InputError(
-                f"{log.path}: {found[1]:.0%} of the prompts are as long as the one {found[0]} "
+                f"{log.path}: {share:.0%} of the prompts are as long as the one {period} "
                 "requests before; a prefix cache finds them again where they are the same. Give "
                 "their contents (--workload FILE, ids or hashes), or policy=paged for a server "
                 "without a prefix cache"
@@ -144,16 +145,16 @@ def described(
     recorded number, the logs' high-water mark is the pool.
     """
     configured = any(text.startswith(POOL) for text in overrides)
-    found = []
+    servers = []
     for log in logs:
         here = Described(config, [])
         if not configured:
             here = _recorded(log, config) or _from_logs(logs, config, blocks_from_log)
         links = _links(log, here.config)
-        found.append(
+        servers.append(
             Described(links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks])
         )
-    return found
+    return servers
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:

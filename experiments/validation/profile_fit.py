@@ -32,9 +32,9 @@ def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
     its data sheet.
     """
     alike = [
-        one
-        for one in shipped()
-        if one["num_gpus"] == num_gpus and ModelSpec(**one["model"]).is_shaped_like(model)
+        profile
+        for profile in shipped()
+        if profile["num_gpus"] == num_gpus and ModelSpec(**profile["model"]).is_shaped_like(model)
     ]
     if not alike:
         raise InputError(
@@ -75,13 +75,13 @@ def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | 
 def fitted_profile(profile: Profile, fitted: Fitted, path: str) -> Profile:
     """The profile with its kernels scaled and its software times, those of the log's machine."""
     (factor,) = fitted.slowness.values()
-    found = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
+    fitted_to = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
     origin = {
-        **found["fingerprint"],
+        **fitted_to["fingerprint"],
         "source": "scaled to a log",
         "kernel_factor": round(factor, 4),
     }
-    return {**found, "fingerprint": {**origin, "from": profile["fingerprint"]}}
+    return {**fitted_to, "fingerprint": {**origin, "from": profile["fingerprint"]}}
 
 
 def half_time(log: VllmLog) -> float:
@@ -104,15 +104,15 @@ def errors(
     """TTFT of the requests whose first token came in that time, TPOT and latency of those that
     ended in it.
     """
-    found: list[Compared] = []
+    rows: list[Compared] = []
     for moments, kinds in ((real.first_token_s, ("ttft",)), (real.finish_s, ("tpot", "e2e"))):
         here = (moments > after_s) & (moments <= until_s)
-        found += [
+        rows += [
             row
             for row in compare("", real.take(here), simulated.take(here))
             if row.metric.startswith(kinds)
         ]
-    return found
+    return rows
 
 
 def table(parts: Mapping[str, Sequence[Compared]]) -> Iterator[tuple[str, ...]]:

@@ -1,17 +1,16 @@
-"""Times of a server from its logs: least squares on TTFT and TPOT of every request, by Gauss and
-Newton.
+"""Fits the times of a server to its logs: least squares on TTFT and TPOT of every request.
 
-Several logs: the machine of each takes slowness x (kernels + software times) for its iterations.
-One log whose kernels are scaled: slowness x kernels + software times. A front end's constants come
-besides.
+With several logs, an iteration takes slowness x (kernels + software times), and each log has its
+own slowness. With one log whose kernels are scaled, it takes slowness x kernels + software times.
+The constants of a front end are added to both.
 
-TTFT varies: a request waits for whole iterations, and one that the simulation lets in an iteration
-sooner or later is off by that much, so that there are many bottoms. TPOT is a mean over many
-iterations, and smooth. So it starts twice, at nothing and where a fit to TPOT alone ends, and the
-lower bottom counts.
+The method is Gauss-Newton. TTFT has many local minima: a request waits for whole iterations, so its
+error jumps by one iteration where the simulation admits it sooner or later. TPOT is a mean over
+many iterations, and smooth. So the fit starts from two points, all times at zero and the result of
+a fit to TPOT alone, and keeps the better end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -24,22 +23,22 @@ from testbed.core.errors import InputError
 from testbed.experiments.validation.log_replay import LoggedMachine, Replayed, replay
 from testbed.traces.vllm_log import Times, VllmLog
 
-FARTHEST = 2.0  # times as large or as small in one step
+FARTHEST = 2.0  # a step multiplies or divides a slowness by this at most
 MAX_ROUNDS = 15
-ENOUGH, PATIENCE = 1e-3, 3  # a round that takes less of the squared error away has not helped
-SHARES = (1.0, 0.5, 0.2)
+ENOUGH = 1e-3  # share of the squared error that a round must remove to count as progress
+PATIENCE = 3  # rounds in a row without progress, after which the fit ends
+SHARES = (1.0, 0.5, 0.2)  # of a step that are tried
 Matrix = NDArray[np.float64]
 Errors = dict[str, float]
 Correlations = dict[tuple[str, str], float]
-# The times that can be fitted: those of iterations, and what a profile's cost calls them; and those
-# of the front end.
+# The times of iterations that can be fitted, with their keys in cost.choices; and the front end's.
 KEYS = {
     "iteration": "overhead_s",
     "request": "overhead_per_request_s",
     "token": "overhead_per_token_s",
 }
 FRONT = ("before_first", "after_last")
-TPOT, BOTH = slice(1, None), slice(None)  # of TTFT and TPOT
+TPOT, BOTH = slice(1, None), slice(None)  # which of (TTFT, TPOT) a fit looks at
 UNIT_S = {
     "iteration": 1e-3,
     "request": 1e-4,
@@ -52,7 +51,10 @@ ALIKE = 0.9  # correlation beyond which two times cannot be separated
 
 
 class Point(NamedTuple):
-    """Unknowns, the errors that they leave, and how each of them moves these."""
+    """Values of the unknowns, the remaining errors, and their derivatives by the unknowns.
+
+    rest: [num_errors]; jacobian: [num_errors, num_unknowns].
+    """
 
     values: Matrix
     rest: Matrix
@@ -65,53 +67,62 @@ class Point(NamedTuple):
 
 
 def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_times: int) -> Point:
-    """Steps of Gauss and Newton from `start`, the best point kept; of the unknowns the first
-    num_times are no less than 0, and any other changes by a factor of FARTHEST at most. A step is
-    shortened where that helps. Where nothing helps it is taken whole, for another schedule may make
-    a good step look bad; after PATIENCE such steps in a row it ends.
+    """Take Gauss-Newton steps from `start`; return the best point.
+
+    The first num_times unknowns are at least 0; each other one changes by a factor of FARTHEST at
+    most. A step is shortened where that helps. If no length helps, the whole step is taken, because
+    another schedule may make a good step look bad. The search ends after PATIENCE rounds without
+    progress.
     """
     here = best = at(start)
-    waited = 0
+    rounds_without_progress = 0
     for _ in range(MAX_ROUNDS):
-        aim, rest = _least(here, scale, num_times), here.values[num_times:]
-        aim[num_times:] = aim[num_times:].clip(rest / FARTHEST, rest * FARTHEST)
-        tried = [at(here.values + share * (aim - here.values)) for share in SHARES]
-        found = min(tried, key=lambda point: point.error)
-        here = found if found.error < here.error else tried[0]
-        waited = 0 if here.error < best.error * (1 - ENOUGH) else waited + 1
+        target = _least_squares(here, scale, num_times)
+        slowness = here.values[num_times:]
+        target[num_times:] = target[num_times:].clip(slowness / FARTHEST, slowness * FARTHEST)
+        tried = [at(here.values + share * (target - here.values)) for share in SHARES]
+        nearest = min(tried, key=lambda point: point.error)
+        here = nearest if nearest.error < here.error else tried[0]
+        has_progressed = here.error < best.error * (1 - ENOUGH)
+        rounds_without_progress = 0 if has_progressed else rounds_without_progress + 1
         best = min(best, here, key=lambda point: point.error)
-        if waited == PATIENCE:
+        if rounds_without_progress == PATIENCE:
             break
     return best
 
 
-def _least(here: Point, scale: Matrix, num_times: int) -> Matrix:
-    """Where the linear model has its least squares with no time below zero: of all subsets above
-    zero, the best.
+def _least_squares(here: Point, scale: Matrix, num_times: int) -> Matrix:
+    """The minimum of the linear model at `here` with no time below zero.
+
+    Each subset of the times is tried with the other times at zero; the best solution without a
+    negative time is returned.
     """
     values, rest, jacobian = here
     target = jacobian @ values - rest
-    always = list(range(num_times, len(values)))
-    best, least = values, np.inf
-    for size in range(num_times + 1):
-        for above in ([*some, *always] for some in combinations(range(num_times), size)):
-            found = np.zeros(len(values))
-            found[above] = (
-                scale[above]
-                * np.linalg.lstsq(jacobian[:, above] * scale[above], target, rcond=None)[0]
-            )
-            error = float(((jacobian @ found - target) ** 2).sum())
-            if found[:num_times].min(initial=0.0) >= 0 and error < least:
-                best, least = found, error
+    num_slownesses = len(values) - num_times
+    best, least_error = values, np.inf
+    for is_free in _subsets(num_times):
+        free = np.flatnonzero([*is_free, *[True] * num_slownesses])
+        columns = jacobian[:, free] * scale[free]
+        solution = np.zeros(len(values))
+        solution[free] = scale[free] * np.linalg.lstsq(columns, target, rcond=None)[0]
+        error = float(((jacobian @ solution - target) ** 2).sum())
+        if solution[:num_times].min(initial=0.0) >= 0 and error < least_error:
+            best, least_error = solution, error
     return best
+
+
+def _subsets(count: int) -> Iterator[list[bool]]:
+    """The subsets of `count` things, as flags, the smallest subsets first."""
+    for size in range(count + 1):
+        for members in combinations(range(count), size):
+            yield [thing in members for thing in range(count)]
 
 
 def uncertainty(
     labels: Sequence[str], rest: Matrix, jacobian: Matrix, scale: Matrix
 ) -> tuple[Errors, Correlations]:
-    """Standard errors and correlations, as if the requests' errors were independent of each
-    other.
-    """
+    """Standard errors and correlations, assuming that the requests' errors are independent."""
     freedom = max(1, len(rest) - len(labels))
     scaled = jacobian * scale
     covariance = np.linalg.pinv(scaled.T @ scaled) * float(rest @ rest) / freedom
@@ -126,11 +137,12 @@ def uncertainty(
 
 @dataclass
 class Problem:
-    """Logs with their servers' configs, and the times to fit. Several logs have a slowness each,
-    whose product is 1: the profile's kernels are right for their middle. scales: a single log has
-    one too, which scales the profile's kernels. until_s: what ended later than this second of its
-    log is not looked at. simulated counts the runs so far, best is the least root mean square
-    error.
+    """Logs with their servers' configs, and the names of the times to fit.
+
+    Each of several logs has a slowness; their product is 1, so the profile's kernels fit the
+    machine in the middle. scales: a single log also has a slowness, which scales the profile's
+    kernels. until_s: requests that ended later in their log (s) are left out. simulated: the runs
+    so far; best: the least root mean square error so far.
     """
 
     logs: Sequence[VllmLog]
@@ -143,25 +155,24 @@ class Problem:
 
     @property
     def free(self) -> Sequence[int]:
-        """The logs whose slowness is an unknown; the first one's follows from the others'."""
+        """The logs whose slowness is an unknown; that of the first of several follows."""
         return [0] if self.scales else range(1, len(self.logs))
 
     @property
     def scale(self) -> Matrix:
-        """Of the unknowns, for numbers of one size."""
+        """The unit of each unknown, so that all have about the same size."""
         return np.array([UNIT_S[name] for name in self.names] + [1.0] * len(self.free))
 
     def named(self, values: Matrix) -> tuple[dict[str, float], list[float]]:
         """Times in seconds by name, none below zero; the slowness of each log."""
         times = dict(zip(self.names, values.clip(0.0).tolist(), strict=False))
         slowness = values[len(self.names) :].clip(LEAST_SLOWNESS)
-        return times, slowness.tolist() if self.scales else [
-            float(1 / slowness.prod()),
-            *slowness.tolist(),
-        ]
+        if self.scales:
+            return times, slowness.tolist()
+        return times, [float(1 / slowness.prod()), *slowness.tolist()]
 
     def progress(self) -> str:
-        """For the user who waits."""
+        """The state of the fit in one line."""
         rest = (
             f", {100 * self.best:.1f}% of a request's times remain"
             if np.isfinite(self.best)
@@ -172,9 +183,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Times in seconds by name, without those that came out below zero; slowness by the log's path.
-    Standard errors are of both, but for the first of several logs; correlations are of times. error
-    is the root of the mean squared relative error that remains.
+    """The result of a fit.
+
+    times_s: seconds by name, without those that would be below zero. slowness: by the log's path.
+    standard_errors: of both, except the slowness of the first of several logs. correlations: of
+    pairs of times. error: root mean square of the remaining relative errors.
     """
 
     times_s: dict[str, float]
@@ -185,133 +198,175 @@ class Fitted:
 
     @property
     def alike(self) -> Correlations:
-        """Pairs that these logs cannot tell apart."""
+        """Pairs that these logs cannot separate, with their correlation."""
         return {pair: value for pair, value in self.correlations.items() if abs(value) > ALIKE}
 
 
 def front_ends(logs: Sequence[VllmLog]) -> Sequence[str]:
-    """The times of the front end, which logs of the engine alone do not have."""
+    """The names of the front end's times; none if all logs are of the engine alone."""
     return () if all(log.is_of_engine for log in logs) else FRONT
 
 
 def fit(problem: Problem) -> Fitted:
-    """Fit the named times, none of them below zero, and the slowness of the problem's slow logs."""
-
-    def least(kinds: slice, start: Matrix) -> Point:
-        return descend(
-            lambda values: _at(problem, values, kinds), start, problem.scale, len(problem.names)
-        )
-
-    start = np.array(
-        [0.0] * len(problem.names) + [1.0] * len(problem.free)
-    )  # every machine as fast as the profile
-    found = min(
-        (least(BOTH, one) for one in (start, least(TPOT, start).values)),
-        key=lambda point: point.error,
-    )
-    times, slowness = problem.named(found.values)
+    """Fit the named times, none of them below zero, and the slowness of each log."""
+    best = _best_point(problem)
+    times, slowness = problem.named(best.values)
     kept = [i for i, name in enumerate(problem.names) if times[name] > 0]
     if not kept and not problem.scales:
         raise InputError(
             "the profile's costs are more than the logs took: none is left for software "
             "(calibrate fit profile scales kernels)"
         )
-    columns = [*kept, *range(len(problem.names), len(found.values))]
+    columns = [*kept, *range(len(problem.names), len(best.values))]
     labels = [*(problem.names[i] for i in kept), *(problem.logs[i].path for i in problem.free)]
     errors, correlations = uncertainty(
-        labels, found.rest, found.jacobian[:, columns], problem.scale[columns]
+        labels, best.rest, best.jacobian[:, columns], problem.scale[columns]
     )
     times_s = {problem.names[i]: times[problem.names[i]] for i in kept}
-    of_log = {
+    by_log = {
         log.path: value for log, value in zip(problem.logs, slowness, strict=True) if problem.free
     }
-    return Fitted(times_s, of_log, errors, correlations, float(np.sqrt((found.rest**2).mean())))
+    return Fitted(times_s, by_log, errors, correlations, float(np.sqrt((best.rest**2).mean())))
 
 
-def _at(problem: Problem, values: Matrix, kinds: slice) -> Point:
-    """What these unknowns leave: errors of every request's TTFT and TPOT, or of one kind, in units
-    of its mean in that log; and how each unknown moves them. The schedule being what it is, a
-    request waits for every iteration between two of its moments, for every resident request in each
-    and for every token that they schedule: so often it has each software time, and all of it again
-    where the machine is slower.
+def _best_point(problem: Problem) -> Point:
+    """The better end of two descents: from all times at zero, and from a fit to TPOT alone."""
+
+    def descend_from(start: Matrix, kinds: slice) -> Point:
+        return descend(
+            lambda values: _point_at(problem, values, kinds),
+            start,
+            problem.scale,
+            len(problem.names),
+        )
+
+    as_the_profile = np.array([0.0] * len(problem.names) + [1.0] * len(problem.free))
+    after_tpot = descend_from(as_the_profile, TPOT).values
+    ends = [descend_from(start, BOTH) for start in (as_the_profile, after_tpot)]
+    return min(ends, key=lambda point: point.error)
+
+
+def _point_at(problem: Problem, values: Matrix, kinds: slice) -> Point:
+    """The errors that these values of the unknowns leave, and their derivatives.
+
+    An error is that of one request's TTFT or TPOT, relative to the mean of its log.
     """
     times, slowness = problem.named(values)
-    before, after = (times.get(name, 0.0) for name in FRONT)
-    residuals, jacobian = [], []
-    for i, (log, config, slow) in enumerate(
-        zip(problem.logs, problem.configs, slowness, strict=True)
-    ):
-        unit = slow if problem.scales else 1.0  # with scales the slowness is the kernels' alone
-        choices = config.cost.parameters["choices"].updated(
-            **{k: times.get(n, 0.0) / unit for n, k in KEYS.items()}
-        )
-        tried = replace(config, cost=config.cost.updated(choices=choices))
-        replayed = replay(log, tried, LoggedMachine(before, after, slow))
-        counts = _counts(replayed, problem, i, slowness, times)
-        moments = zip(
-            _moments(replayed.times),
-            _moments(replayed.engine_times),
-            _moments(log.times),
-            strict=True,
-        )
-        for (begun, done, steps, front), engine, (real_begun, real_done, *_) in list(moments)[
-            kinds
-        ]:
-            real = (real_done - real_begun) / steps
-            seen = real_done <= problem.until_s
-            moved = counts(engine[1]) - counts(engine[0])
-            if front in problem.names:
-                moved[:, list(problem.names).index(front)] = 1.0
-            size = real[seen].mean()
-            residuals.append((((done - begun) / steps - real) / size)[seen])
-            jacobian.append((moved / (steps * size)[:, None])[seen])
+    residuals, jacobians = list[Matrix](), list[Matrix]()
+    for number in range(len(problem.logs)):
+        of_log = _errors_of_log(problem, number, times, slowness, kinds)
+        residuals += of_log[0]
+        jacobians += of_log[1]
     problem.simulated += len(problem.logs)
     rest = np.concatenate(residuals)
     if kinds == BOTH:
         problem.best = min(problem.best, float(np.sqrt((rest**2).mean())))
-    return Point(values, rest, np.concatenate(jacobian))
+    return Point(values, rest, np.concatenate(jacobians))
 
 
-def _moments(times: Times) -> list[tuple[Matrix, Matrix, Matrix, str]]:
-    """From when to when TTFT and TPOT go, over how many steps, and what of the front end is in
-    them.
+def _errors_of_log(
+    problem: Problem,
+    number: int,
+    times: Mapping[str, float],
+    slowness: Sequence[float],
+    kinds: slice,
+) -> tuple[list[Matrix], list[Matrix]]:
+    """Errors and their derivatives of one log's requests, for each kind of error.
+
+    The derivatives hold for an unchanged schedule. Between two moments of a request lie some
+    iterations, resident requests in them and scheduled tokens: a software time counts as often.
     """
+    log = problem.logs[number]
+    replayed = _replayed(problem, number, times, slowness[number])
+    moved_until = _moved_until(replayed, problem, number, slowness, times)
+    intervals = zip(
+        _intervals(replayed.times),
+        _intervals(replayed.engine_times),
+        _intervals(log.times),
+        strict=True,
+    )
+    residuals, jacobians = [], []
+    for simulated, engine, real in list(intervals)[kinds]:
+        real_s = (real.end - real.begin) / real.steps
+        is_counted = real.end <= problem.until_s
+        moved = moved_until(engine.end) - moved_until(engine.begin)
+        if simulated.front_end in problem.names:
+            moved[:, list(problem.names).index(simulated.front_end)] = 1.0
+        mean_s = real_s[is_counted].mean()
+        simulated_s = (simulated.end - simulated.begin) / simulated.steps
+        residuals.append(((simulated_s - real_s) / mean_s)[is_counted])
+        jacobians.append((moved / (simulated.steps * mean_s)[:, None])[is_counted])
+    return residuals, jacobians
+
+
+def _replayed(
+    problem: Problem, number: int, times: Mapping[str, float], slowness: float
+) -> Replayed:
+    """The log simulated with these software times, front end and slowness."""
+    config = problem.configs[number]
+    # With scales, the slowness is that of the kernels alone: replay would apply it to all.
+    unit = slowness if problem.scales else 1.0
+    software = {key: times.get(name, 0.0) / unit for name, key in KEYS.items()}
+    choices = config.cost.parameters["choices"].updated(**software)
+    before, after = (times.get(name, 0.0) for name in FRONT)
+    machine = LoggedMachine(before, after, slowness)
+    changed = replace(config, cost=config.cost.updated(choices=choices))
+    return replay(problem.logs[number], changed, machine)
+
+
+class Interval(NamedTuple):
+    """The interval that TTFT or TPOT measures, for each request.
+
+    begin, end: seconds; steps: the number of tokens between them; front_end: the time of the front
+    end that lies in the interval.
+    """
+
+    begin: Matrix
+    end: Matrix
+    steps: Matrix
+    front_end: str
+
+
+def _intervals(times: Times) -> list[Interval]:
+    """The intervals of TTFT and of TPOT; a request of one token has no TPOT."""
     several = times.output_len > 1
     steps = (times.output_len[several] - 1).astype(np.float64)
     first, finish = times.first_token_s, times.finish_s
     before, after = FRONT
     return [
-        (times.arrival_s, first, np.ones(len(first)), before),
-        (first[several], finish[several], steps, after),
+        Interval(times.arrival_s, first, np.ones(len(first)), before),
+        Interval(first[several], finish[several], steps, after),
     ]
 
 
-def _counts(
+def _moved_until(
     replayed: Replayed,
     problem: Problem,
     log: int,
     slowness: Sequence[float],
     times: Mapping[str, float],
 ) -> Callable[[Matrix], Matrix]:
-    """How much each unknown has moved the engine up to a moment of its own: iterations, resident
-    requests in them and tokens scheduled, each as slow as the log's machine; and what goes by its
-    slowness, the kernels or all of it.
+    """A function of moments (s, of the engine): the derivative of each moment by each unknown.
+
+    A software time delays a moment by the number of iterations, of resident requests in them or of
+    scheduled tokens up to it, times the slowness of the log's machine. A slowness delays it by the
+    engine's busy time up to it, or by that of the kernels alone.
     """
     spans, slow = replayed.spans, slowness[log]
     steps = spans["iterations"].astype(np.float64)
     tokens = steps * spans["decode_seqs"] + spans["prefill_tokens"]
-    each = {"iteration": steps, "request": steps * spans["running"], "token": tokens}
+    counts = {"iteration": steps, "request": steps * spans["running"], "token": tokens}
     busy, nothing = spans["duration_s"], np.zeros(len(steps))
-    moving = [(1.0 if problem.scales else slow) * each.get(name, nothing) for name in problem.names]
+    unit = 1.0 if problem.scales else slow
+    moved = [unit * counts.get(name, nothing) for name in problem.names]
     if problem.scales:
-        moving.append(
-            busy - sum(times.get(name, 0.0) / slow * count for name, count in each.items())
-        )
+        software = sum(times.get(name, 0.0) / slow * count for name, count in counts.items())
+        moved.append(busy - software)
+    elif log == 0:  # its slowness is 1 / the product of the others
+        moved += [-slow / slowness[other] * busy for other in problem.free]
     else:
-        moving += [
-            (float(one == log) if log else -slow / slowness[one]) * busy for one in problem.free
-        ]
+        moved += [float(other == log) * busy for other in problem.free]
     begun = spans["start_s"]
     moments = np.stack([begun, begun + busy], axis=1).ravel()
-    sums = [np.cumsum(np.stack([nothing, one], axis=1).ravel()) for one in moving]
+    sums = [np.cumsum(np.stack([nothing, growth], axis=1).ravel()) for growth in moved]
     return lambda when: np.stack([np.interp(when, moments, total) for total in sums], axis=1)

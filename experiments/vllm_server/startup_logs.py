@@ -2,7 +2,8 @@
 
 A log is the text of one start-up at VLLM_LOGGING_LEVEL=DEBUG, with its command in a line (`vllm
 serve ...`) and the line "Memory profiling takes ...". A table is a CSV with a row for each start-up
-and the columns of COLUMNS, and those of LIMITS where they are not vLLM's defaults on a large GPU.
+and the columns of LOGGED, and those of OPTIONS where they are not vLLM's defaults. A folder may have
+other tables, which have no column logged_*.
 """
 
 import csv
@@ -19,19 +20,21 @@ from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.server import sized_server
 
-COLUMNS = (
-    "model",
-    "tp",
-    "max_model_len",
-    "kv_cache_dtype",
-    "gpu_memory_utilization",
+LOGGED = (
     "logged_weights_gib",
     "logged_activation_gib",
     "logged_non_torch_gib",
     "logged_kv_gib",
     "logged_tokens",
 )
-LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+OPTIONS = {
+    "tp": "--tensor-parallel-size",
+    "max_model_len": "--max-model-len",
+    "kv_cache_dtype": "--kv-cache-dtype",
+    "gpu_memory_utilization": "--gpu-memory-utilization",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+}
 TERMS = ("weights", "activation", "non_torch", "kv")
 COMMAND = re.compile(r"vllm serve .*")
 PROFILED = re.compile(
@@ -58,42 +61,41 @@ class StartUp:
     tokens: int
 
 
-def start_ups_of(folder: Path, gpu: str) -> list[StartUp]:
-    """The start-ups of a folder, all on GPUs of one name. Raises InputError where there are none,
-    and for a log or a row that cannot be read.
+def start_ups_of(folder: Path, gpu: str, model: str | None = None) -> list[StartUp]:
+    """The start-ups of a folder, all on GPUs of one name; `model` is that of tables without such a
+    column. Raises InputError where there are none, and for a log or a row that cannot be read.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (give one with logs of vLLM's start-ups)")
-    found = [start_up for path in sorted(folder.glob("*.csv")) for start_up in _rows(path, gpu)]
-    found += [_of_log(path, gpu) for path in sorted(folder.glob("*.log"))]
+    tables, logs = sorted(folder.glob("*.csv")), sorted(folder.glob("*.log"))
+    found = [start_up for path in tables for start_up in _rows(path, gpu, model)]
+    found += [_of_log(path, gpu) for path in logs if not found]  # a table has its logs beside it
     if not found:
         raise InputError(f"{folder}: has no *.log and no *.csv of start-ups")
     return found
 
 
-def _rows(path: Path, gpu: str) -> Iterator[StartUp]:
+def _rows(path: Path, gpu: str, model: str | None) -> Iterator[StartUp]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
+    columns = list(rows[0]) if rows else []
+    if not any(name.startswith("logged_") for name in columns):
+        return
+    missing = [name for name in LOGGED if name not in columns]
     if missing:
         raise InputError(f"{path}: has no column {', '.join(missing)}")
+    if "model" not in columns and model is None:
+        raise InputError(f"{path}: has no column model (give --model NAME)")
     for number, row in enumerate(rows, start=2):
         where = f"{path}:{number}"
         try:
-            yield _of_row(row, where, gpu)
+            yield _of_row({"model": model or "", **row}, where, gpu)
         except ValueError as error:  # an InputError is one
             raise InputError(f"{where}: {error}") from None
 
 
 def _of_row(row: Mapping[str, str], where: str, gpu: str) -> StartUp:
-    values = {
-        "--tensor-parallel-size": row["tp"],
-        "--max-model-len": row["max_model_len"],
-        "--kv-cache-dtype": row["kv_cache_dtype"],
-        "--gpu-memory-utilization": row["gpu_memory_utilization"],
-    }
-    given = {f"--{name.replace('_', '-')}": row[name] for name in LIMITS if row.get(name)}
-    values |= given
+    values = {option: row[name] for name, option in OPTIONS.items() if row.get(name)}
     command = Command(row["model"], values, options_of(values))
     logged = {name: float(row[f"logged_{name}_gib"]) for name in TERMS}
     return _start_up(command, where, gpu, logged, int(row["logged_tokens"]))

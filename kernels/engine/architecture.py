@@ -48,7 +48,9 @@ class Architecture:
             return (None,) * layers
         full = layers - window.num_layers
         spread = tuple(i * full % layers >= full for i in range(layers))
-        return tuple(window.size if one else None for one in self.windowed or spread)
+        return tuple(
+            window.size if is_windowed else None for is_windowed in self.windowed or spread
+        )
 
     @property
     def is_opt(self) -> bool:

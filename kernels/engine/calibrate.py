@@ -104,9 +104,11 @@ def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration
     with undisturbed():
         works = engine.serve(requests).iterations
     num_seqs = sum(request.num_seqs for request in requests)
-    return [one for one in works if one.work.decode_seqs == num_seqs and not one.work.prefill][
-        SETTLING:
-    ]
+    return [
+        iteration
+        for iteration in works
+        if iteration.work.decode_seqs == num_seqs and not iteration.work.prefill
+    ][SETTLING:]
 
 
 def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
@@ -130,17 +132,17 @@ def prompts_with_decodes(
     state = [Request(i, 0, CONTEXT, steps) for i in range(DECODES)]
     engine = bench.engine(Paged, [*state, *visitors], DECODES + 1)
     engine.serve([*state, *visitors])
-    found: dict[int, list[Iteration]] = {length: [] for length in lengths}
-    for one in engine.records.iterations:
-        prefill = one.work.prefill
+    by_length: dict[int, list[Iteration]] = {length: [] for length in lengths}
+    for iteration in engine.records.iterations:
+        prefill = iteration.work.prefill
         if (
-            one.work.decode_seqs == DECODES
+            iteration.work.decode_seqs == DECODES
             and len(prefill) == 1
             and prefill[0][1] == 0
-            and prefill[0][0] in found
+            and prefill[0][0] in by_length
         ):
-            found[prefill[0][0]].append(one)
-    return found
+            by_length[prefill[0][0]].append(iteration)
+    return by_length
 
 
 def visits(lengths: list[int], cost: CostModel) -> tuple[list[Request], float]:
@@ -163,7 +165,9 @@ def beyond(iterations: list[Iteration], cost: CostModel) -> Timing:
         raise InputError(
             "measured iterations: there are none (the pool or the model's max_len is too small)"
         )
-    return Timing.of([one.gpu_s * 1e6 - cost.iteration(one.work) / 1e6 for one in iterations])
+    return Timing.of(
+        [iteration.gpu_s * 1e6 - cost.iteration(iteration.work) / 1e6 for iteration in iterations]
+    )
 
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
@@ -212,7 +216,8 @@ def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list
     cost = kernels("paged", "equal")
     served = prompts_with_decodes(bench, PROMPTS, cost)
     eager = [
-        point(length + DECODES, timing=beyond(found, cost)) for length, found in served.items()
+        point(length + DECODES, timing=beyond(iterations, cost))
+        for length, iterations in served.items()
     ]
     graph = []
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):

@@ -154,8 +154,8 @@ class GpuEngine:
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
-        requests = [one for one in requests if one.arrival_ps < self.engine.stop_ps]
-        self.runner.token_buffers.prepare(one.incoming for one in requests)
+        requests = [request for request in requests if request.arrival_ps < self.engine.stop_ps]
+        self.runner.token_buffers.prepare(request.incoming for request in requests)
         self.clock.restart()
         OpenLoop(self.clock, self.engine, requests).start()
         self.clock.run(self.engine.serve())

@@ -199,9 +199,9 @@ class Extents(Blocks):
         return self.targets(place.ids, np.zeros_like(positions), positions)
 
     def rows_of_slots(self, slots: Ints, live: list[list[Extent]]) -> Ints:
-        for (one,) in live:
-            if one.start <= slots[0] < one.start + one.length:
-                return self.targets(np.array([one]), np.zeros_like(slots), slots - one.start)
+        for (extent,) in live:
+            if extent.start <= slots[0] < extent.start + extent.length:
+                return self.targets(np.array([extent]), np.zeros_like(slots), slots - extent.start)
         return np.empty((0, self.num_kv_heads), np.int64)
 
     def targets(self, tables: NDArray[Any], owners: Ints | int, positions: Ints) -> Ints:
@@ -227,9 +227,9 @@ class Pages(Blocks):
         ]
         groups, self._places = [layers for layers in left if layers], dict[int, tuple[int, int]]()
         self.num_columns = len(form.columns)
-        for column, one in enumerate(form.columns):
-            for i in range(one.width):
-                self._places[groups[one.group].pop(0)] = column, i
+        for column, pages in enumerate(form.columns):
+            for i in range(pages.width):
+                self._places[groups[pages.group].pop(0)] = column, i
 
     def column_of(self, layer: int) -> int:
         return self._places[layer][0]
@@ -240,10 +240,10 @@ class Pages(Blocks):
     def place_of(self, memory: Capabilities, seq: Sequence) -> Place:
         """See Blocks; an id of a block that was given back is 0, and is never read."""
         size, tables = self.block_size, memory.group_tables(seq)
-        num_blocks = max(one.first // size + len(one.extents) for one in tables)
+        num_blocks = max(table.first // size + len(table.extents) for table in tables)
         ids = np.zeros((len(tables), num_blocks), np.int64)
-        for row, one in zip(ids, tables, strict=True):
-            row[one.first // size :] = [start // size for start, _ in one.extents]
+        for row, table in zip(ids, tables, strict=True):
+            row[table.first // size :] = [start // size for start, _ in table.extents]
         return Place(ids, num_blocks * size)
 
 

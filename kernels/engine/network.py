@@ -54,9 +54,9 @@ class PlainAttention:
                 layout.rows(place, np.arange(part.context_len), column)
                 for part, place in zip(batch.parts, batch.places, strict=True)
             ]
-            written = np.concatenate([found[at] for found, at in zip(contexts, new, strict=True)])
+            written = np.concatenate([rows[at] for rows, at in zip(contexts, new, strict=True)])
             self._written.append(torch.from_numpy(written).to(device))
-            self._read.append([torch.from_numpy(found).to(device) for found in contexts])
+            self._read.append([torch.from_numpy(rows).to(device) for rows in contexts])
 
     def bind(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         """A function of the layer number that fills `out`, to be called when q, k and v contain the

@@ -80,7 +80,7 @@ class Moves:
         if self._timed:
             torch.cuda.synchronize()
         return [
-            one._replace(seconds=begin.elapsed_time(end) / 1e3) for one, begin, end in self._timed
+            swap._replace(seconds=begin.elapsed_time(end) / 1e3) for swap, begin, end in self._timed
         ]
 
     def settle(self) -> None:
@@ -96,10 +96,10 @@ class Moves:
             [],
         )
         if DEVICE not in (move.source, move.target) or tier not in self.pools.below:
-            known = ", ".join(self.pools.below)
+            tiers = ", ".join(self.pools.below)
             raise PlugInError(
                 f"a move from {move.source} to {move.target}: one must be {DEVICE}, the other in "
-                f"{known}"
+                f"{tiers}"
             )
         for src, dst, length in move.copies:
             if isinstance(self.layout, Extents) or src % size or dst % size or length % size:

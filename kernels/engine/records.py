@@ -113,10 +113,12 @@ def write_run(
     """Write the tables; returns the numbers of the summary."""
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [
-        [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s)] for one in records.iterations
+        [f"{x:.7f}" for x in (iteration.gpu_s, iteration.host_s, iteration.waited_s)]
+        for iteration in records.iterations
     ]
     rows = [
-        (*row, *work_cells(one.work)) for row, one in zip(times, records.iterations, strict=True)
+        (*row, *work_cells(iteration.work))
+        for row, iteration in zip(times, records.iterations, strict=True)
     ]
     measured = {name: [row[i] for row in rows] for i, name in enumerate((*MEASURED, *WORK_COLUMNS))}
     write_columns(folder / "iterations.csv", span_columns(records.recorder) | measured)

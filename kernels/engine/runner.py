@@ -101,7 +101,9 @@ class Runner:
         if launched.logits is not None and launched.best is not None:
             self.slot_checker.after(launched.batch, launched.logits)
             parents = self.sampler.sample(launched.logits, launched.wanted, launched.best)
-        self._late = {one: g for one, g in launched.recomputed.items() if one in parents}
+        self._late = {
+            request_id: g for request_id, g in launched.recomputed.items() if request_id in parents
+        }
         return parents
 
     def batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Owner]]:

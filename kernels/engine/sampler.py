@@ -46,8 +46,8 @@ def survive(totals: list[float], best: list[Best]) -> Survivors:
     k = len(totals)
     ahead = [
         (-(totals[parent] + score), parent, token)
-        for parent, one in enumerate(best)
-        for token, score in one
+        for parent, continuations in enumerate(best)
+        for token, score in continuations
     ]
     chosen = sorted((parent, token, -score) for score, parent, token in sorted(ahead)[:k])
     replaced = pairs(tuple(parent for parent, _, _ in chosen))

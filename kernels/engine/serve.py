@@ -65,19 +65,10 @@ def assemble(
     """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
     on a GPU.
     """
-    memory, spec = scheduler.memory, arch.spec
-    if memory.drops_tokens is not None:
-        raise InputError(
-            f"{memory.name}: drops tokens, which the engine's attention does not support"
-        )
-    layout = layout_of(memory, spec.num_kv_heads, arch.windows)
-    pooled = isinstance(
-        layout, Pages
-    )  # all layers share a pool, whose slots are those of one layer
-    if pooled and options.debug:
-        raise InputError(
-            "engine.debug=true: checks no tables of several groups (set engine.debug=false)"
-        )
+    spec = arch.spec
+    layout = _checked_layout(scheduler.memory, arch, options)
+    # In pages all layers share a pool, whose slots are those of one layer
+    pooled = isinstance(layout, Pages)
     pools = make_pools(
         spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers
     )
@@ -105,6 +96,20 @@ def assemble(
         runner.warm(num_tokens)
     clock = options.clock or WallClock()
     return GpuEngine(scheduler, runner, clock, max_len, options.window_s, options.lengths)
+
+
+def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) -> Blocks:
+    """The layout of the policy's tables; InputError if the engine cannot serve it."""
+    if memory.drops_tokens is not None:
+        raise InputError(
+            f"{memory.name}: drops tokens, which the engine's attention does not support"
+        )
+    layout = layout_of(memory, arch.spec.num_kv_heads, arch.windows)
+    if isinstance(layout, Pages) and options.debug:
+        raise InputError(
+            "engine.debug=true: checks no tables of several groups (set engine.debug=false)"
+        )
+    return layout
 
 
 def layout_of(
@@ -140,8 +145,8 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     """
     engine = engine or make_engine(setup)
     records = engine.serve(list(setup.workload))
-    found = fingerprint_of(setup)
-    about = {"kind": "gpu" if found else "cpu", "fingerprint": found}
+    fingerprint = fingerprint_of(setup)
+    about = {"kind": "gpu" if fingerprint else "cpu", "fingerprint": fingerprint}
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {

@@ -154,15 +154,15 @@ class SlotChecker(NoSlotChecker):
         return slots
 
     def _check_read(self, seq_id: int, slots: list[int], ids: list[int]) -> None:
-        found = self.memory.read(slots)
-        if found == ids[: len(slots)]:
+        stored = self.memory.read(slots)
+        if stored == ids[: len(slots)]:
             return
         at = next(
             i
-            for i, (is_there, expected) in enumerate(zip(found, ids, strict=False))
+            for i, (is_there, expected) in enumerate(zip(stored, ids, strict=False))
             if is_there != expected
         )
-        what, wrong = "nothing", found[at]
+        what, wrong = "nothing", stored[at]
         if isinstance(wrong, int):
             writer, position = self._written[wrong]
             what = f"token {position} that {self._name(writer)} wrote"

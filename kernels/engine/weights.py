@@ -87,10 +87,10 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
             f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])"
         ) from None
     files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
-    found = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
-    if not found:
+    file_of = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
+    if not file_of:
         raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
-    return found
+    return file_of
 
 
 def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dtype) -> Weights:

@@ -116,8 +116,8 @@ def times(pools: Pools, load: Load) -> Iterator[Sequence[Any]]:
         yield load.name, name, inputs.kv_bytes, *graph, stream.median_us
 
 
-def _require(found: dict[str, float], shape: Shape, where: str) -> None:
-    for step, error in found.items():
+def _require(errors: dict[str, float], shape: Shape, where: str) -> None:
+    for step, error in errors.items():
         if error > TOLERANCE[shape.dtype]:
             raise InputError(f"{step} is wrong on {where} by {error:.1e}: nothing was timed")
 

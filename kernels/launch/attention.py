@@ -89,18 +89,14 @@ def bind_decode(
     kv_scales: Any = None,
     window: int | None = None,
 ) -> Launch:
-    """One query token per sequence against its cached tokens (PagedAttention; split contexts as in
-    Flash-Decoding).
+    """PagedAttention: one query token per sequence; contexts are split as in Flash-Decoding.
 
     out, q: [num_seqs, num_heads, head_size]; context_lens: int32 [num_seqs], none above
     max_context_len. Blocks and extents differ only by layout. The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     width = check_places(places, context_lens, s.num_rows, s.paged)
-    if width * s.block_size < max_context_len:
-        raise ValueError(
-            f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens"
-        )
+    _check_width(s, width, max_context_len)
     groups = s.num_kv_heads * -(-s.num_heads // s.num_kv_heads // 8)
     num_sms, fp8 = multiprocessors(), bool(s.kv_scales)
     plan = plan or plan_decode(
@@ -108,38 +104,44 @@ def bind_decode(
     )
     chunks = plan.num_chunks(max_context_len, s.window)
     workspace = workspace or decode_workspace(q, chunks)
-    needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
+    num_ctas = num_sms * plan.ctas_per_sm
+    num_teams = num_ctas // groups
+    _check_plan(plan, s, chunks, num_teams, workspace)
+    kernel = load("decode.cu", "decode", **s.defines, **plan.constants)
+    numbers = (s.q_stride, s.num_kv_heads, width, plan.chunk_tokens, s.num_rows, chunks, num_teams)
+    grid = (num_ctas,) if plan.wave else (groups, s.num_rows, chunks)
+    addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
+    factor, window_arg = log2_scale(scale, s.head_size), np.int32(s.window)
+    arguments = (*addresses, factor, *map(np.int32, numbers), s.kv_scales, window_arg)
+    return Launch(kernel, grid, plan.num_warps * 32, arguments)
+
+
+def _check_width(s: "Shapes", width: int, max_context_len: int) -> None:
+    """Raise ValueError unless block tables of this width hold the longest context."""
+    if width * s.block_size < max_context_len:
+        raise ValueError(
+            f"places: {width} blocks of {s.block_size} slots, too few for {max_context_len} tokens"
+        )
+
+
+def _check_plan(
+    plan: DecodePlan, s: "Shapes", chunks: int, num_teams: int, workspace: Workspace
+) -> None:
+    """Raise ValueError unless the plan and the workspace suit these shapes and chunks.
+
+    num_teams: sequences that the thread blocks that run at once can serve in a wave.
+    """
     if chunks > MAX_CHUNKS:
         raise ValueError(
             f"plan: {chunks} chunks of {plan.chunk_tokens} tokens, at most {MAX_CHUNKS}"
         )
+    needed, capacity = s.num_rows * s.num_heads * chunks, workspace.part_o.shape[0]
     if chunks > 1 and capacity < needed:
         raise ValueError(f"workspace: has {capacity} partial rows, the launch needs {needed}")
-    combined = num_sms * plan.ctas_per_sm
-    if plan.wave and s.num_rows > min(MAX_WAVE, combined // groups):
+    if plan.wave and s.num_rows > min(MAX_WAVE, num_teams):
         raise ValueError(
-            f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, combined // groups)}"
+            f"plan: {s.num_rows} sequences, a wave has at most {min(MAX_WAVE, num_teams)}"
         )
-    kernel = load("decode.cu", "decode", **s.defines, **plan.constants)
-    numbers = (
-        s.q_stride,
-        s.num_kv_heads,
-        width,
-        plan.chunk_tokens,
-        s.num_rows,
-        chunks,
-        combined // groups,
-    )
-    grid = (combined,) if plan.wave else (groups, s.num_rows, chunks)
-    addresses = pointers(out, q, k_cache, v_cache, places, context_lens, *workspace)
-    arguments = (
-        *addresses,
-        log2_scale(scale, s.head_size),
-        *map(np.int32, numbers),
-        s.kv_scales,
-        np.int32(s.window),
-    )
-    return Launch(kernel, grid, plan.num_warps * 32, arguments)
 
 
 decode = at_once(bind_decode)
@@ -231,10 +233,11 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
             f"kv_scales: no kernel of e4m3 for head size {head_size}, only for {FP8_SIZES}"
         )
     address = check("kv_scales", kv_scales, (2, num_kv_heads), ("float32",)).pointer
-    if (found := compute_capability()) < 89:
+    capability = compute_capability()
+    if capability < 89:
         raise ValueError(
             f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has "
-            f"{found / 10}"
+            f"{capability / 10}"
         )
     return address
 
@@ -271,6 +274,28 @@ def paper_decode(
     """
     queries = _check_queries(out, q)
     num_seqs, num_heads, head_size = queries.shape
+    num_kv_heads, block_size = _check_paper_caches(queries, k_cache, v_cache)
+    check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
+    width = check_places(places, context_lens, num_seqs)
+    constants = {
+        "HEAD_SIZE": head_size,
+        "GROUP": num_heads // num_kv_heads,
+        "BLOCK_SIZE": block_size,
+    }
+    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=queries.bf16)
+    kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
+    addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
+    numbers = map(np.int32, (queries.strides[0], num_kv_heads, width))
+    arguments = (*addresses, log2_scale(scale, head_size), *numbers)
+    num_blocks = -(-max_context_len // block_size)
+    score_bytes = num_blocks * block_size * 4
+    bound = Launch(kernel, (num_heads, num_seqs), 128, arguments, score_bytes)
+    bound(launch.stream_pointer(q))
+
+
+def _check_paper_caches(queries: View, k_cache: Any, v_cache: Any) -> tuple[int, int]:
+    """Check caches in the paper's layout; returns the number of kv heads and the block size."""
+    _, num_heads, head_size = queries.shape
     values = check("v_cache", v_cache, (None, None, head_size, None), (queries.dtype,), align=16)
     num_blocks, num_kv_heads, _, block_size = values.shape
     keys_shape = (num_blocks, num_kv_heads, head_size // 8, block_size, 8)
@@ -284,23 +309,4 @@ def paper_decode(
         raise ValueError(
             f"v_cache: this design needs a power of two as block size, got {block_size}"
         )
-    check_range("max_context_len", max_context_len, 0, SHARED_LIMIT // 4 - MAX_BLOCK_SIZE)
-    width = check_places(places, context_lens, num_seqs)
-    constants = {
-        "HEAD_SIZE": head_size,
-        "GROUP": num_heads // num_kv_heads,
-        "BLOCK_SIZE": block_size,
-    }
-    kernel = load("paper_decode.cu", "paper_decode", **constants, BF16=queries.bf16)
-    kernel.max_dynamic_shared_size_bytes = SHARED_LIMIT
-    addresses = pointers(out, q, k_cache, v_cache, places, context_lens)
-    numbers = (
-        log2_scale(scale, head_size),
-        *map(np.int32, (queries.strides[0], num_kv_heads, width)),
-    )
-    capacity = (
-        -(-max_context_len // block_size) * block_size * 4
-    )  # bytes of the scores of whole blocks
-    Launch(kernel, (num_heads, num_seqs), 128, (*addresses, *numbers), capacity)(
-        launch.stream_pointer(q)
-    )
+    return num_kv_heads, block_size

@@ -11,7 +11,7 @@ the copies end; wait for the stream.
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,44 +63,60 @@ def bind_write_cache(
     arguments.
     """
     types = HALF if kv_scales is None or paper_layout else FP8
+    caches = _check_written_caches(k_cache, v_cache, types, paper_layout)
+    num_kv_heads, head_size = caches.num_kv_heads, caches.head_size
+    dtypes = HALF if caches.dtype in FP8 else (caches.dtype,)
+    new_k = check("k", k, (None, num_kv_heads, head_size), dtypes, strided_dims=1, align=16)
+    new_v = check("v", v, new_k.shape, (new_k.dtype,), strided_dims=1, align=16)
+    num_tokens = new_k.shape[0]
+    mapping_shape = (num_tokens,) if caches.paged else (num_tokens, num_kv_heads)
+    check("slot_mapping", slot_mapping, mapping_shape, ("int64",))
+    scales = check_scales(kv_scales, num_kv_heads, head_size)
+    types_of_variant = {"BF16": new_k.bf16, "FP8": int(bool(scales))}
+    kernel = load("cache_ops.cu", "write_cache", **caches.defines, **types_of_variant)
+    numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
+    arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
+    threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
+    return Launch(kernel, (num_tokens,), threads, arguments)
+
+
+class _WrittenCaches(NamedTuple):
+    """Shape and type of the caches that `write_cache` fills; a pool of slots has blocks of 1."""
+
+    num_kv_heads: int
+    head_size: int
+    block_size: int
+    paged: bool
+    dtype: str
+    paper_layout: bool
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """Compile-time constants of the kernel."""
+        return {
+            "HEAD_SIZE": self.head_size,
+            "BLOCK_SIZE": self.block_size,
+            "PAGED": int(self.paged),
+            "PAPER_LAYOUT": int(self.paper_layout),
+        }
+
+
+def _check_written_caches(
+    k_cache: Any, v_cache: Any, types: tuple[str, ...], paper_layout: bool
+) -> _WrittenCaches:
+    """Check that both caches have one of these types and the same layout."""
     paged = len(view("v_cache", v_cache).shape) != 3
     values = check("v_cache", v_cache, (None,) * (4 if paged else 3), types, align=16)
     keys_shape = values.shape
-    num_kv_heads, head_size, block_size = (
-        values.shape[1],
-        values.shape[-1],
-        values.shape[2] if paged else 1,
-    )
+    num_kv_heads, head_size = values.shape[1], values.shape[-1]
+    block_size = values.shape[2] if paged else 1
     if paper_layout:
         block_size, head_size = head_size, block_size
         keys_shape = (values.shape[0], num_kv_heads, head_size // 8, block_size, 8)
     check("k_cache", k_cache, keys_shape, (values.dtype,), align=16)
     if head_size % 8:
         raise ValueError(f"v_cache: head size {head_size} is no multiple of 8")
-    kinds = HALF if values.dtype in FP8 else (values.dtype,)
-    new_k = check("k", k, (None, num_kv_heads, head_size), kinds, strided_dims=1, align=16)
-    new_v = check("v", v, new_k.shape, (new_k.dtype,), strided_dims=1, align=16)
-    num_tokens = new_k.shape[0]
-    check(
-        "slot_mapping",
-        slot_mapping,
-        (num_tokens,) if paged else (num_tokens, num_kv_heads),
-        ("int64",),
-    )
-    scales = check_scales(kv_scales, num_kv_heads, head_size)
-    where = {"PAGED": int(paged), "BLOCK_SIZE": block_size, "PAPER_LAYOUT": int(paper_layout)}
-    kernel = load(
-        "cache_ops.cu",
-        "write_cache",
-        HEAD_SIZE=head_size,
-        BF16=new_k.bf16,
-        FP8=int(bool(scales)),
-        **where,
-    )
-    numbers = map(np.int32, (new_k.strides[0], new_v.strides[0], num_kv_heads))
-    arguments = (*pointers(k_cache, v_cache, k, v, slot_mapping), *numbers, scales)
-    threads = min(256, -(-num_kv_heads * head_size // 8 // 32) * 32)
-    return Launch(kernel, (num_tokens,), threads, arguments)
+    return _WrittenCaches(num_kv_heads, head_size, block_size, paged, values.dtype, paper_layout)
 
 
 write_cache = at_once(bind_write_cache)
@@ -217,11 +233,11 @@ def issue(copies: Copies, stream: int) -> None:
 
 def runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
     """Maximal runs of adjacent ids as (position, first id, count)."""
-    found = []
-    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
+    adjacent = []
+    for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0]):
         (position, first), *others = run
-        found.append((position, first, 1 + len(others)))
-    return found
+        adjacent.append((position, first, 1 + len(others)))
+    return adjacent
 
 
 def _copies(ends: list[tuple[int, int, int]], to_host: bool) -> Copies:

@@ -122,12 +122,10 @@ def architecture(capability: int) -> str:
 @cache
 def _load(source: str, name: str, defines: tuple[tuple[str, int], ...], device: int) -> Any:
     arch = architecture(compute_capability())
-    kernel = (
-        require_gpu()
-        .RawModule(path=str(cubin_path(source, dict(defines), arch)))
-        .get_function(name)
-    )
-    kernel.num_regs  # noqa: B018  (loads the module now, so that a launch under graph capture does not)
+    cubin = cubin_path(source, dict(defines), arch)
+    kernel = require_gpu().RawModule(path=str(cubin)).get_function(name)
+    # Reading this loads the module now: a launch under graph capture must not load it.
+    kernel.num_regs  # noqa: B018
     return kernel
 
 

@@ -89,16 +89,7 @@ def _plan(
     rows = num_seqs * groups
     if head_size == 64 and rows <= 2 * num_sms:
         return _plan_small(rows, max_context_len, num_sms)
-    ctas = CTAS_PER_SM[head_size]
-    few = head_size <= 128 and (
-        rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512)
-    )
-    share = rows / (2 * ctas * num_sms)  # of a wave of thread blocks of 2 warps
-    many = share >= 1 and (
-        max_context_len <= 256 or (max_context_len <= 1024 and 1.5 <= share <= 2 and not fp8)
-    )
-    num_warps, ctas = (8, max(1, ctas // 2)) if few else (2, 2 * ctas) if many else (4, ctas)
-    slots = num_sms * ctas
+    num_warps, ctas = _thread_blocks(rows, head_size, max_context_len, num_sms, fp8)
     wave = (
         num_seqs <= MAX_WAVE
         and head_size == 128
@@ -107,17 +98,39 @@ def _plan(
     )
     if wave:
         num_warps, ctas, chunk = 8, 1, max(256, -(-max_context_len // 16))
-    elif max_context_len <= 1024 and rows >= num_sms:
-        chunk = max_context_len
-    elif rows >= 5 * slots:
-        chunk = 2048
     else:
-        chunks = slots * -(-8 * rows // slots) // rows
-        least = 256 if rows < num_sms else 2048 if fp8 else 512
-        chunk = max(least, -(-max_context_len // chunks))
+        chunk = _chunk_tokens(rows, num_sms * ctas, max_context_len, num_sms, fp8)
     step = TILE * num_warps
     chunk = max(chunk, -(-max_context_len // MAX_CHUNKS), step)
     return DecodePlan(num_warps, ctas, -(-chunk // step) * step, wave)
+
+
+def _thread_blocks(
+    rows: int, head_size: int, max_context_len: int, num_sms: int, fp8: bool
+) -> tuple[int, int]:
+    """Warps of a thread block, and thread blocks of a multiprocessor: larger ones for few rows."""
+    ctas = CTAS_PER_SM[head_size]
+    few = head_size <= 128 and (
+        rows * 4 <= num_sms or (rows * 2 <= num_sms and max_context_len <= 512)
+    )
+    if few:
+        return 8, max(1, ctas // 2)
+    share = rows / (2 * ctas * num_sms)  # of a wave of thread blocks of 2 warps
+    many = share >= 1 and (
+        max_context_len <= 256 or (max_context_len <= 1024 and 1.5 <= share <= 2 and not fp8)
+    )
+    return (2, 2 * ctas) if many else (4, ctas)
+
+
+def _chunk_tokens(rows: int, resident: int, max_context_len: int, num_sms: int, fp8: bool) -> int:
+    """Tokens of a chunk, before rounding; resident: the thread blocks that run at once."""
+    if max_context_len <= 1024 and rows >= num_sms:
+        return max_context_len
+    if rows >= 5 * resident:
+        return 2048
+    chunks = resident * -(-8 * rows // resident) // rows
+    least = 256 if rows < num_sms else 2048 if fp8 else 512
+    return max(least, -(-max_context_len // chunks))
 
 
 def _plan_small(rows: int, max_context_len: int, num_sms: int) -> DecodePlan:

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from queue import Empty
 from typing import Any, NamedTuple
@@ -60,12 +61,8 @@ def all_reduce(num_gpus: int) -> list[Point]:
 
 def all_cases(num_gpus: int) -> list[Case]:
     """Every case of so many GPUs; a layer's all-reduce has one hidden vector per token."""
-    alone = [
-        Case(num_gpus, dtype, size, way)
-        for dtype in TYPES
-        for way in ("eager", "graph")
-        for size in BYTES[2:]
-    ]
+    axes = product(TYPES, ("eager", "graph"), BYTES[2:])
+    alone = [Case(num_gpus, dtype, size, way) for dtype, way, size in axes]
     width = 2 * read_model("opt-175b").hidden_size
     return [*alone, *(Case(num_gpus, "fp16", tokens * width, "layer") for tokens in TOKENS)]
 
@@ -177,12 +174,13 @@ def predictions(points: Mapping[int, Sequence[Point]]) -> list[tuple[int, int, f
     return rows
 
 
-def require_gpus(num_gpus: Sequence[int], found: int) -> None:
+def require_gpus(num_gpus: Sequence[int], num_present: int) -> None:
     """Raises InputError if more GPUs are requested than there are, or fewer than two."""
     for number in num_gpus:
-        if not 2 <= number <= found:
+        if not 2 <= number <= num_present:
             raise InputError(
-                f"--gpus {number}: this machine has {found} GPUs (choose from 2 to {found})"
+                f"--gpus {number}: this machine has {num_present} GPUs (choose from 2 to "
+                f"{num_present})"
             )
 
 

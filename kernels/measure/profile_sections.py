@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import chain, product, starmap
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def whole_profile(
     torch.cuda.empty_cache()
     shapes = [shard_shape(model, num_gpus, size) for size in sweeps.BLOCK_SIZES]
     plans = {plan_decode(rows, 1, model.head_size, 256, 132) for rows in (1, 500, 10_000)}
-    precompile([variant for shape in shapes for plan in plans for variant in variants(shape, plan)])
+    precompile(list(chain.from_iterable(starmap(variants, product(shapes, plans)))))
     network = shard_network(model, num_gpus)
     warm_up()
     points = {
@@ -133,8 +134,8 @@ def whole_profile(
         "output_head": head_points(network, sweeps.HEAD_ROWS),
         "overhead": sweeps.overheads(),
     }
-    if found := all_reduce(num_gpus):
-        reduced = described({"all_reduce": found})["all_reduce"]
+    if points_here := all_reduce(num_gpus):
+        reduced = described({"all_reduce": points_here})["all_reduce"]
     sections = described(points) | ({"all_reduce": reduced} if num_gpus > 1 and reduced else {})
     for measured in (attention_points, move_points):
         sections |= described(measured(model, num_gpus))

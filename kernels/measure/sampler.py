@@ -42,7 +42,7 @@ def sample(
     """Parent, token and log probability of every sequence; both tensors are [num_groups * width,
     vocabulary].
     """
-    found = []
+    sampled = []
     for first in range(0, num_groups * kind.width, kind.width):
         rows = slice(first, first + kind.width)
         prob, logprob = probs[rows], logprobs[rows]
@@ -54,8 +54,8 @@ def sample(
         for seq in range(kind.width):
             logprob[seq]  # the read for the most probable tokens, of which none is requested
         for parent, token in zip(parents, tokens, strict=True):
-            found.append((first + parent, token, logprob[parent, token].item()))
-    return found
+            sampled.append((first + parent, token, logprob[parent, token].item()))
+    return sampled
 
 
 def best_of(logprob: torch.Tensor, scores: Sequence[float]) -> tuple[list[int], list[int]]:

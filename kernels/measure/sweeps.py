@@ -107,10 +107,9 @@ def decode_grid(pools: Pools, shape: Shape, max_len: int, coarse: bool) -> list[
     ]
     capacity = pools.blocks(shape) * shape.block_size // 2
     return [
-        (n, m)
-        for n in seqs
-        for m in means
-        if n * (m + shape.block_size) <= capacity and n * m <= 1 << 19
+        (n, mean)
+        for n, mean in product(seqs, means)
+        if n * (mean + shape.block_size) <= capacity and n * mean <= 1 << 19
     ]
 
 

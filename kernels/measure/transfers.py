@@ -15,7 +15,7 @@ import ctypes
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,9 +62,8 @@ class Case(NamedTuple):
 
 def cases(way: str) -> Iterator[Case]:
     """Every point of a way whose bytes fit."""
-    sizes = [
-        (count, size) for size in EXTENT_BYTES for count in NUM_EXTENTS if count * size <= MAX_BYTES
-    ]
+    pairs = product(EXTENT_BYTES, NUM_EXTENTS)
+    sizes = [(count, size) for size, count in pairs if count * size <= MAX_BYTES]
     for method in ("copies", "batch"):
         yield from (Case(method, way, count, size, 0) for count, size in sizes)
     for block in BLOCK_BYTES:
@@ -161,8 +160,13 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Step:
     kept = targets, sources, sizes
 
     def call(stream: int) -> None:
-        count, one = ctypes.c_size_t(len(kept[0])), ctypes.c_size_t(1)
-        ends = ctypes.byref(in_stream_order), ctypes.byref(first), one, ctypes.c_void_p(stream)
+        count, num_attrs = ctypes.c_size_t(len(kept[0])), ctypes.c_size_t(1)
+        ends = (
+            ctypes.byref(in_stream_order),
+            ctypes.byref(first),
+            num_attrs,
+            ctypes.c_void_p(stream),
+        )
         if error := copy(*arrays, count, *ends):
             raise InputError(f"cudaMemcpyBatchAsync: error {error} (leave batch out of --methods)")
 

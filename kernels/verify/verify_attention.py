@@ -86,24 +86,24 @@ def variants(
     shape: Shape, plan: DecodePlan, form: Form = PLAIN
 ) -> list[tuple[str, dict[str, int]]]:
     """All attention kernels of a shape and form, for parallel compilation."""
-    heads, found = (shape.num_heads, shape.num_kv_heads, shape.head_size), []
+    heads, sources = (shape.num_heads, shape.num_kv_heads, shape.head_size), []
     for size in (shape.block_size, ENDLESS):
         bf16 = int(shape.dtype == torch.bfloat16)
         here = Shapes(0, *heads, 0, size, 0, bf16, int(form.fp8), form.window or 0).defines
-        found.append(("decode.cu", here | plan.constants))
+        sources.append(("decode.cu", here | plan.constants))
         for kind, pack in prefill_kinds(shape.head_size, size, form).values():
             if kind == "tma":
-                found.append(("prefill_tma.cu", here | constants(here["GROUP"], size, pack)))
+                sources.append(("prefill_tma.cu", here | constants(here["GROUP"], size, pack)))
             else:
-                found.append(("prefill.cu", here))
+                sources.append(("prefill.cu", here))
         if size != ENDLESS and in_paper_layout(shape, form):
-            found.append(
+            sources.append(
                 (
                     "paper_decode.cu",
                     {name: here[name] for name in ("HEAD_SIZE", "GROUP", "BLOCK_SIZE", "BF16")},
                 )
             )
-    return found
+    return sources
 
 
 def in_paper_layout(shape: Shape, form: Form) -> bool:
@@ -126,12 +126,11 @@ def random_lens(rng: np.random.Generator, longest: int) -> list[int]:
 
 def check_forms(case: Case) -> dict[str, float]:
     """Errors of all attention kernels on the case's batches."""
-    return {
-        name: error
-        for form in case.forms
-        for run in (check_decode, check_prefill)
-        for name, error in run(case, form).items()
-    }
+    errors_of = dict[str, float]()
+    for form in case.forms:
+        errors_of |= check_decode(case, form)
+        errors_of |= check_prefill(case, form)
+    return errors_of
 
 
 def layouts(batch: Batch, form: Form, news: Sequence[int]) -> dict[str, tuple[torch.Tensor, ...]]:
@@ -222,10 +221,10 @@ def prefill_kinds(
     """The prefill kernels that run here on blocks of this size, or on extents: kind, and whether it
     packs heads.
     """
-    found = {"mma": ("mma", False)}
+    kinds = {"mma": ("mma", False)}
     if has_wgmma(head_size) and not form.fp8 and block_size in (*BLOCK_SIZES_OF_TMA, ENDLESS):
-        found |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
-    return found
+        kinds |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
+    return kinds
 
 
 def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> dict[str, float]:
@@ -233,12 +232,12 @@ def errors(like: torch.Tensor, want: torch.Tensor, runs: Mapping[str, Run]) -> d
 
     The outputs are first filled with NaN, so that an unwritten element is detected.
     """
-    found = {}
+    errors_of = {}
     for name, run in runs.items():
         out = torch.full_like(like, float("nan"))
         run(out)
-        found[name] = reference.relative_error(out, want)
-    return found
+        errors_of[name] = reference.relative_error(out, want)
+    return errors_of
 
 
 def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
@@ -250,14 +249,16 @@ def verify(rounds: int = 2, report: Callable[[str], None] = print) -> bool:
     precompile(
         [variant for case, form in forms for variant in variants(case.shape, case.plan, form)]
     )
-    found = defaultdict[tuple[str, torch.dtype], list[float]](list)
+    errors_of = defaultdict[tuple[str, torch.dtype], list[float]](list)
     for case in all_cases:
         for name, error in check_forms(case).items():
             if error > TOLERANCE[case.shape.dtype]:
                 report(f"  {name}: error {error:.2e} on {case}")
-            found[name, case.shape.dtype].append(error)
-    passed = all(max(all_errors) <= TOLERANCE[dtype] for (_, dtype), all_errors in found.items())
-    for (name, dtype), all_errors in sorted(found.items(), key=lambda item: str(item[0])):
+            errors_of[name, case.shape.dtype].append(error)
+    passed = all(
+        max(all_errors) <= TOLERANCE[dtype] for (_, dtype), all_errors in errors_of.items()
+    )
+    for (name, dtype), all_errors in sorted(errors_of.items(), key=lambda item: str(item[0])):
         text = f"{name} {str(dtype).removeprefix('torch.')}: worst error {max(all_errors):.2e}"
         report(f"right: {text} of {TOLERANCE[dtype]:.0e} on {len(all_errors)} batches")
     for name, check in MOVE_CHECKS.items():

@@ -42,6 +42,7 @@ from testbed.core.slots import (
     is_plain,
 )
 from testbed.memory.capabilities import Capabilities
+from testbed.memory.protocols import ListsOtherSlots
 
 
 class ClauseBroken(AssertionError):
@@ -60,8 +61,8 @@ def require(clause: int, condition: bool, message: str) -> None:
 
 def check_answer(name: str, answer: object) -> None:
     """Clause 10, on what extend() or move() gives, or one grant of admit()."""
-    known = isinstance(answer, Grant | Refusal)
-    require(10, known, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
+    is_answer = isinstance(answer, Grant | Refusal)
+    require(10, is_answer, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
     if isinstance(answer, Grant):
         cached = type(answer.num_cached) is int and answer.num_cached >= 0
         require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
@@ -75,10 +76,10 @@ def check_answer(name: str, answer: object) -> None:
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:
     """Clause 10, on what admit() gives."""
-    known = isinstance(answers, Refusal) or (isinstance(answers, list) and len(answers) == num_seqs)
+    are_grants = isinstance(answers, list) and len(answers) == num_seqs
     require(
         10,
-        known,
+        are_grants or isinstance(answers, Refusal),
         f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each",
     )
     for grant in answers if isinstance(answers, list) else []:
@@ -95,8 +96,8 @@ def check_ops(name: str, ops: object) -> None:
     require(10, isinstance(ops, Ops), f"{name} orders {ops!r}, which is no Ops")
     if isinstance(ops, Ops):
         moves = (*ops.moves, *(transfer.move for transfer in ops.background))
-        known = all(isinstance(move, Move) and move.source != move.target for move in moves)
-        require(10, known, f"{name} orders moves {moves!r}")
+        are_moves = all(isinstance(move, Move) and move.source != move.target for move in moves)
+        require(10, are_moves, f"{name} orders moves {moves!r}")
         for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
             for copy in copies:
                 whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
@@ -169,21 +170,24 @@ def check_tables(
     )  # a group on the host may have kept the prefix here
     require(4, bool(may_differ) or used.saved == taken - held, reported)
     if memory.lists_other_slots is not None:
-        others, listed = memory.lists_other_slots.non_sequence_slots(), list[int]()
-        counts = {
-            "cached": used.cached,
-            "rounding": used.allocated - used.held,
-            "in_transit": used.in_transit,
-        }
-        for kind, count in counts.items():
-            found = slots_of(list(getattr(others, kind)))
-            reported = (
-                f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(found)}"
-            )
-            require(4, len(found) == count, reported)
-            listed += found
-        apart = len(set(listed).union(*slots)) == len(listed) + len(set().union(*slots))
-        require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
+        _check_other_slots(memory.lists_other_slots, used, set[int]().union(*slots))
+
+
+def _check_other_slots(policy: ListsOtherSlots, used: Usage, in_tables: set[int]) -> None:
+    """Clause 4: the listed slots of no sequence are as many as counted, and in no table."""
+    others, listed = policy.non_sequence_slots(), list[int]()
+    counts = {
+        "cached": used.cached,
+        "rounding": used.allocated - used.held,
+        "in_transit": used.in_transit,
+    }
+    for kind, count in counts.items():
+        slots = slots_of(list(getattr(others, kind)))
+        reported = f"usage() reports {count} {kind} slots, non_sequence_slots() lists {len(slots)}"
+        require(4, len(slots) == count, reported)
+        listed += slots
+    apart = len(in_tables.union(listed)) == len(listed) + len(in_tables)
+    require(4, apart, "non_sequence_slots() lists a slot twice, or one of a table")
 
 
 def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) -> None:
@@ -201,7 +205,7 @@ def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) ->
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
     if memory.layered is not None:
         tables = memory.layered.group_tables(seq)
-        held = sum(num_slots_of(one.extents) for one in tables if one.slots_per_token)
+        held = sum(num_slots_of(group.extents) for group in tables if group.slots_per_token)
     reported = (
         f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has "
         f"{held}"

@@ -132,8 +132,8 @@ class WatchedOrder(EvictionOrder):
     def _unchanged(self, nodes: Sequence[Node], call: Callable[[], object]) -> None:
         before = [facts(node) for node in nodes]
         call()
-        for node, known in zip(nodes, before, strict=True):
-            require(16, facts(node) == known, f"{name_of(node)} was changed, besides its memo")
+        for node, unchanged in zip(nodes, before, strict=True):
+            require(16, facts(node) == unchanged, f"{name_of(node)} was changed, besides its memo")
 
 
 def facts(node: Node) -> tuple[object, ...]:
@@ -171,7 +171,7 @@ class Cache:
         """Carry out all calls, then evict everything; the victims in order."""
         chain = self.pool.index.chain
         if self.oracle is not None:
-            self.oracle.foresee(chain(one.contents) for one in calls if isinstance(one, Prompt))
+            self.oracle.foresee(chain(call.contents) for call in calls if isinstance(call, Prompt))
         for call in calls:
             match call:
                 case Prompt():
@@ -282,8 +282,8 @@ def check_order(make: MakeOrder, num_examples: int = 200) -> ClauseBroken | None
             clause = broken.clause
 
             def fails(candidate: list[Call], clause: int = clause) -> bool:
-                found = broken_by(make, candidate)
-                return found is not None and found.clause == clause
+                broken = broken_by(make, candidate)
+                return broken is not None and broken.clause == clause
 
             again = broken_by(make, shortest(calls, fails))
             return again if again is not None and again.clause == clause else broken

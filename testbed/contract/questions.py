@@ -72,8 +72,8 @@ class Questions:
         )
 
         def ask(memory: Capabilities, hit: CacheHit | None = None) -> Answers:
-            found = memory.lookup(first) if hit is None else hit
-            return memory.admit(seqs, num_tokens, found)
+            own_hit = memory.lookup(first) if hit is None else hit
+            return memory.admit(seqs, num_tokens, own_hit)
 
         answers = self._ask(name, ask, hit, len(seqs))
         if isinstance(answers, Refusal):
@@ -85,20 +85,17 @@ class Questions:
                 refuses = f"{name} answered {answers.name}, but an empty pool refuses too"
                 require(3, answers.is_final or not isinstance(fresh, Refusal), refuses)
             return answers
-        found = answers[0].num_cached
+        num_found = answers[0].num_cached
         for seq, grant in zip(seqs, answers, strict=True):
             require(
                 8,
                 grant.num_cached <= most,
                 f"{grant.num_cached} of {most} tokens of {seq} are reported as cached",
             )
-        require(8, found >= certain, f"{name} found {found} tokens, but others have {certain}")
-        whole = found >= self.registered_prefix or not seqs[0].registered_prefix
-        require(
-            8,
-            whole,
-            f"{name} found {found} tokens of a registered prefix of {self.registered_prefix}",
-        )
+        reported = f"{name} found {num_found} tokens"
+        require(8, num_found >= certain, f"{reported}, but others have {certain}")
+        whole = num_found >= self.registered_prefix or not seqs[0].registered_prefix
+        require(8, whole, f"{reported} of a registered prefix of {self.registered_prefix}")
         return answers
 
     def load(self, seq: Sequence, num_tokens: int, note: str, hit: CacheHit) -> bool:
@@ -109,8 +106,8 @@ class Questions:
 
         def ask(memory: Capabilities, hit: CacheHit | None = None) -> Answer:
             assert memory.loads is not None
-            found = memory.lookup(seq) if hit is None else hit
-            return memory.loads.load(seq, num_tokens, found)
+            own_hit = memory.lookup(seq) if hit is None else hit
+            return memory.loads.load(seq, num_tokens, own_hit)
 
         answer = self._ask(name, ask, hit)
         if isinstance(answer, Refusal):
@@ -159,8 +156,8 @@ class Questions:
             )
         if isinstance(answer, Grant):
             sources = {move.source for move in answer.ops.moves} - {tier}
-            known = len(sources) <= 1 and (tier == DEVICE or sources <= {DEVICE})
-            require(10, known, f"{name} orders moves from {sorted(sources)}")
+            one_source = len(sources) <= 1 and (tier == DEVICE or sources <= {DEVICE})
+            require(10, one_source, f"{name} orders moves from {sorted(sources)}")
             self.refused = None
         return answer
 

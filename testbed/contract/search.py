@@ -203,8 +203,8 @@ def shrunk(
     """The same clause, broken by the shortest calls that so many tries find."""
 
     def fails(candidate: list[Call]) -> bool:
-        found = broken_by(make, pool, candidate, twice=broken.clause == 9)
-        return found is not None and found.clause == broken.clause
+        again = broken_by(make, pool, candidate, twice=broken.clause == 9)
+        return again is not None and again.clause == broken.clause
 
     return broken_by(make, pool, shortest(calls, fails)) or broken
 

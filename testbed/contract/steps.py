@@ -15,7 +15,7 @@ def twin_of(
     memory: Capabilities, batch: Batch, shared: Iterable[object]
 ) -> tuple[Capabilities, Batch]:
     """Copies of both, which share these objects: what never changes, and what an oracle reads."""
-    return copy.deepcopy((memory, batch), {id(one): one for one in shared})
+    return copy.deepcopy((memory, batch), {id(item): item for item in shared})
 
 
 def check_guaranteed_steps(
@@ -73,16 +73,16 @@ def check_steps(
     policy, copied = twin.policy, 0
     used, taken, evicted = policy.usage(), list[tuple[int, int]](), list[tuple[int, int]]()
     for step in range(steps):
-        one = policy.extend(members, 1)
-        check_answer("extend(batch, 1)", one)
-        if isinstance(one, Refusal):
+        step_answer = policy.extend(members, 1)
+        check_answer("extend(batch, 1)", step_answer)
+        if isinstance(step_answer, Refusal):
             require(
                 7,
                 isinstance(answer, Refusal),
                 f"{steps} steps at once fit, but step {step + 1} alone does not",
             )
             return
-        copied += copied_slots(one)
+        copied += copied_slots(step_answer)
         members.extend(1)
         before, used = used, policy.usage()
         taken.append((step, used.held - before.held))
@@ -105,9 +105,9 @@ def check_steps(
 
 def check_growth(name: str, claimed: Growth, events: list[tuple[int, int]], steps: int) -> None:
     """Clause 7, on when slots are taken or evicted; the meter integrates it."""
-    known = [(step, slots) for step, slots in events if slots]
-    reported = f"{name} is {claimed} for {steps} steps at once; one by one they are {known}"
-    require(7, claimed == growth_of(known), reported)
+    separately = [(step, slots) for step, slots in events if slots]
+    reported = f"{name} is {claimed} for {steps} steps at once; one by one they are {separately}"
+    require(7, claimed == growth_of(separately), reported)
 
 
 def copied_slots(answer: Grant) -> int:

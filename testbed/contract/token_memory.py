@@ -133,16 +133,15 @@ class Stories:
 
     def certain_hit(self, seq_id: int, prompt_len: int, tables: Tables) -> int:
         """Tokens of a prompt that must be found now, its last one aside."""
-        size, found = self._block_size, 0
+        size, num_blocks = self._block_size, 0
         story, shared = self._announced[seq_id]
-        while found < min(shared, prompt_len - 1) // size:
-            slot = self._findable.get((story, found))
-            if all(
-                table[found * size] != slot for table in self._holders(story, found, size, tables)
-            ):
+        while num_blocks < min(shared, prompt_len - 1) // size:
+            slot = self._findable.get((story, num_blocks))
+            holders = self._holders(story, num_blocks, size, tables)
+            if all(table[num_blocks * size] != slot for table in holders):
                 break
-            found += 1
-        return found * size
+            num_blocks += 1
+        return num_blocks * size
 
     def _holders(self, story: int, i: int, size: int, tables: Tables) -> list[list[int]]:
         return [

@@ -49,7 +49,7 @@ class Witness:
         self.memory = TokenMemory(pool)
         self.resident: dict[int, Sequence] = {}
         self.tokens: dict[int, list[Hashable]] = {}
-        self.found: dict[int, int] = {}
+        self.num_found_of: dict[int, int] = {}
         self.pinned: list[int] = []
         self._num_pinned = 0
         layout = memory.layout
@@ -79,7 +79,7 @@ class Witness:
         has run.
         """
         self.resident[seq.seq_id] = seq
-        self.found[seq.seq_id] = num_cached
+        self.num_found_of[seq.seq_id] = num_cached
         self.stories.entered(seq.seq_id, num_cached)
 
     def removed(self, seq: Sequence) -> None:
@@ -132,7 +132,7 @@ class Witness:
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
-        self.found.clear()
+        self.num_found_of.clear()
 
     def check_usage(self) -> None:
         """Clauses 4, 5 and 11, at any time: the policy's usage() compared with its tables."""
@@ -180,9 +180,9 @@ class Witness:
         """The slots of a sequence but for those with tokens that it found since the last plan
         ran.
         """
-        found = self.found.get(seq_id, 0)
+        num_found = self.num_found_of.get(seq_id, 0)
         for _, extents, first, each in tables:
-            skipped = max(found - first, 0)
+            skipped = max(num_found - first, 0)
             held = extents if each else extents[skipped // self._tokens_per_page :]
             yield from slots_of(held)[skipped * each :]
 
@@ -208,12 +208,13 @@ class Witness:
                 continue
             require(5, first <= begin, f"{name}: it begins at token {first}")
             read = self.memory.read(slots[(begin - first) * each : (token - first) * each])
-            found = 0 if window else self.found.get(seq.seq_id, 0) * each
-            known = read[:found] == expected[:found]
+            num_found = 0 if window else self.num_found_of.get(seq.seq_id, 0) * each
+            is_published = read[:num_found] == expected[:num_found]
             require(
                 8,
-                known,
-                f"{found} slots of tokens were published for {seq}, but others are there, or none",
+                is_published,
+                f"{num_found} slots of tokens were published for {seq}, but others are there, or "
+                f"none",
             )
             require(5, read == expected, name)
 

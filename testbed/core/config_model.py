@@ -104,7 +104,7 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
 def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
     """`key=value: problem (what to do)` of the first error; unknown keys come before others."""
     errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == UNKNOWN), errors[0])
+    first = next((detail for detail in errors if detail["type"] == UNKNOWN), errors[0])
     kind, value, above = first["type"], first["input"], key
     hint: Any = cls
     for part in first["loc"]:

@@ -71,12 +71,12 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     if kind.startswith("qwen") and not fields.get("use_sliding_window", False):
         size = None
     if types is not None:
-        known = {"full_attention", "sliding_attention"}
+        kinds = {"full_attention", "sliding_attention"}
         if kind == "qwen3_next":
-            known = {"full_attention", "linear_attention"}
-        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= known:
+            kinds = {"full_attention", "linear_attention"}
+        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
             raise InputError(
-                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(known))}"
+                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(kinds))}"
             )
         count = types.count("sliding_attention")
     elif kind.startswith("qwen"):
@@ -103,7 +103,7 @@ def latent_of(fields: Fields) -> Latent:
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
-    names = next((one for one in types()["experts"] if kind in one["types"]), None)
+    names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
         return None
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
@@ -207,9 +207,9 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
     if kind in text and isinstance(config.get("text_config"), dict):
         config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
     if config.get("model_type") not in supported():
-        known = ", ".join((*supported(), *text))
+        listed = ", ".join((*supported(), *text))
         raise InputError(
-            f"{path}: model_type {kind!r} is none of the supported model types ({known}); write "
+            f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
             f"the "
             "ModelSpec by hand"
         )
@@ -238,45 +238,60 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     pattern = _pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
-        raise InputError(
-            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported"
-        )
-    kept_as = fields.get("torch_dtype") or fields.get("dtype") or "float16"
-    if kept_as not in DTYPE_BYTES:
-        raise InputError(
-            f"{path}: weights of {kept_as!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
-        )
-    dtype = DTYPE_BYTES[kept_as]
+    _check_embedding(fields, kind, hidden)
+    dtype = _dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
     is_gated = kind not in ("opt", "nemotron_h")
     window = window_of(fields, kind, layers) if is_gated else None
-    states = mamba(fields, pattern["M"], dtype) if pattern else None
-    if kind == "qwen3_next":
-        states = delta_net(fields, layers, dtype)
-    values = {
-        "name": name,
-        "num_layers": layers,
-        "hidden_size": hidden,
-        "num_heads": heads,
-        "num_kv_heads": fields.get("num_key_value_heads", heads),
-        "head_size": _head_size(fields, kind, hidden, heads),
-        "ffn_size": fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
-        "ffn_matrices": 3 if is_gated else 2,
-        "vocab_size": fields.whole("vocab_size"),
-        "max_len": fields.whole("max_position_embeddings"),
-        "tied_embedding": bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
-        "dtype_bytes": dtype,
-        "weight_bits": bits,
-        "num_ffn_layers": pattern["-"] if pattern else None,
-        "window": window,
-        "latent": latent_of(fields) if kind.startswith("deepseek") else None,
-        "experts": experts_of(fields, kind, expert_bits),
-        "states": states,
-    }
-    shape = ModelSpec(**values)
+    shape = ModelSpec(
+        name=name,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=fields.get("num_key_value_heads", heads),
+        head_size=_head_size(fields, kind, hidden, heads),
+        ffn_size=fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
+        ffn_matrices=3 if is_gated else 2,
+        vocab_size=fields.whole("vocab_size"),
+        max_len=fields.whole("max_position_embeddings"),
+        tied_embedding=bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
+        dtype_bytes=dtype,
+        weight_bits=bits,
+        num_ffn_layers=pattern["-"] if pattern else None,
+        window=window,
+        latent=latent_of(fields) if kind.startswith("deepseek") else None,
+        experts=experts_of(fields, kind, expert_bits),
+        states=_states_of(fields, kind, pattern, layers, dtype),
+    )
     fields.check_memory()
     return shape
+
+
+def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
+    """Raise InputError for an OPT whose embedding is narrower than its layers."""
+    if kind == "opt" and fields.get("word_embed_proj_dim", hidden) != hidden:
+        raise InputError(
+            f"{fields.path}: word_embed_proj_dim differs from hidden_size (OPT-350M): not supported"
+        )
+
+
+def _states_of(
+    fields: Fields, kind: str, pattern: Counter[str], layers: int, dtype_bytes: int
+) -> States | None:
+    """The states of Mamba layers or gated delta nets; None for other models."""
+    if kind == "qwen3_next":
+        return delta_net(fields, layers, dtype_bytes)
+    return mamba(fields, pattern["M"], dtype_bytes) if pattern else None
+
+
+def _dtype_bytes(fields: Fields) -> int:
+    """Bytes of a weight and of a cached value."""
+    dtype = fields.get("torch_dtype") or fields.get("dtype") or "float16"
+    if dtype not in DTYPE_BYTES:
+        raise InputError(
+            f"{fields.path}: weights of {dtype!r}: none of {', '.join(DTYPE_BYTES)}: not supported"
+        )
+    return DTYPE_BYTES[dtype]
 
 
 def _pattern_of(fields: Fields, kind: str) -> Counter[str]:

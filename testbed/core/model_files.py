@@ -22,5 +22,5 @@ def shipped(name: str) -> dict[str, Any]:
     """
     if name not in model_names():
         raise InputError(f"model {name}: is unknown (choose one of {', '.join(model_names())})")
-    found: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
+    contents: dict[str, Any] = json.loads((MODELS / f"{name}.json").read_text(encoding="utf-8"))
+    return contents

@@ -100,7 +100,8 @@ class Turns:
                 f"row {row}: wait_s={self.wait_s[row]}: must be a finite time of at least 0 s"
             )
         for row, before in enumerate(self.after):
-            if any(not 0 <= one < row or self.session[one] != self.session[row] for one in before):
+            session = self.session[row]
+            if any(not 0 <= other < row or self.session[other] != session for other in before):
                 raise InputError(
                     f"row {row}: after={before}: a row may only wait for earlier rows of its "
                     f"session"

@@ -22,9 +22,9 @@ def check_known_shape(model: ModelSpec) -> None:
     """
     if model.name not in model_names():
         return
-    known = read_model(model.name)
+    shipped_model = read_model(model.name)
     for name in (field.name for field in fields(ModelSpec) if field.name not in CHOSEN):
-        here, there = getattr(model, name), getattr(known, name)
+        here, there = getattr(model, name), getattr(shipped_model, name)
         if here != there:
             raise InputError(
                 f"model.{name}={here}: {model.name} has {there} (give the model another name: "

@@ -121,7 +121,7 @@ class ModelSpec:
     def groups(self) -> tuple[KvGroup, ...]:
         """The layers by the form of their cache; full attention comes first, states last."""
         in_window = self.window.num_layers if self.window else 0
-        found = [
+        groups = [
             KvGroup(
                 "latent" if self.latent else "full",
                 self.num_attention_layers - in_window,
@@ -129,11 +129,11 @@ class ModelSpec:
             )
         ]
         if self.window:
-            found.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
+            groups.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
         if self.states:
             state_bytes = self.states.state_bytes or self.states.num_tokens * self.slot_bytes
-            found.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
-        return tuple(group for group in found if group.num_layers)
+            groups.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
+        return tuple(group for group in groups if group.num_layers)
 
     @property
     def kv_bytes_per_token(self) -> int:

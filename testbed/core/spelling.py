@@ -4,24 +4,24 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """A question that ends a message, or nothing where no known name is like this one."""
-    names = list(known)
+    names = list(choices)
     longer = [other for other in names if name and other.startswith((f"{name}-", f"{name}_"))]
     close = longer or get_close_matches(name, names, n=1)  # h100 begins h100-80gb
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def no_key(key: str, known: Iterable[str]) -> str:
+def no_key(key: str, choices: Iterable[str]) -> str:
     """The refusal of a key that nothing reads, with the known key that is most like it."""
-    near = nearest(key, known)
+    near = nearest(key, choices)
     hint = f"did you mean {near}?" if near else "remove it;"
     return f"no key {key!r}: nothing reads it; {hint} testbed run --values shows all keys"
 
 
-def nearest(key: str, known: Iterable[str]) -> str | None:
+def nearest(key: str, choices: Iterable[str]) -> str | None:
     """The known key of the same last part, else the one most like it in its group, else of all."""
-    names = list(known)
+    names = list(choices)
     group, _, last = key.rpartition(".")
     same = [name for name in names if name.rpartition(".")[2] == last]
     in_group = {name.rpartition(".")[2]: name for name in names if name.rpartition(".")[0] == group}

@@ -74,12 +74,7 @@ class AnalyticCost(CostModel):
         self._token_bytes = (
             model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
         )
-        states = sum(group.num_layers * group.state_bytes for group in model.groups)
-        # An image is read; a state is written too
-        passes = 1 if model.states and model.states.num_tokens else 2
-        self._state_ps = round(
-            passes * states / (server.gpu.memory_bandwidth * server.num_gpus) * PS
-        )
+        self._state_ps = round(_state_s(model, server) * PS)
         self._attending = [
             (group.window, group.num_layers) for group in model.groups if not group.state_bytes
         ]
@@ -223,3 +218,10 @@ def pairs_of(new: int, num_stored: int, window: int | None) -> float:
     # Queries that see fewer tokens than the window has
     early = max(min(new, window - num_stored), 0)
     return early * num_stored + early * (early + 1) / 2 + (new - early) * window
+
+
+def _state_s(model: ModelSpec, server: ServerSpec) -> float:
+    """Seconds in which a sequence's states are read and written; those of images are only read."""
+    num_bytes = sum(group.num_layers * group.state_bytes for group in model.groups)
+    passes = 1 if model.states and model.states.num_tokens else 2
+    return passes * num_bytes / (server.gpu.memory_bandwidth * server.num_gpus)

@@ -167,7 +167,7 @@ def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
     return tuple(map(read_profile, sorted((PROFILES / system).glob("*.json"))))
 
 
-def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict[str, Known]:
+def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> dict[str, Known]:
     """The nearest profile of each way to this model's costs, the best way first; empty if none is
     near enough.
 
@@ -177,7 +177,7 @@ def by_way(model: ModelSpec, server: ServerSpec, known: Iterable[Known]) -> dict
     only, or OTHER_CACHE: the best of these ways for the same model with K and V of the type of its
     weights.
     """
-    candidates = list(known)
+    candidates = list(sources)
     if not model.is_plain:
         return _by_way_not_plain(model, server, candidates)
     shard = Loads(model, server.num_gpus)
@@ -244,7 +244,7 @@ def carried(
     nearest: Known,
     model: ModelSpec,
     server: ServerSpec,
-    known: Iterable[Known],
+    sources: Iterable[Known],
     attainable: float | None = None,
     byte_kv_bandwidth: float = 1.0,
 ) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def carried(
     share = attainable if is_elsewhere(nearest, server.gpu) else None
     profile = derive(nearest.profile, nearest.gpu, server.gpu, share, shard)
     if server.num_gpus > 1 and not has(profile, "all_reduce"):
-        for other in known:
+        for other in sources:
             is_of_gpu = other.gpu == nearest.gpu and other.model.is_plain
             if is_of_gpu and has(other.profile, "all_reduce"):
                 derived = derive(other.profile, other.gpu, server.gpu, None, shard)

@@ -44,12 +44,11 @@ def derive(
     attainable: float | None = None,
     shard: "Loads | None" = None,
 ) -> dict[str, Any]:
-    """The profile of `source` carried to `target`; its fingerprint says that it was derived, and
-    how.
+    """The profile of `source` carried to `target`; its fingerprint records how.
 
-    attainable is the share of its memory bandwidth that the target reaches, where it was measured
-    (A100: 0.86, by AIConfigurator's tables); None for the share that the source reached. shard:
-    another model's shard to carry it to; None for the profile's own.
+    attainable: the measured share of its memory bandwidth that the target reaches (A100: 0.86, by
+    AIConfigurator's tables); None for the share that the source reached. shard: another model's
+    shard to carry the profile to; None for its own.
     """
     if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
@@ -66,23 +65,26 @@ def derive(
     sections = {}
     for name, section in profile["sections"].items():
         carry = _carrier(name, shards, points[name], bandwidth_share, gpus)
-        rows = [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points[name]]
-        sections[name] = {**section, "points": rows}
-    origin = {
-        "source": "derived",
-        "device": target.name,
-        "method": method,
-        "from": profile["fingerprint"],
-    }
+        sections[name] = {**section, "points": _carried(points[name], carry)}
     return {
         **profile,
         "model": asdict(target_loads.model),
         "num_gpus": target_loads.num_gpus,
         "gpu": asdict(target),
-        "fingerprint": origin,
+        "fingerprint": _origin(target, method, profile["fingerprint"]),
         "sections": sections,
         "fit": None,
     }
+
+
+def _origin(target: GpuSpec, method: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The fingerprint of a derived profile; source: that of the measured one."""
+    return {"source": "derived", "device": target.name, "method": method, "from": source}
+
+
+def _carried(points: Sequence[Point], carry: Callable[[Key, float], float]) -> list[list[Any]]:
+    """The points with their times (us) carried to another shard and data sheet."""
+    return [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points]
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:

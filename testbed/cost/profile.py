@@ -54,15 +54,7 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        if (
-            not model.is_shaped_like(ModelSpec(**profile["model"]))
-            or profile["num_gpus"] != num_gpus
-        ):
-            name, degree = profile["model"]["name"], profile["num_gpus"]
-            raise InputError(
-                f"the profile is of {name} on {degree} GPU(s), the run is of {model.name} on "
-                f"{num_gpus}"
-            )
+        _check_shard(profile, model, num_gpus)
         self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
         self.choices = choices = choices or Choices()
         self._num_layers = model.num_layers
@@ -189,4 +181,14 @@ class Software:
             work.num_requests * self.request_ps
             + num_seqs * self.sequence_ps
             + work.forks * self.fork_ps
+        )
+
+
+def _check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
+    """Raise InputError unless the profile is of this model's shape on so many GPUs."""
+    profiled = ModelSpec(**profile["model"])
+    if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:
+        raise InputError(
+            f"the profile is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
+            f"{model.name} on {num_gpus}"
         )

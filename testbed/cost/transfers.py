@@ -3,6 +3,7 @@ all-reduces, transfers of tiers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -168,9 +169,8 @@ class TierLinks:
         for move in moves:
             if HOST not in (move.source, move.target):
                 by_ends.setdefault((move.source, move.target), []).append(move)
-        latency_s = sum(
-            self._tier(name).latency_s for ends in by_ends for name in ends if name != DEVICE
-        )
+        below = [name for name in chain.from_iterable(by_ends) if name != DEVICE]
+        latency_s = sum(self._tier(name).latency_s for name in below)
         return round(latency_s * PS) + sum(
             self._moving_ps(*ends, crossing) for ends, crossing in by_ends.items()
         )

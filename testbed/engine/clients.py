@@ -37,13 +37,14 @@ class OpenLoop:
 
     def start(self) -> None:
         """Submit what has arrived, and return when the next one does; at the end, close."""
-        while self._next is not None:
-            if self._next.arrival_ps > self._clock.now_ps:
-                self._clock.call_at(self._next.arrival_ps, self.start)
-                return
+        now_ps = self._clock.now_ps
+        while self._next is not None and self._next.arrival_ps <= now_ps:
             self._engine.submit(self._next)
             self._next = next(self._requests, None)
-        self._engine.close()
+        if self._next is None:
+            self._engine.close()
+        else:
+            self._clock.call_at(self._next.arrival_ps, self.start)
 
 
 class ClosedLoop(Listener):

@@ -54,8 +54,8 @@ class SimAlarm(Alarm):
         return event
 
     def bring_forward(self, at_ps: int) -> None:
-        waiting = self._event.callbacks if self._event is not None else None
-        if waiting and at_ps < self._at_ps:
+        waiting = self._event.callbacks if at_ps < self._at_ps else None
+        if waiting:
             self._event.callbacks = []  # the later event remains in SimPy's queue, and does nothing
             self._at_ps = at_ps
             delay_ps = at_ps - int(self._env.now)
@@ -63,7 +63,10 @@ class SimAlarm(Alarm):
 
     def has_rung(self) -> bool:
         now_ps = self._clock.now_ps
-        return any(alarm.rang_at(now_ps) for alarm in self._clock.alarms[self._rank :])
+        for alarm in self._clock.alarms[self._rank :]:
+            if alarm.rang_at(now_ps):
+                return True
+        return False
 
     def rang_at(self, now_ps: int) -> bool:
         """Whether it has rung at the present time."""

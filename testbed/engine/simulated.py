@@ -60,6 +60,7 @@ class SimulatedExecutor(Executor):
                 audit.check_decode(cost, work, durations)
             landing_ps = flight.start_ps if self.links.landed else self.links.next_ps
             self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, landing_ps))
+        flight.end_ps = self._boundary_ps(flight, flight.steps)
         if flight.plan.ops:
             flight.late = self._begin_transfers(flight.plan)
 
@@ -91,6 +92,7 @@ class SimulatedExecutor(Executor):
         steps = self._steps_before_plan(flight, at_ps)
         if steps < flight.steps:
             flight.steps = steps
+            flight.end_ps = self._boundary_ps(flight, steps)
             self.alarm.bring_forward(self._boundary_ps(flight, steps - self._lead))
 
     def _boundary_ps(self, flight: Flight, steps: int) -> int:
@@ -108,9 +110,7 @@ class SimulatedExecutor(Executor):
     def wait(self, flight: Flight) -> Waiting:
         if self.on_step is not None:
             yield from self._steps(flight)
-        steps, end_ps = flight.steps, self._boundary_ps(flight, flight.steps)
-        yield self.alarm.set(end_ps)
-        flight.end_ps = end_ps if flight.steps == steps else self._boundary_ps(flight, flight.steps)
+        yield self.alarm.set(flight.end_ps)  # a cut brings both forward
         if flight.late:
             self.links.begin(flight.late)
         if flight.outcome is not None:

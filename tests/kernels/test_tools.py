@@ -44,7 +44,7 @@ def test_all_reduce_over_missing_gpus_is_refused(requested: list[int]) -> None:
     with pytest.raises(
         InputError, match=rf"--gpus {requested[-1]}: this machine has 4 GPUs \(choose from 2 to 4\)"
     ):
-        require_gpus(requested, found=4)
+        require_gpus(requested, num_present=4)
 
 
 def test_all_reduces_are_predicted_from_the_next_smaller_number_of_gpus() -> None:

@@ -38,7 +38,19 @@ def fig1(table: pd.DataFrame) -> Figure:
     """
     figure = new_figure(height_in=3.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 2.2))
-    layout, (total, parameters, cache) = figure.add_subplot(grid[:, 0]), table.iloc[0][LAYOUT]
+    _memory_parts(figure.add_subplot(grid[:, 0]), *table.iloc[0][LAYOUT])
+    memory = figure.add_subplot(grid[0, 1])
+    throughput = figure.add_subplot(grid[1, 1], sharex=memory)
+    memory.tick_params(labelbottom=False)
+    _batching_curves(memory, throughput, table)
+    figure.legend(
+        *memory.get_legend_handles_labels(), loc="outside upper right", ncols=3, columnspacing=0.8
+    )
+    return figure
+
+
+def _memory_parts(axes: Axes, total: float, parameters: float, cache: float) -> None:
+    """One bar of the GPU's memory (GiB): parameters, KV cache, and the rest."""
     parts = {
         "Parameters": (parameters, "white", "black"),
         "KV cache": (cache, BATCHING["vllm"][1], "white"),
@@ -46,14 +58,15 @@ def fig1(table: pd.DataFrame) -> Figure:
     }
     bottom = 0.0
     for label, (size, color, ink) in parts.items():
-        layout.bar(0, size, 0.8, bottom, color=color, edgecolor=HATCH_COLOR, linewidth=0.6)
+        axes.bar(0, size, 0.8, bottom, color=color, edgecolor=HATCH_COLOR, linewidth=0.6)
         text = f"{label}, {100 * size / total:.0f}%\n{size:.1f} GiB"
-        layout.text(0, bottom + size / 2, text, fontsize=5.5, ha="center", va="center", color=ink)
+        axes.text(0, bottom + size / 2, text, fontsize=5.5, ha="center", va="center", color=ink)
         bottom += size
-    layout.set(xticks=[], ylabel="GPU memory (GiB)", ylim=(0, total))
-    memory = figure.add_subplot(grid[0, 1])
-    throughput = figure.add_subplot(grid[1, 1], sharex=memory)
-    memory.tick_params(labelbottom=False)
+    axes.set(xticks=[], ylabel="GPU memory (GiB)", ylim=(0, total))
+
+
+def _batching_curves(memory: Axes, throughput: Axes, table: pd.DataFrame) -> None:
+    """Memory and throughput of each system against its batch size."""
     for system, (label, color, size) in BATCHING.items():
         curve = table[table["system"] == system].drop_duplicates("batch")
         for axes, column in ((memory, "memory_gib"), (throughput, "tokens_per_s")):
@@ -74,10 +87,6 @@ def fig1(table: pd.DataFrame) -> Figure:
         ylim=(0, None),
         xlim=(0, None),
     )
-    figure.legend(
-        *memory.get_legend_handles_labels(), loc="outside upper right", ncols=3, columnspacing=0.8
-    )
-    return figure
 
 
 def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, str]) -> Figure:

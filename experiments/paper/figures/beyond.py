@@ -195,46 +195,47 @@ def groups(table: pd.DataFrame, parts: Mapping[str, str]) -> Figure:
     """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each
     trace.
     """
-    traces, rules = (list(dict.fromkeys(table[name])) for name in ("trace", "rule"))
+    traces = list(dict.fromkeys(table["trace"]))
+    rules = list(dict.fromkeys(table["rule"]))
     figure = new_figure(6.5, 2.4 * len(traces))
-    for trace, axes in zip(
-        traces, figure.subplots(len(traces), 1, squeeze=False)[:, 0], strict=True
-    ):
-        rows = (
-            table[table["trace"] == trace]
-            .groupby(["model", "rule"], sort=False)
-            .mean(numeric_only=True)
-        )
-        models = list(dict.fromkeys(rows.index.get_level_values("model")))
-        for (model, rule), row in rows.iterrows():
-            place, bottom = (
-                models.index(model) + (rules.index(rule) - (len(rules) - 1) / 2) / (len(rules) + 1),
-                0.0,
-            )
-            for (part, label), kind in zip(
-                parts.items(), ("token_states", "internal"), strict=True
-            ):
-                height = 100 * row[part] / row["pool_gib"]
-                axes.bar(
-                    place,
-                    height,
-                    0.9 / (len(rules) + 1),
-                    bottom,
-                    label=label,
-                    facecolor=KIND_COLORS[kind],
-                    hatch=KIND_HATCHES[kind],
-                    edgecolor=HATCH_COLOR,
-                    linewidth=0,
-                )
-                bottom += height
-            axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
-        axes.set_xticks(range(len(models)), models)
+    panels = figure.subplots(len(traces), 1, squeeze=False)[:, 0]
+    for trace, axes in zip(traces, panels, strict=True):
+        _pool_bars(axes, table[table["trace"] == trace], rules, parts)
         axes.set(ylabel="Pool (%)", ylim=(0, 100), title=trace)
-    handles, labels = axes.get_legend_handles_labels()
+    handles, labels = panels[-1].get_legend_handles_labels()
     figure.legend(
         handles[: len(parts)], labels[: len(parts)], loc="outside upper center", ncols=len(parts)
     )
     return figure
+
+
+def _pool_bars(
+    axes: Axes, table: pd.DataFrame, rules: Sequence[str], parts: Mapping[str, str]
+) -> None:
+    """A bar for each model and page rule: the parts of its pool in percent, one on the other."""
+    means = table.groupby(["model", "rule"], sort=False).mean(numeric_only=True)
+    models = list(dict.fromkeys(means.index.get_level_values("model")))
+    kinds = ("token_states", "internal")
+    for (model, rule), row in means.iterrows():
+        from_middle = rules.index(rule) - (len(rules) - 1) / 2
+        place = models.index(model) + from_middle / (len(rules) + 1)
+        bottom = 0.0
+        for (part, label), kind in zip(parts.items(), kinds, strict=True):
+            height = 100 * row[part] / row["pool_gib"]
+            axes.bar(
+                place,
+                height,
+                0.9 / (len(rules) + 1),
+                bottom,
+                label=label,
+                facecolor=KIND_COLORS[kind],
+                hatch=KIND_HATCHES[kind],
+                edgecolor=HATCH_COLOR,
+                linewidth=0,
+            )
+            bottom += height
+        axes.annotate(rule, (place, 2), rotation=90, ha="center", fontsize=6, color="white")
+    axes.set_xticks(range(len(models)), models)
 
 
 def hit_units(table: pd.DataFrame) -> Figure:

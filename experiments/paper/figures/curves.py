@@ -40,21 +40,7 @@ def rate_curves(
     panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
     points = table[(table["quantity"] == "normalized_latency") & (table["seed"] == 0)]
     for axes, (setting, title) in zip(panels, titles.items(), strict=True):
-        for system, (label, color, marker) in SYSTEMS.items():
-            curve = points[
-                (points["setting"] == setting) & (points["system"] == system)
-            ].sort_values("rate")
-            shown = curve[: int((curve["simulated"] < LIMIT).sum()) + 1]
-            if len(shown):
-                latencies = shown["simulated"].clip(upper=ABOVE)
-                axes.plot(
-                    shown["rate"],
-                    latencies,
-                    color=color,
-                    marker=marker,
-                    markersize=2.5,
-                    label=label,
-                )
+        _rate_curves_of(axes, points[points["setting"] == setting])
         axes.set(ylim=(0, LIMIT), xlim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel(f"Request rate (req/s)\n{title}", fontsize=LABEL_SIZE)
@@ -72,6 +58,19 @@ def rate_curves(
     return figure
 
 
+def _rate_curves_of(axes: Axes, points: pd.DataFrame) -> None:
+    """A curve of each system, up to its first point above LIMIT."""
+    for system, (label, color, marker) in SYSTEMS.items():
+        curve = points[points["system"] == system].sort_values("rate")
+        num_below = int((curve["simulated"] < LIMIT).sum())
+        shown = curve[: num_below + 1]
+        if len(shown):
+            latencies = shown["simulated"].clip(upper=ABOVE)
+            axes.plot(
+                shown["rate"], latencies, color=color, marker=marker, markersize=2.5, label=label
+            )
+
+
 def fig18(
     table: pd.DataFrame, kernels: Looks, markers: Looks, curves: Sequence[Look], top: float
 ) -> Figure:
@@ -87,59 +86,56 @@ def fig18(
     times = table[table["figure"] == "fig18a"].pivot_table(
         index=["batch", "context"], columns="system", values="simulated"
     )
+    over = 100 * (times.div(times["contiguous"], axis=0) - 1).drop(columns="contiguous")
+    _published_band(overhead)
+    _kernel_curves(latency, times, kernels, markers)
+    _kernel_curves(overhead, over, kernels, markers)
+    latency.set_ylabel("Kernel latency (µs)")
+    overhead.set_ylabel("Over contiguous (%)")
+    overhead.set_ylim(min(-5, over.min().min() - 2), None)
+    handles = [
+        Line2D([], [], color=color, linestyle=line, label=name)
+        for name, line, color in kernels.values()
+    ]
+    handles += [_marker_only(marker, f"Batch size {batch}") for batch, marker in markers.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    by_size = table[table["figure"] == "fig18b"]
+    _latencies(figure.add_subplot(grid[1, :]), by_size, curves, top, ", OPT-13B, A100")
+    return figure
+
+
+def _published_band(axes: Axes) -> None:
+    """The range of the paper's overhead of paged attention kernels, as a band."""
     (text,) = set(
         reference().query("figure == 'fig18a' and quantity == 'kernel_overhead'")["published"]
     )
     low, high = limits("range", text, "")
-    overhead.axhspan(low, high, color=BAND, linewidth=0)
-    overhead.text(
+    axes.axhspan(low, high, color=BAND, linewidth=0)
+    axes.text(
         0.5,
         (low + high) / 2,
         f"published: {low:g} to {high:g}%",
         fontsize=7,
         ha="center",
         va="center",
-        transform=overhead.get_yaxis_transform(),
+        transform=axes.get_yaxis_transform(),
     )
-    over = 100 * (times.div(times["contiguous"], axis=0) - 1).drop(columns="contiguous")
-    for axes, shown, label in (
-        (latency, times, "Kernel latency (µs)"),
-        (overhead, over, "Over contiguous (%)"),
-    ):
-        for (system, (_, line, color)), (batch, marker) in product(
-            kernels.items(), markers.items()
-        ):
-            if system in shown:
-                curve = shown[system].xs(batch, level="batch").sort_index()
-                axes.plot(curve.index, curve, line, color=color, marker=marker, markersize=3)
-        axes.set_xticks(curve.index, [f"{context:g}" for context in curve.index])
-        axes.set(xlabel="Context length\n(a) Kernels, H200", ylabel=label)
-    overhead.set_ylim(min(-5, over.min().min() - 2), None)
-    handles = [
-        Line2D([], [], color=color, linestyle=line, label=name)
-        for name, line, color in kernels.values()
-    ]
-    sizes = [
-        Line2D(
-            [],
-            [],
-            color="#444444",
-            linestyle="",
-            marker=marker,
-            markersize=3,
-            label=f"Batch size {batch}",
-        )
-        for batch, marker in markers.items()
-    ]
-    figure.legend(handles=[*handles, *sizes], loc="outside upper center", ncols=2)
-    _latencies(
-        figure.add_subplot(grid[1, :]),
-        table[table["figure"] == "fig18b"],
-        curves,
-        top,
-        ", OPT-13B, A100",
-    )
-    return figure
+
+
+def _kernel_curves(axes: Axes, table: pd.DataFrame, kernels: Looks, markers: Looks) -> None:
+    """A curve over the context length for each kernel in the table and each batch size."""
+    for (system, (_, line, color)), (batch, marker) in product(kernels.items(), markers.items()):
+        if system in table:
+            curve = table[system].xs(batch, level="batch").sort_index()
+            axes.plot(curve.index, curve, line, color=color, marker=marker, markersize=3)
+    contexts = sorted(set(table.index.get_level_values("context")))
+    axes.set_xticks(contexts, [f"{context:g}" for context in contexts])
+    axes.set_xlabel("Context length\n(a) Kernels, H200")
+
+
+def _marker_only(marker: str, label: str) -> Line2D:
+    """A legend's entry of a marker without a line."""
+    return Line2D([], [], color="#444444", linestyle="", marker=marker, markersize=3, label=label)
 
 
 def fig19(

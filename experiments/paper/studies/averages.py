@@ -53,19 +53,19 @@ class Averages(Study):
             self,
             panels=panels,
             ratios=ratios,
-            systems=[one for one in self.systems if one in needed],
+            systems=[system for system in self.systems if system in needed],
         )
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         means = table.groupby(["figure", "setting", "system", "quantity"], sort=False)[
             "simulated"
         ].mean()
-        found = [Finding(*one) for one in means.reset_index().itertuples(index=False, name=None)]
+        findings = [Finding(*row) for row in means.reset_index().itertuples(index=False, name=None)]
         for figure, setting, compared, ratio in self.ratios:
             of = ratio.removesuffix("_ratio")
-            one, other = (means[figure, setting, system, of] for system in compared.split(" vs "))
-            found.append(Finding(figure, setting, compared, ratio, float(one / other)))
-        return found
+            value, other = (means[figure, setting, system, of] for system in compared.split(" vs "))
+            findings.append(Finding(figure, setting, compared, ratio, float(value / other)))
+        return findings
 
     def averages(
         self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int
@@ -173,16 +173,16 @@ class Lengths(Study):
         means = table[table["quantity"].str.startswith("mean")].set_index(["setting", "quantity"])[
             "simulated"
         ]
-        found = [
+        findings = [
             Finding("fig11", setting, "", quantity, value)
             for (setting, quantity), value in means.items()
         ]
         for side in ("input", "output"):
             ratio = means["sharegpt", f"mean_{side}"] / means["alpaca", f"mean_{side}"]
-            found.append(
+            findings.append(
                 Finding("fig11", "sharegpt over alpaca", "", f"mean_{side}_ratio", float(ratio))
             )
-        return found
+        return findings
 
     def histogram(self, store: RunStore, trace: str) -> list[Row]:
         """Mean and densities of inputs and outputs below 2048 tokens in all."""
@@ -227,7 +227,7 @@ def sizes(store: RunStore, model: str) -> list[Row]:
     config = store.config([f"model={model}"])
     spec, server = config.model, config.server
     pool = f"{model} {server.name.removesuffix(f'-x{server.num_gpus}')} x{server.num_gpus}"
-    found: list[tuple[str, str, str, float, str | None]] = [
+    findings: list[tuple[str, str, str, float, str | None]] = [
         ("table1", pool, "parameters_memory", spec.weight_bytes / GIB, None),
         ("table1", pool, "kv_memory", server.kv_pool_bytes(spec) / GIB, None),
         ("table1", pool, "kv_slots", server.kv_slots(spec, 16), None),
@@ -238,9 +238,9 @@ def sizes(store: RunStore, model: str) -> list[Row]:
             f"{model} max_len {spec.max_len}",
             "the paper gives one decimal; rounded to it the two agree",
         )
-        found.append(("sec3", model, "kv_bytes_per_token", kib, None))
-        found.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
+        findings.append(("sec3", model, "kv_bytes_per_token", kib, None))
+        findings.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
     return [
         dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True))
-        for row in found
+        for row in findings
     ]

@@ -181,7 +181,7 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
     """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured
     them.
     """
-    found = [
+    kernels = [
         {
             "figure": "fig18a",
             "system": row["kernel"],
@@ -192,11 +192,11 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
         for row in kept_rows(bench).to_dict("records")
         if row.get("spread") == "equal" and row["kernel"] in KERNELS.get(row["what"], ())
     ]
-    if not found:
+    if not kernels:
         raise InputError(
             f"kernels/results/{bench} has no rows of Figure 18a; write it by testbed gpu bench"
         )
-    return found
+    return kernels
 
 
 @dataclass(kw_only=True)

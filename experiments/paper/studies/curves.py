@@ -183,17 +183,19 @@ class Curves(Study):
         return Finding(*row, means[highest], interval=shown, note=where, grid_ends=ends)
 
     def _grid_ends(self, ratio: Mapping[str, Any]) -> str:
-        """Last rate over last rate of the artifact's grids; a grid ends where the paper's authors
-        stopped, which is no knee.
+        """The ratios of the last rates of the artifact's grids.
+
+        A grid ends where the paper's authors stopped, which need not be a knee.
         """
         grids = {panel["setting"]: panel["rates"] for panel in self.panels}
-        ends = [
-            (max(grids[setting][ratio["system"]]), max(grids[setting][other]))
-            for setting in settings_of(ratio)
-            for other in ratio["over"]
-            if other not in self.own_grids
-        ]
-        return ", ".join(f"{a:g}/{b:g} = {a / b:.2f}" for a, b in ends)
+        texts = []
+        for setting in settings_of(ratio):
+            last = max(grids[setting][ratio["system"]])
+            for other in ratio["over"]:
+                if other not in self.own_grids:
+                    last_of_other = max(grids[setting][other])
+                    texts.append(f"{last:g}/{last_of_other:g} = {last / last_of_other:.2f}")
+        return ", ".join(texts)
 
 
 def _row_key(ratio: Mapping[str, Any]) -> RowKey:

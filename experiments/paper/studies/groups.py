@@ -147,7 +147,7 @@ class HitUnits(Study):
         unit, pool, rows = block_size(config), make_pool(config), []
         for length in sorted({*range(self.step, max(self.marked), self.step), *self.marked}):
             policy: GroupedCaching = config.policy.make("policy", pool)
-            hit = found(policy, length)
+            hit = hit_tokens(policy, length)
             law = max(0, (length - 1) // unit - dropped) * unit
             rows.append(
                 {
@@ -167,14 +167,14 @@ class HitUnits(Study):
         law = Finding(
             self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same
         )
-        found = reported(
+        findings = reported(
             self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"}
         )
-        return [*found, law]
+        return [*findings, law]
 
 
-def found(policy: GroupedCaching, num_tokens: int) -> int:
-    """Tokens that a prompt of so many finds of itself when it is sent again."""
+def hit_tokens(policy: GroupedCaching, num_tokens: int) -> int:
+    """Tokens that a prompt of num_tokens finds in the cache when it is sent a second time."""
     hit = 0
     for number in range(2):
         seq = Stream(

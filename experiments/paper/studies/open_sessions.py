@@ -115,11 +115,11 @@ class StoreRules(OpenSessions):
                 slower[AWARE] < slower[EAGER]
             ).all(),
         }
-        found = reported(
+        findings = reported(
             self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS
         )
         return [
-            *found,
+            *findings,
             *(
                 Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
                 for claim, holds in claims.items()
@@ -165,5 +165,7 @@ class TimeToLive(OpenSessions):
         return [{"system": system, "time_to_live_s": time_s, **times, **row}]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        found = reported(self.name, table, "{time_to_live_s:g} s", "{system}", LIFE_COLUMNS)
-        return [one._replace(setting=one.setting.removeprefix("nan s")) for one in found]
+        findings = reported(self.name, table, "{time_to_live_s:g} s", "{system}", LIFE_COLUMNS)
+        return [
+            finding._replace(setting=finding.setting.removeprefix("nan s")) for finding in findings
+        ]

@@ -87,7 +87,7 @@ class PrefixCache(EvictionOrders):
                 prompts, num_blocks, config.policy.parameters["eviction"].make("eviction")
             )
             tokens = sum(result.hits) * size / rows.prompt_len.sum()
-            found = {
+            rates = {
                 "hit_rate": result.hit_rate,
                 "token_hit_rate": tokens,
                 "evictions": result.evictions,
@@ -98,7 +98,7 @@ class PrefixCache(EvictionOrders):
                     "order": order,
                     "num_blocks": num_blocks,
                     "block_size": size,
-                    **found,
+                    **rates,
                 }
             )
         return table
@@ -133,11 +133,11 @@ class AgentSessions(EvictionOrders):
             measured.summary["counters"],
             {"order": order, "num_blocks": num_blocks, "block_size": size},
         )
-        found = {
+        rates = {
             "hit_rate": counts["hit_tokens"] / counts["tokens"],
             "evictions": counts["evictions"],
         }
-        return [{**place, **found, **measures(measured)}]
+        return [{**place, **rates, **measures(measured)}]
 
 
 @dataclass(kw_only=True)
@@ -192,8 +192,12 @@ class Tiers(Study):
         size = block_size(config)
         on_device = make_pool(config).num_slots if system == ALL_TIERS else 0
         num_blocks = (on_device + int(gib * GIB) // config.model.kv_bytes_per_token) // size
-        found = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate if num_blocks else 0.0
-        return [{"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * found}]
+        hit_rate = 0.0
+        if num_blocks:
+            hit_rate = replay(prompts_of(rows, size), num_blocks, Lru()).hit_rate
+        return [
+            {"trace": trace, "system": system, "dram_gib": gib, "found_percent": 100 * hit_rate}
+        ]
 
 
 @dataclass(kw_only=True)

@@ -80,14 +80,14 @@ class Study(ABC):
 
     def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
         """The files of these traces that were given; raises InputError where there is none."""
-        found = {name: path for name, path in store.lengths if name in names}
-        if not found:
+        files = {name: path for name, path in store.lengths if name in names}
+        if not files:
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
             raise InputError(
                 f"{self.name}: replays public traces, which are not part of the testbed (give "
                 f"{lengths}; `testbed list trace` says which)"
             )
-        return found
+        return files
 
     def only(self, rows: Collection[RowKey]) -> "Study":
         """This study with no more work than these reference rows take, drawings aside; as it is
@@ -111,15 +111,17 @@ class Study(ABC):
 def reported(
     figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]
 ) -> list[Finding]:
-    """Some columns of a table as findings of these quantities; `place` and `system` are forms that
-    a row fills.
+    """The findings of some columns of a table.
+
+    columns: the quantity of each. place, system: format strings that are filled from a row.
     """
-    return [
-        Finding(figure, place.format(**row), system.format(**row), quantity, row[column])
-        for row in table.to_dict("records")
-        for column, quantity in columns.items()
-        if not pd.isna(row[column])
-    ]
+    findings = []
+    for row in table.to_dict("records"):
+        names = place.format(**row), system.format(**row)
+        for column, quantity in columns.items():
+            if not pd.isna(row[column]):
+                findings.append(Finding(figure, *names, quantity, row[column]))
+    return findings
 
 
 def kept_rows(name: str) -> pd.DataFrame:

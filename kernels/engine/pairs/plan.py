@@ -6,6 +6,7 @@ import csv
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -170,18 +171,17 @@ FEWER = (  # at some loads only
     ),
 )
 MACHINE = Pair(Series("machine", "the largest pools", CHATS, 1.0, LARGEST, PAGED, "Swap"), 1.0, 0)
+OVERLOADS = [load for load in LOADS if load > KNEE]
+OTHER_SEEDS = range(1, SEEDS)
 PAIRS = [  # the most wanted first: a limit of time may end them
-    *(Pair(series, load, 0) for series in SERIES for load in LOADS),
+    *(Pair(series, load, 0) for series, load in product(SERIES, LOADS)),
     *(Pair(FEWER[i], 0.95, 0) for i in (0, 1, 3)),
     *(
         Pair(series, load, seed)
-        for seed in range(1, SEEDS)
-        for series in SERIES[:3]
-        for load in LOADS
-        if load > KNEE
+        for seed, series, load in product(OTHER_SEEDS, SERIES[:3], OVERLOADS)
     ),
-    *(Pair(series, 2.0, seed) for seed in range(SEEDS) for series in FEWER[:3]),
-    *(Pair(SERIES[3], load, seed) for load in LOADS if load > KNEE for seed in range(1, SEEDS)),
+    *(Pair(series, 2.0, seed) for seed, series in product(range(SEEDS), FEWER[:3])),
+    *(Pair(SERIES[3], load, seed) for load, seed in product(OVERLOADS, OTHER_SEEDS)),
 ]
 
 
@@ -248,12 +248,12 @@ def figures(
     recorder.settle()
     spans = recorder.spans.columns()
     prefilled = int((spans["prefill_tokens"] * spans["iterations"]).sum())
-    found = {name: summary[part][key] for name, (part, key) in IN_SUMMARY.items()} | {
+    values = {name: summary[part][key] for name, (part, key) in IN_SUMMARY.items()} | {
         "hit_rate": hits / tokens if tokens else None,
         "preemptions": sum(summary["preemptions"].values()),
         "recomputed_tokens": prefilled + hits - _first_prompts(setup, recorder),
     }
-    return {name: found[name] for name in FIGURES}
+    return {name: values[name] for name in FIGURES}
 
 
 def _first_prompts(setup: Setup, recorder: Recorder) -> int:

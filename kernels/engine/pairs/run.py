@@ -113,9 +113,9 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
     write_json(folder / "summary.json", summary)
     with tarfile.open(out / ARCHIVE, "a") as archive:
         archive.add(folder, pair.name)
-    found = figures(setup, records.recorder, summary)
+    values = figures(setup, records.recorder, summary)
     rounded = [
-        found[name] if not isinstance(found[name], float) else f"{found[name]:.6g}"
+        values[name] if not isinstance(values[name], float) else f"{values[name]:.6g}"
         for name in FIGURES
     ]
     return [pair.series.name, pair.load, pair.seed, *rounded, *work(records.iterations)]
@@ -124,11 +124,11 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
 def work(iterations: list[Iteration]) -> list[Any]:
     """WORK: seconds of the GPU by kind of iteration, and of software, the time between its work."""
     kinds = {"swaps": 0.0, "prompts": 0.0, "decodes": 0.0}
-    for one in iterations:
-        kinds["swaps" if one.work.moves else "prompts" if one.work.prefill else "decodes"] += (
-            one.gpu_s
-        )
-    duration_s = sum(one.duration_s for one in iterations)
+    for iteration in iterations:
+        kinds[
+            "swaps" if iteration.work.moves else "prompts" if iteration.work.prefill else "decodes"
+        ] += iteration.gpu_s
+    duration_s = sum(iteration.duration_s for iteration in iterations)
     times = (
         duration_s,
         kinds["decodes"],
@@ -151,7 +151,13 @@ def measure_software(engine: Callable[[], GpuEngine], path: Path, stage: Stage) 
         requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
         plain = served_decodes(engine(), requests)
         times = [
-            (one.duration_s, one.gpu_s, one.host_s, one.duration_s - one.gpu_s) for one in plain
+            (
+                iteration.duration_s,
+                iteration.gpu_s,
+                iteration.host_s,
+                iteration.duration_s - iteration.gpu_s,
+            )
+            for iteration in plain
         ]
         medians = [round(1e6 * statistics.median(column), 1) for column in zip(*times, strict=True)]
         rows.append([num_requests, num_seqs, len(plain), *medians])

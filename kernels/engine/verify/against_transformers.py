@@ -51,8 +51,8 @@ def verify(models: str | None, scenarios: str, out: Path | None) -> bool:
                 if scenarios not in scenario.name:
                     continue
                 for mode, graphs in (("debug", 0), ("graphs", 64)):
-                    found = record(scenario, arch, weights, graphs)
-                    judged = judge(reference, found)
+                    recorded = record(scenario, arch, weights, graphs)
+                    judged = judge(reference, recorded)
                     rows.append({"model": name, "scenario": scenario.name, "mode": mode, **judged})
                     print(*rows[-1].values(), sep="  ", flush=True)
     wrong = [row for row in rows if not row["right"]]
@@ -97,12 +97,12 @@ def randomize(model: Any) -> None:
             parameter *= SPREAD / spread
 
 
-def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
+def judge(reference: Any, recorded: list[Row]) -> dict[str, Any]:
     """Errors of a recording; a choice counts where the reference's best two differ by more than the
     tolerance.
     """
     worst, clear, equal = 0.0, 0, 0
-    for ours, theirs in pairs_of(reference, found):
+    for ours, theirs in pairs_of(reference, recorded):
         top = theirs.abs().amax(dim=1)
         worst = max(worst, float(((ours.float() - theirs).abs().amax(dim=1) / top).max()))
         best = torch.topk(theirs, 2, dim=1)
@@ -110,7 +110,7 @@ def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
         clear += int(sure.sum())
         equal += int((sure & (ours.argmax(dim=1) == best.indices[:, 0])).sum())
     counts = {
-        "rows": len(found),
+        "rows": len(recorded),
         "error": round(worst, 5),
         "choices": clear,
         "choices_equal": equal,
@@ -118,12 +118,12 @@ def judge(reference: Any, found: list[Row]) -> dict[str, Any]:
     return {**counts, "right": worst <= TOLERANCE and clear == equal and clear > 0}
 
 
-def pairs_of(reference: Any, found: list[Row], batch_size: int = 8) -> Any:
+def pairs_of(reference: Any, recorded: list[Row], batch_size: int = 8) -> Any:
     """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a
     time.
     """
     texts: list[list[Row]] = []  # rows of which each begins with the one before
-    for row in sorted(found, key=lambda row: row[0]):
+    for row in sorted(recorded, key=lambda row: row[0]):
         if texts and row[0][: len(texts[-1][-1][0])] == texts[-1][-1][0]:
             texts[-1].append(row)
         else:

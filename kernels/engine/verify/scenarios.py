@@ -75,19 +75,19 @@ class Scenario:
         """
         rng = np.random.default_rng([seed, 5])
         shared = rng.integers(vocab_size, size=self.common).tolist()
-        found, prompts = list[Request](), list[tuple[int, ...]]()
+        requests, prompts = list[Request](), list[tuple[int, ...]]()
         for i in range(self.num_requests):
             own = rng.integers(
                 vocab_size, size=max(1, int(np.exp(rng.uniform(0, np.log(200)))))
             ).tolist()
             prompts.append(tuple(shared + own))
             ids, output_len = prompts[i % self.distinct], int(rng.integers(4, 25))
-            found.append(
+            requests.append(
                 Request(
                     i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids
                 )
             )
-        return found
+        return requests
 
 
 SCENARIOS = [
