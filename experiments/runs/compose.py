@@ -21,11 +21,11 @@ from testbed.experiments.runs.config_store import register_models as register_mo
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.vllm_server.configured import register as register_vllm_server
+from testbed.experiments.vllm_server import configured as vllm_server
 from testbed.parts import Part
 
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
-register_vllm_server()
+vllm_server.register()
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 
 
@@ -46,7 +46,7 @@ def typed_config(config: DictConfig) -> RunConfig:
     from testbed.cost.profile import ProfileCost
     from testbed.machine import make_cost
 
-    typed = RunConfig.from_values(plain(config))
+    typed = RunConfig.from_values(vllm_server.without_read_utilization(config, plain(config)))
     given, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if not isinstance(given, Part) or not isinstance(choices, Part):
         return typed

@@ -9,6 +9,7 @@ from testbed.experiments.vllm_server.memory import Terms, terms
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import DEFAULT, Release
 from testbed.experiments.vllm_server.server import Server, server_of
+from testbed.vllm_pages import logged_lines
 
 LARGEST_PARALLELISM = 64
 GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
@@ -118,14 +119,6 @@ def rule_lines(server: Server) -> list[str]:
         f"vLLM {server.release.number}: a request is admitted where {admission} fits, no "
         f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
         f"block of {server.block_size} tokens"
-    ]
-
-
-def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:
-    """The two lines, in vLLM's words."""
-    return [
-        f"GPU KV cache size: {num_tokens:,} tokens",
-        f"Maximum concurrency for {max_model_len:,} tokens per request: {max_concurrency:.2f}x",
     ]
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from testbed.config import ServerConfig
 from testbed.core.config_model import read
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import Command
 from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.pages import Pages, pages_of
 from testbed.experiments.vllm_server.release import Release, release_of_preset
 from testbed.experiments.vllm_server.server import Server, block_size_of, limits_with, server_with
+from testbed.vllm_pages import Pages, pages_of
 
 RESOLVER = "vllm_server"
-USUAL_WORKSPACE_GIB = 1.0
 LIMITS = {
     "--max-num-seqs": "max_num_seqs",
     "--max-num-batched-tokens": "max_num_batched_tokens",
@@ -35,6 +35,21 @@ def _value(text: str, *, _root_: DictConfig) -> Any:
     release = release_of_preset(preset)
     assert release is not None, f"no release serves as {preset}"
     return VALUES[name](Configured(_root_, release))
+
+
+def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a configuration whose pool this module has computed, without the utilization
+    that it has read: nothing reads it again.
+    """
+    server = config.server
+    pools = server.get("kv_memory_gib")
+    is_computed = OmegaConf.is_interpolation(server, "num_blocks") and (
+        values["server"]["num_blocks"] is not None
+        or any(OmegaConf.is_interpolation(pools, name) for name in pools or ())
+    )
+    if is_computed:
+        values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
+    return values
 
 
 class Configured:
@@ -70,7 +85,7 @@ class Configured:
         """Whether nothing else says how large the pool is."""
         server = self.config.server
         has_pool = self.model.name in (server.get("kv_memory_gib") or {})
-        return not has_pool and server.workspace_gib == USUAL_WORKSPACE_GIB
+        return not has_pool and server.workspace_gib == ServerConfig.default("workspace_gib")
 
 
 def _limit(name: str) -> Callable[[Configured], int]:
@@ -81,6 +96,12 @@ def _limit(name: str) -> Callable[[Configured], int]:
         return int(getattr(limits, name))
 
     return limit
+
+
+def _utilization(configured: Configured) -> float:
+    if configured.is_sized_by_vllm:
+        return configured.release.utilization
+    return float(ServerConfig.default("memory_utilization"))
 
 
 def _block_size(configured: Configured) -> int:
@@ -122,6 +143,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 VALUES: dict[str, Callable[[Configured], Any]] = {
     "max_num_seqs": _limit("max_num_seqs"),
     "max_num_batched_tokens": _limit("max_num_batched_tokens"),
+    "memory_utilization": _utilization,
     "block_size": _block_size,
     "num_blocks": _num_blocks,
     "pool_gib": _pool_gib,

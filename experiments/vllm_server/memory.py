@@ -2,7 +2,8 @@
 
 vLLM 0.19 (v1/worker/gpu_worker.py, determine_available_memory) computes KV = gpu_memory_utilization
 x memory - weights - peak activation of a profiling run - memory that is not PyTorch's. CUDA graphs
-are captured afterwards and come on top; releases that estimate them first subtract them (0.21 on).
+are captured afterwards and come on top. Releases from 0.20.2 on subtract an estimate of them,
+unless VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
 
 - weights: from the shape; linear layers, embedding and output are divided among the GPUs.
 - activation: the larger of two peaks of the profiling run. Sampling max_num_seqs rows of logits in
@@ -23,6 +24,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 
 LOGIT_BYTES = 4  # vLLM samples in float32
+LARGEST_GRAPH = 512  # sequences
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,14 @@ def memory_of(
         weights,
         activation_gib(model, limits, given),
         _non_torch(limits.num_gpus, given),
-        given.cuda_graphs_gib if subtracts_graphs else 0.0,
+        graphs_gib(limits, given) if subtracts_graphs else 0.0,
     )
+
+
+def graphs_gib(limits: Limits, given: Terms) -> float:
+    """vLLM's estimate of the CUDA graphs that it captures, by the largest batch that has one."""
+    largest = min(2 * limits.max_num_seqs, LARGEST_GRAPH)
+    return given.cuda_graphs_gib * largest / LARGEST_GRAPH
 
 
 def _non_torch(num_gpus: int, given: Terms) -> float:

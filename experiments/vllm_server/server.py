@@ -12,8 +12,8 @@ from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
 from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED
-from testbed.experiments.vllm_server.pages import Pages, pages_of
 from testbed.experiments.vllm_server.release import DEFAULT, Release
+from testbed.vllm_pages import Pages, pages_of
 
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.

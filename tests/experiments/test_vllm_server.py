@@ -16,8 +16,8 @@ from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.memory import terms
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
 from testbed.experiments.vllm_server.option_table import option_named, options
-from testbed.experiments.vllm_server.pages import pages_of
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
+from testbed.vllm_pages import pages_of
 
 INPUTS = Path(__file__).parents[1] / "inputs" / "vllm_options"
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))

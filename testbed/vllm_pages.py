@@ -73,3 +73,11 @@ def pages_of(
 
 def _all_full(model: ModelSpec) -> KvGroup:
     return KvGroup("full", model.num_attention_layers, model.slot_bytes)
+
+
+def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:
+    """The two lines, in vLLM's words."""
+    return [
+        f"GPU KV cache size: {num_tokens:,} tokens",
+        f"Maximum concurrency for {max_model_len:,} tokens per request: {max_concurrency:.2f}x",
+    ]
