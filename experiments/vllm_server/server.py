@@ -11,7 +11,7 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
 from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED
+from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED, releases_of
 from testbed.experiments.vllm_server.release import DEFAULT, Release
 from testbed.vllm_pages import Pages, pages_of
 
@@ -68,6 +68,7 @@ def server_of(
     of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
     that options which change only time are read over.
     """
+    _check_parser(command, release)
     notes = _notes(command, for_memory)
     sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
     server = server_with(command, named.shape, sheet, release, of)
@@ -176,6 +177,17 @@ class _Reader:
         if value not in known:
             raise self.refusal(name, f"is unknown (choose from {', '.join(known)})")
         return known[value]
+
+
+def _check_parser(command: Command, release: Release) -> None:
+    """Refuse an option that only other releases have."""
+    for name in command.values:
+        others = releases_of(name)
+        if release.number not in others:
+            raise InputError(
+                f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
+                f"{', '.join(others)} (+system= or testbed fits --release choose the release)"
+            )
 
 
 def _notes(command: Command, for_memory: bool) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -15,11 +16,11 @@ from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.memory import terms
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
-from testbed.experiments.vllm_server.option_table import option_named, options
+from testbed.experiments.vllm_server.option_page import PAGE, page
+from testbed.experiments.vllm_server.option_table import option_named, options, parsers
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.vllm_pages import pages_of
 
-INPUTS = Path(__file__).parents[1] / "inputs" / "vllm_options"
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -42,21 +43,37 @@ def start_ups():
     return start_ups_of(KEY.parent, "h100-80gb")
 
 
-@pytest.mark.parametrize("release", [path.stem for path in sorted(INPUTS.glob("*.txt"))])
+@pytest.mark.parametrize("release", parsers())
 def test_every_option_of_a_release_has_a_class(release):
-    names = (INPUTS / f"{release}.txt").read_text().split()
-    assert set(names) <= set(options())
+    assert parsers()[release] <= set(options())
 
 
-def test_the_parser_of_the_installed_release_has_no_other_option():
+def test_the_page_of_options_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
+
+
+def test_the_parser_of_the_installed_release_has_no_other_option(monkeypatch):
     pytest.importorskip("vllm")
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    parser = make_arg_parser(FlexibleArgumentParser())
+    if not current_platform.device_type:  # a machine without a GPU
+        monkeypatch.setattr(type(current_platform), "device_type", "cpu")
+    module = next(module for module in map(_imported, PARSERS) if module)
+    parser = module.make_arg_parser(FlexibleArgumentParser())
     words = {word for action in parser._actions for word in action.option_strings}
     for word in words - {"-h", "--help"}:
         option_named(word, "installed")
+
+
+def _imported(name):
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def test_each_shape_is_predicted_by_a_fit_without_it(start_ups):
