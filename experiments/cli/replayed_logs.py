@@ -94,7 +94,9 @@ class LogRequest:
         from testbed.experiments.vllm_server.translation import expand
 
         paths = self.paths
-        return expand(self.from_vllm, [word for word in self.words if word not in paths])
+        given = [word for word in self.words if word not in paths]
+        words = expand(self.from_vllm, given)
+        return [word for word in words if word in given or not word.startswith("workload.")]
 
     def replayed(self) -> "tuple[list[VllmLog], list[Described]]":
         """The logs, and the server of each."""

@@ -84,8 +84,10 @@ class Configured:
     def is_sized_by_vllm(self) -> bool:
         """Whether nothing else says how large the pool is."""
         server = self.config.server
-        has_pool = self.model.name in (server.get("kv_memory_gib") or {})
-        return not has_pool and server.workspace_gib == ServerConfig.default("workspace_gib")
+        pools, name = server.get("kv_memory_gib") or {}, self.model.name
+        has_pool = name in pools and not OmegaConf.is_interpolation(pools, name)
+        is_usual = server.workspace_gib == ServerConfig.default("workspace_gib")
+        return OmegaConf.is_interpolation(server, "num_blocks") and is_usual and not has_pool
 
 
 def _limit(name: str) -> Callable[[Configured], int]:
@@ -111,7 +113,13 @@ def _block_size(configured: Configured) -> int:
 def _num_blocks(configured: Configured) -> int | None:
     """The blocks of one size for all layers; None where another rule sizes the pool."""
     block_size = configured.config.policy.get("block_size")
-    if not configured.is_sized_by_vllm or not isinstance(block_size, int) or block_size < 1:
+    is_grouped = configured.model.name in (configured.config.server.get("kv_memory_gib") or {})
+    if (
+        is_grouped
+        or not configured.is_sized_by_vllm
+        or not isinstance(block_size, int)
+        or block_size < 1
+    ):
         return None
     pages = pages_of(configured.model, configured.num_gpus, block_size, is_hybrid=False)
     return _pool_bytes(configured.server) // pages.page_bytes

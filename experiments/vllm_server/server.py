@@ -125,7 +125,7 @@ def limits_with(
 ) -> Limits:
     """The limits of a command with this shape on this GPU, whether or not it starts."""
     reader = _Reader(command)
-    return _limits(reader, _served(reader, shape), sheet, release)
+    return _sizes(reader, _served(reader, shape), sheet, release)
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
@@ -245,6 +245,28 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
 
 
 def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    limits = _sizes(reader, model, gpu, release)
+    num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
+    if budget < num_seqs:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
+        )
+    if not _is_chunked(reader) and budget < model.max_len:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
+            "chunked prefill is off",
+        )
+    return limits
+
+
+def _is_chunked(reader: _Reader) -> bool:
+    return reader.is_on("--enable-chunked-prefill", default=True)
+
+
+def _sizes(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
     """The limits of a batch, by vLLM's rules where the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
@@ -252,22 +274,10 @@ def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -
         raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
     factor = 2 if mode == "throughput" else 1
     num_seqs = reader.whole("--max-num-seqs", factor * seqs)
-    is_chunked = reader.is_on("--enable-chunked-prefill", default=True)
-    budget = factor * tokens if is_chunked else max(factor * tokens, model.max_len)
+    budget = factor * tokens if _is_chunked(reader) else max(factor * tokens, model.max_len)
     budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
     if reader.value("--max-num-seqs") is None:
         num_seqs = min(num_seqs, budget)
-    if budget < num_seqs:
-        raise reader.refusal(
-            "--max-num-batched-tokens",
-            f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
-        )
-    if not is_chunked and budget < model.max_len:
-        raise reader.refusal(
-            "--max-num-batched-tokens",
-            f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
-            "chunked prefill is off",
-        )
     return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
 
 

@@ -109,11 +109,10 @@ def _pool_words(server: Server, given: dict[str, str]) -> list[str]:
     """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
     if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in given):
         return []
-    if server.memory is None and len(server.pages.windows) == 1:
+    if len(server.pages.windows) == 1:
         return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
-    is_grouped = len(server.pages.windows) > 1
-    words = [f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"]
-    return [*words, "null_blocks=0"] if is_grouped else words
+    pool = f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"
+    return [pool, "server.num_blocks=null", "null_blocks=0"]
 
 
 def _policy_words(server: Server) -> list[str]:
