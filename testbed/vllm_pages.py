@@ -20,6 +20,11 @@ class Pages:
     windows: tuple[int | None, ...]
     max_num_batched_tokens: int = 0
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some layers store less than all tokens."""
+        return self.windows != (None,)
+
     def num_tokens(self, num_blocks: int) -> int:
         """vLLM's "GPU KV cache size": the blocks of one group."""
         return num_blocks // len(self.windows) * self.block_size

@@ -26,6 +26,7 @@ from testbed.experiments.runs.option_files import check_option_file, option_file
 from testbed.experiments.vllm_server.release import release_of_preset
 from testbed.trusted import CLASS
 from testbed.trusted import FLAG as TRUST
+from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
@@ -150,13 +151,13 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
 
 
 def hybrid_words(given: Mapping[str, str]) -> list[str]:
-    """What vLLM's hybrid manager is here, for a model of several groups of layers under a preset of
+    """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
     vLLM's; nothing where the words say which policy serves.
     """
     if release_of_preset(given.get("system", "")) is None or "policy" in given:
         return []
     model = given.get("model", "")
-    if model not in model_names() or len(read_model(model).groups) == 1:
+    if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
     words = ["policy=grouped_caching", "policy.watermark=0"]
     if any(key.startswith(POOL) for key in given):

@@ -132,7 +132,7 @@ def _pool_gib(configured: Configured) -> float:
 
 def pool_gib(server: Server) -> float:
     """GiB over all GPUs that have the server's pages, without the null page of groups."""
-    num_pages = server.num_blocks - (len(server.pages.windows) > 1)
+    num_pages = server.num_blocks - server.pages.is_grouped
     num_bytes = num_pages * server.pages.page_bytes * server.limits.num_gpus
     return (num_bytes + 1) / GIB  # a pool of GiB is rounded down
 

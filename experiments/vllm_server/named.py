@@ -22,6 +22,7 @@ from testbed.experiments.vllm_server.command import FLAG
 SAME_SHAPE = {
     "llama-3.3-70b": ("llama-3.1-70b", None),
     "granite-3.3-8b": ("granite-3.1-8b", None),
+    "nemotron-h-8b-base-8k": ("nemotron-h-8b", None),
     "qwen3-30b-a3b-instruct-2507": ("qwen3-30b-a3b", 262_144),
     "qwen3-30b-a3b-thinking-2507": ("qwen3-30b-a3b", 262_144),
 }

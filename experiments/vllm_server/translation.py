@@ -109,15 +109,15 @@ def _pool_words(server: Server, given: dict[str, str]) -> list[str]:
     """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
     if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in given):
         return []
-    if len(server.pages.windows) == 1:
+    if not server.pages.is_grouped:
         return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
     pool = f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"
     return [pool, "server.num_blocks=null", "null_blocks=0"]
 
 
 def _policy_words(server: Server) -> list[str]:
-    """The policy: one for groups of layers where the model has several, as vLLM's manager has."""
-    if len(server.pages.windows) > 1:
+    """The policy: of groups of layers where some store less than all tokens, as vLLM's manager."""
+    if server.pages.is_grouped:
         policy = "grouped_caching" if server.caches_prefixes else "grouped"
         return [f"policy={policy}", "policy.watermark=0"]
     return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
