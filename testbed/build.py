@@ -15,7 +15,10 @@ from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.description import describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
-from testbed.fleet.limits import check_fleet
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.handovers.split import Split
+from testbed.fleet.handovers.whole import Whole
+from testbed.fleet.limits import check_fleet, check_split
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
@@ -41,6 +44,7 @@ KINDS: Mapping[str, type] = {
     "trace": Trace,
     "arrivals": ArrivalProcess,
     "router": Router,
+    "handover": HandoverRule,
 }
 
 
@@ -54,6 +58,7 @@ class FleetSetup:
     make_parts: Callable[[int], EngineParts]
     router: Router
     faults: tuple[Fault, ...]
+    split: Split | None
 
 
 @dataclass(frozen=True)
@@ -165,9 +170,7 @@ def fleet_setup(
     """
     if config.replicas is None:
         return None
-    router = (
-        RoundRobin() if config.router is None else _checked("router", config.router.make("router"))
-    )
+    router = _router(config)
     check_fleet(config, workload, scheduler, router)
     checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
     first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
@@ -185,7 +188,34 @@ def fleet_setup(
 
     others = [make_parts(number) for number in range(1, config.replicas)]
     faults = () if config.faults is None else parse_faults(config.faults, config.replicas)
-    return FleetSetup((first, *others), make_parts, router, faults)
+    split = split_of(config, workload, scheduler)
+    return FleetSetup((first, *others), make_parts, router, faults, split)
+
+
+def _router(config: RunConfig) -> Router:
+    if config.router is None:
+        return RoundRobin()
+    return _checked("router", config.router.make("router"))  # type: ignore[no-any-return]
+
+
+def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
+    """How the first engines prefill for the others; None where each does all. The decode engine of
+    a request is chosen by a second router of the same kind.
+    """
+    if config.prefill_replicas is None:
+        return None
+    rule = Whole()
+    if config.handover is not None:
+        rule = _checked("handover", config.handover.make("handover"))
+    check_split(config, workload, scheduler)
+    model = config.model
+    return Split(
+        config.prefill_replicas,
+        rule,
+        _router(config),
+        model.kv_bytes_per_token,
+        model.num_attention_layers,
+    )
 
 
 def _register(memory: Capabilities, workload: Workload) -> None:
