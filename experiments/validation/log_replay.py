@@ -122,7 +122,7 @@ def _sized_by_vllm(server: DictConfig) -> dict[str, Any]:
     return {
         str(name): value
         for name, value in values.items()
-        if OmegaConf.is_interpolation(server, name)
+        if OmegaConf.is_interpolation(server, str(name))
     }
 
 
