@@ -25,11 +25,13 @@ from testbed.fleet.routers.router import Router
 from testbed.machine import make_cost, make_pool
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.protocols import ReadsColumns
 from testbed.oracles import is_oracle
 from testbed.parts import Part, locate
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.time_to_live import TimeToLive
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 
@@ -116,6 +118,7 @@ def build(config: RunConfig) -> Setup:
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
     workload = make_workload(config)
     _check_workload(config, memory, workload)
+    _check_columns(scheduler, memory, workload)
     _register(memory, workload)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
@@ -265,6 +268,31 @@ def _check_workload(config: RunConfig, memory: Capabilities, workload: Workload)
             f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
             f"sequences (give a smaller number, or choose another policy or pool)"
         )
+
+
+def _check_columns(scheduler: Scheduler, memory: Capabilities, workload: Workload) -> None:
+    """A scheduler, or an eviction order, that decides by what no request has is refused: it would
+    run as another one under its name.
+    """
+    if isinstance(scheduler, TimeToLive) and memory.publishes is None:
+        raise InputError(
+            f"scheduler=time_to_live: {memory.name} finds nothing of an answered request, whose "
+            f"slots would be kept for nobody (choose policy=prefix_caching, or another policy that "
+            f"has lookup())"
+        )
+    there = workload.optional_fields()
+    for reader in (scheduler, memory.reads_columns):
+        missing = [
+            name
+            for name in (reader.columns_read() if isinstance(reader, ReadsColumns) else ())
+            if name not in there
+        ]
+        if missing:
+            part = "scheduler" if reader is scheduler else "policy.eviction"
+            raise InputError(
+                f"{part}: {type(reader).__name__} decides by the {missing[0]} of a request, and no "
+                f"request of the trace has one (choose a trace that has, or another {part})"
+            )
 
 
 def _check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:

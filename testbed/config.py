@@ -4,6 +4,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 
 import re
 from dataclasses import MISSING, fields
+from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Unit, doc
@@ -33,7 +34,7 @@ OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *FL
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
-    "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as "
+    "give N:SHARE and, for N of 2 or more, beamN:SHARE, with commas between, such as "
     "1:0.5,4:0.3,beam4:0.2"
 )
 
@@ -300,9 +301,7 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 
 class MixShare(NamedTuple):
-    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights
-    together.
-    """
+    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all."""
 
     num_seqs: int
     beam: bool
@@ -320,6 +319,7 @@ def parse_mix(text: str) -> list[MixShare]:
         shares.append(
             MixShare(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
         )
-    if not sum(share.weight for share in shares) > 0:
-        raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")
+    total = sum(share.weight for share in shares)
+    if not isclose(total, 1.0):
+        raise InputError(f"workload.mix={text}: the shares sum to {total:g}, not to 1 ({MIX_HINT})")
     return shares

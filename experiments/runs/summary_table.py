@@ -13,6 +13,7 @@ from rich.text import Text
 from testbed.description import ENGINES, RUN
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
+from testbed.vllm_pages import logged_lines
 
 
 class Quantity(NamedTuple):
@@ -223,12 +224,20 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
         "KV pool": f"{slots}, {number(run['pool_gib'])} GiB",
+        **_vllms_lines(run),
         **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
         "costs": run["cost"],
         "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
     }
+
+
+def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
+    if "kv_cache_tokens" not in run:
+        return {}
+    numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
+    return {"vLLM's log": "; ".join(logged_lines(*numbers))}
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:

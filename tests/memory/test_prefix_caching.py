@@ -72,14 +72,15 @@ def test_cached_blocks_outlive_their_sequence_until_eviction():
 
 @pytest.mark.parametrize(("is_heard", "steps"), [(False, 24), (True, 12)])
 def test_a_span_goes_past_evictions_only_where_nobody_hears_of_them(is_heard, steps):
-    """Of 16 blocks of 4 tokens 10 are in use, 3 are free and 3 cached, which a span may take too."""
+    """Of 16 blocks of 4 tokens 10 are in use, 3 are free, and 3 are cached."""
     caching, heard = policy(), []
     found(caching, first := prompt(0, TEXT[:12]))
     release(caching, first)
     found(caching, second := prompt(1, tuple(range(40))))
     if is_heard:
         caching.report_cache(lambda code, is_stored: heard.append(is_stored))
-    assert caching.guaranteed_steps(batch := passing_batch([second])) == steps
+    batch = passing_batch([second])
+    assert caching.guaranteed_steps(batch) == steps
     disband(batch)
     extend(caching, [second], 12)
     assert heard == []
