@@ -202,7 +202,6 @@ def test_prefill_engines_by_the_options_of_a_run():
         ({"prefill_replicas": 1}, "give replicas=N"),
         ({"replicas": 2, "handover": "whole"}, "give prefill_replicas=N"),
         ({"scheduler": "static"}, "scheduler=StaticBatch"),
-        ({"scheduler": "priority"}, "serves in order of arrival"),
         ({"workload.num_seqs": 2}, "several sequences"),
         ({"policy": "grouped"}, "policy=Grouped"),
     ],
@@ -212,3 +211,9 @@ def test_what_is_not_modelled_is_refused(options, message):
         options = {"replicas": 2, "prefill_replicas": 1, **options}
     with pytest.raises(InputError, match=message):
         simulate(**options, **SHORT)
+
+
+def test_schedulers_that_serve_by_rank_are_refused():
+    requests = [Request(i, 0, 100, 5, priority=i) for i in range(2)]
+    with pytest.raises(InputError, match="serves in order of arrival"):
+        simulate(replicas=2, prefill_replicas=1, scheduler="priority", trace=requests)
