@@ -26,7 +26,7 @@ def value_lines(words: Sequence[str]) -> Iterator[str]:
         config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
     of_groups = _comments_of_groups(config, user_folders(words))
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    for path, line in _keys_and_lines(OmegaConf.to_yaml(own)):
+    for path, line in _keys_and_lines(OmegaConf.to_yaml(own, resolve=True)):
         if SPEC not in line or path[0] == "cost":
             text = _meaning_of(path, of_groups)
             yield f"{line}  # {text}" if text else line
@@ -43,7 +43,7 @@ def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _meaning_of(path: Sequence[str], of_groups: Mapping[str, Comments]) -> str | None:
-    """What a key means: its option's comment, the model's description, or a shared comment."""
+    """The meaning of a key: its option's comment, the model's description, or a shared comment."""
     key = path[-1]
     comments = of_groups.get(path[0], {})
     if path[:2] == ["server", "gpu"]:
