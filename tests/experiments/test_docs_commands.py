@@ -198,7 +198,7 @@ def run_script(folder, code):
 
 def test_readme_python_example_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=60"))
+    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 

@@ -14,7 +14,13 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 from testbed.kernels.ladder import measure as ladder  # noqa: E402
 from testbed.kernels.launch.attention import decode  # noqa: E402
 from testbed.kernels.verify.reference import Shape, random_batch  # noqa: E402
-from testbed.kernels.verify.verify_attention import SMALL_CASES, TOLERANCE, Case, cases, check_forms  # noqa: E402
+from testbed.kernels.verify.verify_attention import (  # noqa: E402
+    SMALL_CASES,
+    TOLERANCE,
+    Case,
+    cases,
+    check_forms,
+)
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 

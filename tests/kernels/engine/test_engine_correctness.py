@@ -12,7 +12,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import faulty_policies as faults  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 
-from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2  # noqa: E402
+from testbed.memory.contiguous.reservations import (  # noqa: E402
+    ContiguousMax,
+    ContiguousOracle,
+    ContiguousPow2,
+)
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec, Tier, host  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
