@@ -63,6 +63,7 @@ def simulate(
     trace: Any = None,
     rate: float | None = None,
     duration_s: float | None = None,
+    from_vllm: str | None = None,
     **options: Any,
 ) -> Result:
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
@@ -73,7 +74,8 @@ def simulate(
     times (ps), or a data frame with prompt_len and output_len in tokens; its other columns are
     those of trace=csv (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back
     where no rate, duration or arrivals are given. rate: requests/s. duration_s: seconds in which
-    requests arrive.
+    requests arrive. from_vllm: a server's command, "vllm serve MODEL ...", whose options come
+    before all others; gpu=NAME says on which GPU.
 
     Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams,
     system, protocol, eviction), each a name or an object of its kind, and its values: seed,
@@ -84,7 +86,7 @@ def simulate(
     Raises InputError, in one line, for what makes no sense.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
-    options |= {"trace": trace, "rate": rate, "duration_s": duration_s}
+    options |= {"trace": trace, "rate": rate, "duration_s": duration_s, "from_vllm": from_vllm}
     return run(front_end().configure(overrides, options))
 
 

@@ -18,10 +18,13 @@ from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import CostModel
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
+from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
 from testbed.parts import Part, constructor_parameters
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import VllmV1
+from testbed.vllm_pages import pages_of
 
 RUN = "run"
 ID = "id"
@@ -59,6 +62,7 @@ def describe(
         "pool_blocks": None if block_size is None else pool.num_slots // block_size,
         "block_size": block_size,
         "pool_gib": round(pool.num_slots * pool.layer_bytes * pool.num_layers / GIB, 4),
+        **_vllms_numbers(config, pool, scheduler),
         "policy": _part(config.policy, policy),
         "scheduler": _part(config.scheduler, scheduler),
         "cost": cost_source(config, cost),
@@ -75,13 +79,42 @@ def describe(
     }
 
 
+def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
+    """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
+    many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
+    """
+    policy = scheduler.policy
+    block_size = config.policy.parameters.get("block_size")
+    if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
+        return {}
+    model, is_hybrid = config.model, isinstance(policy, Grouped)
+    budget = scheduler.max_num_batched_tokens
+    pages = pages_of(
+        model, pool.num_gpus, block_size, is_hybrid=is_hybrid, max_num_batched_tokens=budget
+    )
+    num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus
+    num_pages = num_bytes // pages.page_bytes + 1  # the null page
+    concurrency = num_pages / pages.of_sequence(model.max_len)
+    return {
+        "kv_cache_tokens": pages.num_tokens(num_pages),
+        "max_model_len": model.max_len,
+        "max_concurrency": round(concurrency, 2),
+    }
+
+
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router and their faults; nothing of a run without a router."""
+    """The number of engines, their router, their faults, and how some prefill for others; nothing
+    of a run without a router.
+    """
     if config.replicas is None:
         return {}
     router = "RoundRobin()" if config.router is None else configured(config.router)
     faults = {} if config.faults is None else {"faults": config.faults}
-    return {"replicas": config.replicas, "router": router, **faults}
+    split = {}
+    if config.prefill_replicas is not None:
+        rule = "Whole()" if config.handover is None else configured(config.handover)
+        split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
+    return {"replicas": config.replicas, "router": router, **faults, **split}
 
 
 def configured(value: Any) -> str:

@@ -19,6 +19,11 @@ from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
 ALIKE = 0.75  # similarity of names such as arrival_s and arrival_time, session and session_id
+OTHER_NAMES = {  # of columns that a trace may have, in files of others and in our own requests.csv
+    "n": ("num_seqs", "num_seq", "num_sequences", "best_of"),
+    "priority": ("prio",),
+    "beam": ("use_beam_search",),
+}
 LATEST = 1e15  # the largest time in a file, in any unit; far above every real clock
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),
@@ -97,7 +102,8 @@ def places_of(
             )
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
-        if alike := get_close_matches(name, others, 1, ALIKE):
+        known = [other for other in OTHER_NAMES.get(name, ()) if other in others]
+        if alike := known or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
                 f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
                 f"remove it)"

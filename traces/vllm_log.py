@@ -25,6 +25,7 @@ from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 SESSION = "session_id"
+MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
@@ -92,6 +93,7 @@ class VllmLog(FileTrace):
             rows, times, self.remarks = read_client_log(self.path)
         else:
             rows, times = _csv(self.path)
+        self.remarks += check_times(self.path, rows, times)
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
             rows = replace(rows, prompt_ids=ids, tokens_per_id=tokens_per_id)
@@ -99,6 +101,27 @@ class VllmLog(FileTrace):
         arrival, first_token, finish = (times[order] - times[order[0], 0]).T
         rows = replace(rows.take(order), arrival_s=arrival.copy())
         return rows, Times(arrival, first_token, finish, rows.output_len)
+
+
+def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
+    """Refuse a log whose times cannot be those of such outputs, or that lists its requests
+    twice; what else is odd, in words. times: arrival, first token and finish of each request, s.
+    """
+    generating_s = times[:, 2] - times[:, 1]
+    at_once = (rows.output_len > MOST_IN_A_CHUNK) & (generating_s == 0)
+    if at_once.any():
+        row = int(np.argmax(at_once))
+        raise InputError(
+            f"{path}: request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} "
+            f"tokens, has its last token when it has its first (are the columns mixed up?)"
+        )
+    requests = np.column_stack([rows.prompt_len, rows.output_len, times])
+    if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
+        raise InputError(f"{path}: each request is there twice or more (remove the copies)")
+    longer = int(np.count_nonzero((rows.output_len == 1) & (generating_s > 0)))
+    if not longer:
+        return []
+    return [f"{longer} of {len(rows)} requests have one token and end later than with it"]
 
 
 def _vllm(path: str) -> tuple[Rows, Floats]:

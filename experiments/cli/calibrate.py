@@ -1,5 +1,5 @@
-"""`testbed calibrate fit software|profile|constants`: unmeasured times, fitted to logs or to
-published numbers.
+"""`testbed calibrate fit software|profile|memory|constants`: unmeasured times and the memory of
+servers, fitted to logs or to published numbers.
 """
 
 from pathlib import Path
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from testbed.experiments.validation.software_fit import Fitted
 
 app = App(name="calibrate", help="Fit unmeasured times to logs or published numbers.")
-fit = App(name="fit", help="Fit software times, a server's profile, or the paper's constants.")
+fit = App(
+    name="fit", help="Fit software times, a server's profile or memory, or the paper's constants."
+)
 app.command(fit)
 
 SoftwareOut = Annotated[
@@ -141,6 +143,42 @@ def profile(
     show(plain_table(("error of", *made.errors), profile_fit.table(made.errors)))
     write_text(out, dump(made.profile))
     show(f"profile: {out} (cost=profile cost.path={out})")
+
+
+@fit.command
+def memory(
+    folder: Annotated[Path, Parameter(name="FOLDER", help="*.csv or *.log of start-ups")],
+    /,
+    *,
+    gpu: Annotated[str, Parameter(metavar="NAME", help="the GPU of all of them")] = "h100-80gb",
+    model: Annotated[
+        str | None, Parameter(metavar="NAME", help="the model, where a table has no such column")
+    ] = None,
+    out: Annotated[
+        Path | None, Parameter(metavar="FILE", help="write the terms, for testbed fits --terms")
+    ] = None,
+) -> None:
+    """Fit the memory of a vLLM server beside weights and KV cache to logged start-ups.
+
+    Logs are of VLLM_LOGGING_LEVEL=DEBUG, each below its command; a CSV has a row for each start-up
+    (columns as in experiments/VLLM_SERVERS.md). Prints the terms and the error of every shape by a
+    fit without it.
+    """
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.vllm_server import memory_fit
+    from testbed.experiments.vllm_server.startup_logs import start_ups_of
+
+    start_ups = start_ups_of(folder, gpu, model)
+    fitted = memory_fit.fitted_terms(start_ups)
+    errors = memory_fit.errors_by_shape(start_ups)
+    show(*memory_fit.term_lines(fitted, start_ups))
+    if errors:
+        show(plain_table(memory_fit.HEAD, memory_fit.rows_of(errors)))
+    show(memory_fit.summary_of(errors))
+    if out:
+        write_text(out, memory_fit.toml_of(fitted, str(folder)))
+        show(f"terms: {out} (testbed fits ... --terms {out})")
 
 
 @fit.command

@@ -1,5 +1,6 @@
 """`testbed fits`: what a vLLM server holds, without a simulation."""
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -15,6 +16,13 @@ def fits(
     gpu: Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")],
     /,
     *,
+    release: Annotated[
+        str, Parameter(metavar="NUMBER", help="vLLM's release: 0.19 or 0.33")
+    ] = "0.19",
+    terms: Annotated[
+        Path | None,
+        Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote"),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Say what a vLLM server holds on a GPU.
@@ -24,11 +32,14 @@ def fits(
     that start. Nothing is simulated.
     """
     from testbed.experiments.vllm_server.answer import fit_of, lines_of
+    from testbed.experiments.vllm_server.memory import terms_in
+    from testbed.experiments.vllm_server.release import release_numbered
 
     key, _, name = gpu.partition("=")
     if key != "gpu" or not name:
         raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
-    fit = fit_of(command, name)
+    of = None if terms is None else terms_in(terms)
+    fit = fit_of(command, name, release_numbered(release), of)
     if json:
         from testbed.experiments.cli.output import print_json
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.parameters import AtLeastOne, Override, VllmCommand, WholeNumber
 
 
 def lockstep(
     server: Annotated[Literal["vllm"], Parameter(metavar="SERVER", help="the other scheduler")],
     /,
     *overrides: Override,
+    from_vllm: VllmCommand | None = None,
     random: Annotated[
         AtLeastOne | None, Parameter(help="N random configurations instead of yours")
     ] = None,
@@ -29,9 +30,9 @@ def lockstep(
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
     decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
-    differs. For example:
+    differs. Unless a +system is given, it is the preset of the installed release. For example:
 
-    testbed lockstep vllm +system=vllm-v1 server.num_blocks=400 '~server.kv_memory_gib'
+    testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
     arrivals.rate=2
     """
     if histories:
@@ -40,6 +41,7 @@ def lockstep(
         lines = check_histories(histories, seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
+    overrides = tuple(_served(overrides, from_vllm))
     if capacity:
         from testbed.experiments.lockstep.capacities import check_capacities
 
@@ -49,6 +51,20 @@ def lockstep(
     runs = _random_runs(random, seed, overrides, requests) if random else [("", overrides, None)]
     different = [_differs(*run) for run in runs]
     return int(any(different))
+
+
+def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
+    """The overrides with the preset of the installed release, unless they name one, and with those
+    of a server's command.
+    """
+    from testbed.experiments.lockstep.vllm_installation import installed_release
+    from testbed.experiments.vllm_server.release import nearest_release
+    from testbed.experiments.vllm_server.translation import expand
+
+    words = list(overrides)
+    if not any(word.lstrip("+").startswith("system=") for word in words):
+        words.insert(0, f"+system={nearest_release(installed_release()).preset}")
+    return expand(from_vllm, words)
 
 
 def _random_runs(

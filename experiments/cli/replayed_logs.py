@@ -62,6 +62,7 @@ class LogRequest:
     config_dir: str | None = None
     trusts_plug_ins: bool = False
     others: Sequence[str] = ()  # words that are no log: the subcommands of `command`
+    from_vllm: str | None = None
 
     def with_words(self, *more: str) -> "LogRequest":
         """The same logs, with more overrides."""
@@ -91,8 +92,12 @@ class LogRequest:
     @property
     def overrides(self) -> list[str]:
         """The values of a config."""
+        from testbed.experiments.vllm_server.translation import expand
+
         paths = self.paths
-        return [word for word in self.words if word not in paths]
+        given = [word for word in self.words if word not in paths]
+        words = expand(self.from_vllm, given)
+        return [word for word in words if word in given or not word.startswith("workload.")]
 
     def replayed(self) -> "tuple[list[VllmLog], list[Described]]":
         """The logs, and the server of each."""
@@ -103,5 +108,6 @@ class LogRequest:
 
         logs = [VllmLog(path, self.workload) for path in self.paths]
         trust = [FLAG] if self.trusts_plug_ins else []
-        config = server_config([*trust, *self.overrides], self.config_dir)
-        return logs, described(logs, config, self.overrides, self.blocks_from_log)
+        overrides = self.overrides
+        config = server_config([*trust, *overrides], self.config_dir)
+        return logs, described(logs, config, overrides, self.blocks_from_log)

@@ -5,7 +5,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import AboveZero, AsJson, AtLeastOne, Picture, TrustPlugIns
+from testbed.experiments.cli.parameters import (
+    AboveZero,
+    AsJson,
+    AtLeastOne,
+    Picture,
+    TrustPlugIns,
+    VllmCommand,
+)
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
 
 PAIRS = Path("kernels/results/engine/pairs")
@@ -110,6 +117,7 @@ def logs(
     blocks_from_log: BlocksFromLog = False,
     config_dir: LogConfigFolder | None = None,
     trust_plug_ins: TrustPlugIns = False,
+    from_vllm: VllmCommand | None = None,
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
     figure: LogsFigure = None,
@@ -124,7 +132,14 @@ def logs(
     from testbed.experiments.cli.validated_logs import Validation
 
     request = LogRequest(
-        "validate", words, workload, blocks_from_log, config_dir, trust_plug_ins, COMMANDS
+        "validate",
+        words,
+        workload,
+        blocks_from_log,
+        config_dir,
+        trust_plug_ins,
+        COMMANDS,
+        from_vllm,
     )
     validation = Validation(request, what_if or [])
     if json:

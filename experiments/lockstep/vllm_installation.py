@@ -14,6 +14,9 @@ from typing import Any
 
 from testbed.build import Setup
 from testbed.core.errors import InputError
+from testbed.memory.groups.grouped import Grouped
+from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -49,7 +52,7 @@ SCHEDULER = (
 @dataclass(frozen=True, slots=True)
 class Options:
     """The names are vLLM's where it has one. num_blocks counts its null block; caches:
-    enable_prefix_caching.
+    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config.
     """
 
     num_blocks: int
@@ -63,6 +66,7 @@ class Options:
     asynchronous: bool = False
     ignore_eos: bool = True
     caches: bool = False
+    windows: tuple[int | None, ...] = (None,)
 
 
 def options_of(setup: Setup) -> Options:
@@ -73,14 +77,32 @@ def options_of(setup: Setup) -> Options:
     _check_values(setup)
     config, block_size = setup.config, int(setup.config.policy.parameters["block_size"])
     parameters = config.scheduler.parameters
+    num_blocks, windows = _blocks_and_windows(setup, block_size)
     return Options(
-        num_blocks=setup.pool.num_slots // block_size + 1,
+        num_blocks=num_blocks,
+        windows=windows,
         block_size=block_size,
         max_model_len=setup.model.max_len,
         asynchronous=type(setup.scheduler) is AsyncVllmV1,
         caches=setup.scheduler.memory.publishes is not None,
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
+
+
+def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int | None, ...]]:
+    """The blocks of the pool with the null block, and the windows of the groups that share them."""
+    policy = setup.scheduler.policy
+    if not isinstance(policy, Grouped):
+        return setup.pool.num_slots // block_size + 1, (None,)
+    if any(group.state_bytes for group in setup.pool.groups) or not isinstance(
+        policy.pages, OnePageSize
+    ):
+        raise InputError(
+            "policy: lockstep compares groups of windows in pages of one size (without states, "
+            "page_rule=one_page_size)"
+        )
+    windows = tuple(column.window for column in policy.pages.columns)
+    return policy.pages.total // policy.pages.page_units + 1, windows
 
 
 def _check_parts(setup: Setup) -> None:
@@ -91,7 +113,7 @@ def _check_parts(setup: Setup) -> None:
         raise InputError(
             f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
         )
-    if type(scheduler.policy) not in (Paged, OutputCaching):
+    if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedCaching):
         raise InputError(
             f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged "
             "or policy=prefix_caching_v1)"
@@ -147,7 +169,7 @@ def make_scheduler(options: Options) -> Any:
     config.cache_config.num_gpu_blocks = options.num_blocks
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
-        kv_cache_config=kv_cache_config(options.num_blocks, options.block_size),
+        kv_cache_config=kv_cache_config(options.num_blocks, options.block_size, options.windows),
         structured_output_manager=StructuredOutputManager(config),
         block_size=options.block_size,
     )

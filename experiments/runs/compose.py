@@ -21,9 +21,11 @@ from testbed.experiments.runs.config_store import register_models as register_mo
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
+from testbed.experiments.vllm_server import configured as vllm_server
 from testbed.parts import Part
 
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
+vllm_server.register()
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
 
 
@@ -38,7 +40,7 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 def typed_config(config: DictConfig) -> RunConfig:
     """The typed configuration of a composed one, without Hydra's part."""
-    typed = RunConfig.from_values(plain(config))
+    typed = RunConfig.from_values(vllm_server.without_read_utilization(config, plain(config)))
     roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if isinstance(roofline, Part) and isinstance(choices, Part):
         _check_roofline(typed, roofline, choices)

@@ -20,6 +20,7 @@ from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
+from testbed.experiments.vllm_server.translation import expand
 from testbed.memory.policy import MemoryPolicy
 from testbed.parts import Part
 from testbed.result import Views
@@ -41,6 +42,7 @@ POOL = (  # other keys that set the size of a pool
     "server.workspace_gib",
 )
 POLICY_PARTS = ("eviction", "store", "load")  # groups whose option is a parameter of the policy
+FROM_VLLM = "from_vllm"
 SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 
@@ -92,6 +94,7 @@ class HydraFrontEnd:
         Raises InputError for an option that `testbed run` does not have.
         """
         options = {key: _python(value) for key, value in options.items() if value is not None}
+        overrides = _with_vllm_command(overrides, options)
         trace = user_trace(options, overrides)
         if trace is not None:
             options["trace"] = trace
@@ -114,6 +117,24 @@ class HydraFrontEnd:
         from testbed.experiments.notebook import views
 
         return views
+
+
+def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Sequence[str]:
+    """The overrides, with those of the option from_vllm, which is taken out; other options count
+    more than the command.
+    """
+    command = options.pop(FROM_VLLM, None)
+    if command is None:
+        return overrides
+    if not isinstance(command, str):
+        raise InputError(f"from_vllm={reprlib.repr(command)}: must be a command as one text")
+    given = [
+        f"{SHORT.get(key, key)}={value}"
+        for key, value in options.items()
+        if isinstance(value, str | int | float)
+    ]
+    words = expand(command, [*overrides, *given])
+    return [word for word in words if word not in given]
 
 
 def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None:

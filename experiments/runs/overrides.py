@@ -4,11 +4,12 @@ An unknown name is refused here, with the nearest known one.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -22,12 +23,15 @@ from testbed.experiments.runs.choice_names import (
 )
 from testbed.experiments.runs.config_store import register_class
 from testbed.experiments.runs.option_files import check_option_file, option_files
+from testbed.experiments.vllm_server.release import release_of_preset
 from testbed.trusted import CLASS
 from testbed.trusted import FLAG as TRUST
+from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
 PLAIN = re.compile(r"[\w.-]+")
 QUOTES = ("'", '"')
+POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
 
 
@@ -38,6 +42,7 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     """
     folders = user_folders(arguments)
     words = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
+    words += hybrid_words(chosen(words))
     selected = dict(map(_choice, words))
     result = list[str]()
     for word in words:
@@ -159,6 +164,22 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
             hint = did_you_mean(name, choices) or f"; choose from {', '.join(choices)}"
             raise InputError(f"no {group}/{name}{hint}")
         register_class(group, name, point.value)
+
+
+def hybrid_words(given: Mapping[str, str]) -> list[str]:
+    """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
+    vLLM's; nothing where the words say which policy serves.
+    """
+    if release_of_preset(given.get("system", "")) is None or "policy" in given:
+        return []
+    model = given.get("model", "")
+    if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
+        return []
+    words = ["policy=grouped_caching", "policy.watermark=0"]
+    if any(key.startswith(POOL) for key in given):
+        return words
+    pool = f"${{vllm_server:{given['system']}/pool_gib}}"
+    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: {pool}}}"]
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:

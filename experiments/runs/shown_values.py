@@ -26,7 +26,7 @@ def value_lines(words: Sequence[str]) -> Iterator[str]:
         config = hydra_config([word.partition(",")[0] for word in normalize(words)], whole=True)
     of_groups = _comments_of_groups(config, user_folders(words))
     own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    for path, line in _keys_and_lines(OmegaConf.to_yaml(own)):
+    for path, line in _keys_and_lines(OmegaConf.to_yaml(own, resolve=True)):
         if SPEC not in line or path[0] == "cost":
             text = _meaning_of(path, of_groups)
             yield f"{line}  # {text}" if text else line

@@ -13,6 +13,7 @@ from rich.text import Text
 from testbed.description import ENGINES, RUN
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
+from testbed.vllm_pages import logged_lines
 
 
 class Quantity(NamedTuple):
@@ -223,6 +224,7 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
         "KV pool": f"{slots}, {number(run['pool_gib'])} GiB",
+        **_vllms_lines(run),
         **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
@@ -231,12 +233,22 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
+    if "kv_cache_tokens" not in run:
+        return {}
+    numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
+    return {"vLLM's log": "; ".join(logged_lines(*numbers))}
+
+
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     """The engines, router and faults of a fleet; empty for one engine."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
-    return {"engines": f"{run['replicas']} behind {run['router']}{faults}"}
+    split = ""
+    if "prefill_replicas" in run:
+        split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{faults}"}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

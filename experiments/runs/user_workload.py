@@ -39,6 +39,13 @@ class UserRequests(Workload):
 
     requests: tuple[Request, ...] = ()
 
+    def optional_fields(self) -> tuple[str, ...]:
+        """What the requests have, of `session` and `priority` (0 is that of a request without)."""
+        with_session = any(request.session is not None for request in self.requests)
+        with_priority = any(request.priority for request in self.requests)
+        named = {"session": with_session, "priority": with_priority}
+        return tuple(name for name, is_there in named.items() if is_there)
+
     def __iter__(self) -> Iterator[Request]:
         return iter(self.requests)
 
@@ -138,11 +145,11 @@ def plain_request(given: Request) -> Request:
         field: whole(f"{name}: {field}", getattr(given, field), least)
         for field, least in LEAST.items()
     }
-    session = None if given.session is None else whole(f"{name}: session", given.session, None)
+    session = None if given.session is None else whole(f"{name}: session", given.session, 0)
     request = given._replace(
         **values, session=session, priority=whole(f"{name}: priority", given.priority, None)
     )
-    if type(given.beam).__name__ not in ("bool", "bool_"):
+    if not is_truth_value(given.beam):
         raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
     if request.arrival_ps > LAST_S * PS:
         raise InputError(
@@ -152,15 +159,27 @@ def plain_request(given: Request) -> Request:
         raise InputError(
             f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
         )
+    return request._replace(beam=bool(given.beam), prompt_ids=plain_ids(name, request))
+
+
+def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
+    """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
+    the last may be left out where it stands for fewer.
+    """
+    each = request.tokens_per_id
     if request.prompt_ids is None:
-        return request._replace(beam=bool(given.beam))
-    ids = tuple(
-        whole(f"{name}: one of prompt_ids", prompt_id, None) for prompt_id in request.prompt_ids
-    )
-    if len(ids) < request.prompt_len // request.tokens_per_id:
-        named = f"{len(ids)} prompt_ids of {request.tokens_per_id} tokens each"
-        raise InputError(f"{name}: {named} do not name a prompt of {request.prompt_len} tokens")
-    return request._replace(beam=bool(given.beam), prompt_ids=ids)
+        if each != 1:
+            raise InputError(f"{name}: tokens_per_id={each} without prompt_ids (leave it out)")
+        return None
+    if not hasattr(request.prompt_ids, "__len__"):
+        raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
+    ids = tuple(whole(f"{name}: one of prompt_ids", value, None) for value in request.prompt_ids)
+    if not request.prompt_len // each <= len(ids) <= -(-request.prompt_len // each):
+        raise InputError(
+            f"{name}: {len(ids)} prompt_ids of {each} tokens each do not name a prompt of "
+            f"{request.prompt_len} tokens"
+        )
+    return ids
 
 
 def whole(name: str, value: Any, least: int | None) -> int:
@@ -169,6 +188,13 @@ def whole(name: str, value: Any, least: int | None) -> int:
         number = index(value)
     except TypeError:
         raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+    if is_truth_value(value):
+        raise InputError(f"{name} is {value!r}; it must be a whole number")
     if least is not None and not least <= number < 1 << 63:
         raise InputError(f"{name} is {number}; it must be at least {least}, and fit into 64 bits")
     return number
+
+
+def is_truth_value(value: Any) -> bool:
+    """Whether it is a bool, of Python or of NumPy."""
+    return type(value).__name__ in ("bool", "bool_")

@@ -46,7 +46,14 @@ DECODES = [
 PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
 BATCH = 16  # sequences that the load keeps in the batch, about
 MEAN_OUTPUT, NUM_REQUESTS = 300, 300
-SYSTEM = ("+system=vllm-v1", "trace=sharegpt", "outputs=summary", "seed=0")
+SYSTEM = (
+    "+system=vllm-v1",
+    "scheduler.max_num_batched_tokens=2048",
+    "scheduler.max_num_seqs=128",
+    "trace=sharegpt",
+    "outputs=summary",
+    "seed=0",
+)
 NUM_BLOCKS = 4096
 PLACE = ("model", "gpu", "num_gpus", "measured_by")
 SOURCE = ("source_model", "source_gpu", "source_num_gpus", "source_by")

@@ -98,7 +98,8 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     for word in late:
         key, _, _ = word.partition("=")
         check_key(key, config)
-        OmegaConf.update(config, key, OmegaConf.select(values, key), force_add=False)
+        value = OmegaConf.select(values, key)
+        OmegaConf.update(config, key, value, force_add=isinstance(value, DictConfig))
     return typed_config(config)
 
 
@@ -111,7 +112,18 @@ def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
     if "server" not in selected:
         has_pool = any(word.startswith("server.num_blocks=") for word in overrides)
         utilization = ServerConfig.default("memory_utilization") if has_pool else VLLM_UTILIZATION
-        config.server = _server(profile, utilization)
+        config.server = _server(profile, utilization) | _sized_by_vllm(config.server)
+
+
+def _sized_by_vllm(server: DictConfig) -> dict[str, Any]:
+    """What a preset of vLLM's computes of the server, as it computes it."""
+    values = OmegaConf.to_container(server, resolve=False)
+    assert isinstance(values, dict)
+    return {
+        str(name): value
+        for name, value in values.items()
+        if OmegaConf.is_interpolation(server, str(name))
+    }
 
 
 def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None) -> Replayed:

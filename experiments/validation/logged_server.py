@@ -180,8 +180,11 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
     """The server with as many blocks as its memory leaves, or as the logs used at most."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
-    rest = server.kv_slots(config.model, size) // size
-    left = f"{rest:,} of {size} tokens, what {server.memory_utilization:g} of {server.name} leaves"
+    rest, sized = server.num_blocks, "as testbed fits sizes the pool"
+    if rest is None:
+        rest = server.kv_slots(config.model, size) // size
+        sized = f"what {server.memory_utilization:g} of {server.name} leaves"
+    left = f"{rest:,} of {size} tokens, {sized}"
     if not blocks_from_log:
         way_out = "say server.num_blocks=N, or --blocks-from-log"
         return Described(

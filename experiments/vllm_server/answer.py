@@ -4,21 +4,23 @@ from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
-from testbed.experiments.vllm_server.command import Command, read_command
-from testbed.experiments.vllm_server.memory import terms
+from testbed.experiments.vllm_server.command import OFF, Command, read_command
+from testbed.experiments.vllm_server.memory import Terms, terms
 from testbed.experiments.vllm_server.option_table import options_of
-from testbed.experiments.vllm_server.server import RELEASE, Server, server_of
+from testbed.experiments.vllm_server.release import DEFAULT, Release
+from testbed.experiments.vllm_server.server import Server, server_of
+from testbed.vllm_pages import logged_lines
 
 LARGEST_PARALLELISM = 64
-GRAPHS = "0.5 to 1.9 GiB come on top: vLLM 0.19 captures them after it has sized the cache"
+GRAPHS = "CUDA graphs: 0.5 to 1.9 GiB come on top: this release captures them later"
 
 
 @dataclass(frozen=True)
 class Fit:
     """The answer of `testbed fits --json`; GiB on each GPU.
 
-    weights_gib, activation_gib and non_torch_gib are null where the command gives the pool;
-    activation_rmse_gib is the residual of their fit.
+    weights_gib, activation_gib, non_torch_gib and cuda_graphs_gib are null where the command gives
+    the pool; activation_rmse_gib is the residual of their fit.
     """
 
     release: str
@@ -28,6 +30,7 @@ class Fit:
     weights_gib: float | None
     activation_gib: float | None
     non_torch_gib: float | None
+    cuda_graphs_gib: float | None
     kv_cache_gib: float
     num_blocks: int
     block_size: int
@@ -40,34 +43,56 @@ class Fit:
     notes: tuple[str, ...]
 
 
-def fit_of(text: str, gpu: str | None) -> Fit:
+@dataclass(frozen=True)
+class Question:
+    """A command on a GPU, of a release, by terms of the memory."""
+
+    command: Command
+    gpu: str | None
+    release: Release = DEFAULT
+    of: Terms | None = None
+
+    @property
+    def server(self) -> Server:
+        """Raises InputError where vLLM would not start."""
+        return server_of(self.command, self.gpu, release=self.release, of=self.of, for_memory=True)
+
+    def updated(self, option: str, value: str) -> "Question":
+        """The same with another value of one option."""
+        values = {**self.command.values, option: value}
+        command = replace(self.command, values=values, options=options_of(values))
+        return replace(self, command=command)
+
+
+def fit_of(text: str, gpu: str | None, release: Release = DEFAULT, of: Terms | None = None) -> Fit:
     """The answer for a command; raises InputError where vLLM would not start."""
-    command = read_command(text)
+    question = Question(read_command(text), gpu, release, of)
     try:
-        server = server_of(command, gpu, for_memory=True)
+        server = question.server
     except InputError as error:
-        smallest = _smallest(command, gpu)
+        smallest = _smallest(question)
         if "does not start" not in str(error) or smallest is None:
             raise
         raise InputError(f"{error}; --tensor-parallel-size {smallest} starts") from None
     memory = server.memory
     return Fit(
-        RELEASE,
+        release.number,
         server.model.name,
         server.gpu.name,
         server.limits.num_gpus,
         memory.weights if memory else None,
         memory.activation if memory else None,
         memory.non_torch if memory else None,
+        memory.cuda_graphs if memory else None,
         server.num_blocks * server.pages.page_bytes / GIB,
         server.num_blocks,
         server.block_size,
         server.pages.num_tokens(server.num_blocks),
         server.model.max_len,
         concurrency(server),
-        _longest(command, gpu, server),
-        _smallest(command, gpu),
-        terms().rmse_gib,
+        _longest(question, server),
+        _smallest(question),
+        (of or terms()).rmse_gib,
         server.notes,
     )
 
@@ -83,37 +108,41 @@ def kv_lines(server: Server) -> list[str]:
     return logged_lines(num_tokens, server.model.max_len, concurrency(server))
 
 
-def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:
-    """The two lines, in vLLM's words."""
+def rule_lines(server: Server) -> list[str]:
+    """The rules that follow from the release and the command, one line."""
+    values = server.values
+    whole = values.get("--scheduler-reserve-full-isl") != OFF
+    admission = "its whole prompt" if whole else "its first chunk"
+    groups = len(server.pages.windows)
+    null = "page, of one group" if groups > 1 else "block"
     return [
-        f"GPU KV cache size: {num_tokens:,} tokens",
-        f"Maximum concurrency for {max_model_len:,} tokens per request: {max_concurrency:.2f}x",
+        f"vLLM {server.release.number}: a request is admitted where {admission} fits, no "
+        f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
+        f"block of {server.block_size} tokens"
     ]
 
 
-def _longest(command: Command, gpu: str | None, server: Server) -> int:
+def _longest(question: Question, server: Server) -> int:
     """The longest --max-model-len that starts."""
-    values = {**command.values, "--max-model-len": "auto"}
-    longest = server_of(
-        replace(command, values=values, options=options_of(values)), gpu, for_memory=True
-    )
+    longest = question.updated("--max-model-len", "auto").server
     return max(longest.model.max_len, server.model.max_len)
 
 
-def _smallest(command: Command, gpu: str | None) -> int | None:
+def _smallest(question: Question) -> int | None:
     """The smallest tensor parallelism that starts, of powers of two; None: none does."""
     num_gpus = 1
     while num_gpus <= LARGEST_PARALLELISM:
-        values = {**command.values, "--tensor-parallel-size": str(num_gpus)}
-        try:
-            server_of(
-                replace(command, values=values, options=options_of(values)), gpu, for_memory=True
-            )
-        except InputError:
-            num_gpus *= 2
-        else:
+        if _starts(question.updated("--tensor-parallel-size", str(num_gpus))):
             return num_gpus
+        num_gpus *= 2
     return None
+
+
+def _starts(question: Question) -> bool:
+    try:
+        return bool(question.server)
+    except InputError:
+        return False
 
 
 def lines_of(fit: Fit) -> list[str]:
@@ -123,10 +152,10 @@ def lines_of(fit: Fit) -> list[str]:
     texts = [f"{fit.model} on {fit.num_gpus} x {fit.gpu}, vLLM {fit.release}; GiB on each GPU"]
     texts += [f"  {name:<{width}}{value:8.2f}" for name, value in rows]
     if fit.weights_gib is not None:
-        texts.append(f"  CUDA graphs: {GRAPHS}")
+        texts += [] if fit.cuda_graphs_gib else [f"  {GRAPHS}"]
         texts.append(
             f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation on 1, 2 or 4 H100 "
-            "(12 logged shapes); other GPUs, and more of them, were not measured"
+            "(13 logged shapes); other GPUs, and more of them, were not measured"
         )
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")
@@ -139,5 +168,6 @@ def _sizes(fit: Fit) -> list[tuple[str, float | None]]:
         ("weights", fit.weights_gib),
         ("activation of the profiling run", fit.activation_gib),
         ("other memory (CUDA, NCCL)", fit.non_torch_gib),
+        ("CUDA graphs", fit.cuda_graphs_gib or None),
         (f"KV cache ({fit.num_blocks:,} blocks of {fit.block_size} tokens)", fit.kv_cache_gib),
     ]

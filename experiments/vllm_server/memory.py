@@ -2,7 +2,8 @@
 
 vLLM 0.19 (v1/worker/gpu_worker.py, determine_available_memory) computes KV = gpu_memory_utilization
 x memory - weights - peak activation of a profiling run - memory that is not PyTorch's. CUDA graphs
-are captured afterwards and come on top; releases that estimate them first subtract them (0.21 on).
+are captured afterwards and come on top. Releases from 0.20.2 on subtract an estimate of them,
+unless VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 0.
 
 - weights: from the shape; linear layers, embedding and output are divided among the GPUs.
 - activation: the larger of two peaks of the profiling run. Sampling max_num_seqs rows of logits in
@@ -13,15 +14,17 @@ are captured afterwards and come on top; releases that estimate them first subtr
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 
 LOGIT_BYTES = 4  # vLLM samples in float32
+LARGEST_GRAPH = 512  # sequences
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Terms:
     logits: float
     hidden: float
     rmse_gib: float
+    cuda_graphs_gib: float
     non_torch_gib: Mapping[str, float]
     visible_gib: Mapping[str, float]
     encoder_params: Mapping[str, float]
@@ -53,20 +57,32 @@ class ServerMemory:
     weights: float
     activation: float
     non_torch: float
+    cuda_graphs: float = 0.0  # what the release subtracts
 
     @property
     def kv_cache(self) -> float:
         """What is left for K and V; negative where the rest does not fit."""
-        return self.budget - self.weights - self.activation - self.non_torch
+        used = self.weights + self.activation + self.non_torch + self.cuda_graphs
+        return self.budget - used
+
+
+def terms() -> Terms:
+    """The terms that ship."""
+    return terms_in(Path(__file__).with_name("memory_terms.toml"))
 
 
 @cache
-def terms() -> Terms:
-    """The terms that ship."""
-    path = Path(__file__).with_name("memory_terms.toml")
-    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    fitted = values.pop("fitted")
-    return Terms(**fitted, **values)
+def terms_in(path: Path) -> Terms:
+    """The terms of a file such as memory_terms.toml. Raises InputError where it is no such file."""
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        fitted = values.pop("fitted")
+        return Terms(**fitted, **values)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    except (KeyError, TypeError):
+        names = ", ".join(field.name for field in fields(Terms))
+        raise InputError(f"{path}: is no file of memory terms ({names})") from None
 
 
 def memory_of(
@@ -76,6 +92,7 @@ def memory_of(
     utilization: float,
     *,
     with_encoder: bool = True,
+    subtracts_graphs: bool = False,
     of: Terms | None = None,
 ) -> ServerMemory:
     """The memory of each GPU of a server, by the terms `of` (default: those that ship)."""
@@ -88,7 +105,14 @@ def memory_of(
         weights,
         activation_gib(model, limits, given),
         _non_torch(limits.num_gpus, given),
+        graphs_gib(limits, given) if subtracts_graphs else 0.0,
     )
+
+
+def graphs_gib(limits: Limits, given: Terms) -> float:
+    """vLLM's estimate of the CUDA graphs that it captures, by the largest batch that has one."""
+    largest = min(2 * limits.max_num_seqs, LARGEST_GRAPH)
+    return given.cuda_graphs_gib * largest / LARGEST_GRAPH
 
 
 def _non_torch(num_gpus: int, given: Terms) -> float:
@@ -100,10 +124,16 @@ def activation_gib(model: ModelSpec, limits: Limits, given: Terms) -> float:
     """The peak of the profiling run."""
     logits, hidden = sampling_gib(model, limits)
     sampling = given.logits * logits + given.hidden * hidden
+    network = network_gib(model, limits) + given.hidden * hidden
+    return max(sampling, network) + expert_gib(model, limits)
+
+
+def network_gib(model: ModelSpec, limits: Limits) -> float:
+    """Gate, up and their product in a dense layer; 0 where all layers have experts."""
+    if model.num_expert_layers >= model.ffn_layers:
+        return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
-    is_dense = model.num_expert_layers < model.ffn_layers
-    network = limits.max_num_batched_tokens * columns * model.dtype_bytes / GIB if is_dense else 0.0
-    return max(sampling, network + given.hidden * hidden) + expert_gib(model, limits)
+    return limits.max_num_batched_tokens * columns * model.dtype_bytes / GIB
 
 
 def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
@@ -122,28 +152,3 @@ def expert_gib(model: ModelSpec, limits: Limits) -> float:
     rows = limits.max_num_batched_tokens * model.experts.per_token
     size = model.experts.size / limits.num_gpus
     return rows * (max(2 * size, model.hidden_size) + size) * model.dtype_bytes / GIB
-
-
-def fitted_terms(start_ups: Iterable[tuple[ModelSpec, Limits, float]]) -> Terms:
-    """The terms that ship with `logits` and `hidden` fitted to logged activations in GiB.
-
-    Every shape counts as one start-up, however often it was logged.
-    """
-    import numpy as np
-
-    by_shape = dict[str, list[tuple[float, float, float]]]()
-    for model, limits, activation in start_ups:
-        row = (*sampling_gib(model, limits), activation - expert_gib(model, limits))
-        by_shape.setdefault(model.name, []).append(row)
-    rows = np.array([np.mean(logged, axis=0) for logged in by_shape.values()])
-    coefficients, *_ = np.linalg.lstsq(rows[:, :2], rows[:, 2], rcond=None)
-    residuals = rows[:, :2] @ coefficients - rows[:, 2]
-    shipped = terms()
-    return Terms(
-        float(coefficients[0]),
-        float(coefficients[1]),
-        float(np.sqrt(np.mean(residuals**2))),
-        shipped.non_torch_gib,
-        shipped.visible_gib,
-        shipped.encoder_params,
-    )

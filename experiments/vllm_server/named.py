@@ -21,11 +21,16 @@ from testbed.experiments.vllm_server.command import FLAG
 # Of the same shape as one that ships, with another longest sequence where that is given.
 SAME_SHAPE = {
     "llama-3.3-70b": ("llama-3.1-70b", None),
+    "granite-3.3-8b": ("granite-3.1-8b", None),
+    "nemotron-h-8b-base-8k": ("nemotron-h-8b", None),
     "qwen3-30b-a3b-instruct-2507": ("qwen3-30b-a3b", 262_144),
     "qwen3-30b-a3b-thinking-2507": ("qwen3-30b-a3b", 262_144),
 }
+# Names of weights and activations of 8 bits, whose shape is the model's.
+EIGHT_BITS = re.compile(r"-(fp8(-dynamic)?|quantized\.w8a8)$")
 NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
 TRAINING = re.compile(r"-(instruct|chat|hf|it|base|pt|thinking|\d{4})$")
+VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
 
 
 class Named(NamedTuple):
@@ -45,9 +50,12 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
         raise InputError(f"{FLAG}: the command names no model (vllm serve MODEL)")
     if (Path(name) / "config.json").is_file():
         return Named(model_of(Path(name) / "config.json"), None)
-    short, max_len = _short(name, names_of("model", folders))
+    plain = EIGHT_BITS.sub("", name.rstrip("/").lower())
+    short, max_len = _short(plain, names_of("model", folders))
     if short in model_names():
         shape = read_model(short)
+        if plain != name.rstrip("/").lower():
+            shape = replace(shape, weight_bits=8)
         return Named(shape if max_len is None else replace(shape, max_len=max_len), short)
     files = files_of("model", folders)
     if short in files:
@@ -63,6 +71,9 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
 def _short(name: str, models: Sequence[str]) -> tuple[str, int | None]:
     """Our name of a model of Hugging Face: without its owner, its training and its date."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    if version := VERSION.search(short):  # mistral-7b-v0.1 has another shape than its successors
+        plain = short[: version.start()]
+        short = f"{plain}-{version[2]}" if f"{plain}-{version[2]}" in models else plain
     while True:
         if short in SAME_SHAPE:
             return SAME_SHAPE[short]

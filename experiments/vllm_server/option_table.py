@@ -55,10 +55,36 @@ def options() -> dict[str, Option]:
     return table
 
 
+@cache
+def parsers() -> dict[str, frozenset[str]]:
+    """The options that the parser of each release has, by its number."""
+    paths = sorted(Path(__file__).with_name("parsers").glob("*.txt"))
+    return {path.stem: frozenset(path.read_text(encoding="utf-8").split()) for path in paths}
+
+
+def releases_of(name: str) -> list[str]:
+    """The releases whose parser has an option."""
+    return [number for number, names in parsers().items() if name in names]
+
+
 def options_of(names: Iterable[str]) -> dict[str, Option]:
     """The options of these names, which vLLM's parser has."""
     table = options()
     return {name: table[name] for name in names}
+
+
+def _opposite(name: str) -> str:
+    """The switch that a word switches off: --no-NAME, and from 0.33 on --disable-NAME of
+    --enable-NAME and the reverse.
+    """
+    for prefix, of_switch in (
+        ("--no-", "--"),
+        ("--disable-", "--enable-"),
+        ("--enable-", "--disable-"),
+    ):
+        if name.startswith(prefix):
+            return of_switch + name.removeprefix(prefix)
+    return ""
 
 
 def option_named(word: str, where: str) -> tuple[Option, bool]:
@@ -70,8 +96,8 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     name = short.get(word) or f"--{word.lstrip('-').replace('_', '-')}"
     if name in table and (word in short or word.startswith("--")):
         return table[name], False
-    positive = f"--{name.removeprefix('--no-')}"
-    if name.startswith("--no-") and positive in table and table[positive].is_switch:
+    positive = _opposite(name)
+    if positive in table and table[positive].is_switch:
         return table[positive], True
     hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
     raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")

@@ -1,7 +1,7 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,16 +9,16 @@ from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
-from testbed.experiments.vllm_server.memory import Limits, ServerMemory, memory_of
+from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED
-from testbed.experiments.vllm_server.pages import Pages, pages_of
+from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED, releases_of
+from testbed.experiments.vllm_server.release import DEFAULT, Release
+from testbed.vllm_pages import Pages, pages_of
 
-RELEASE = "0.19"
-UTILIZATION = 0.9  # vLLM's default
-LARGE_BYTES = 70 * GIB
-LARGE, SMALL = (8192, 1024), (2048, 256)  # tokens and sequences that nothing sets, by the GPU
-BLOCK_SIZE, STATE_ALIGNMENT = 16, 16
+LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
+# Tokens and sequences that nothing sets, by the GPU.
+LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
+BLOCK_SIZE, LATENT_BLOCK_SIZE, STATE_ALIGNMENT = 16, 64, 16
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
@@ -26,7 +26,8 @@ KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, 
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 AUTO = ("auto", "-1")
 HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
-NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS": "0"}
+NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
+ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,11 @@ class Server:
     """What the options of a command say, and what follows from them.
 
     option: our option with the model's shape. memory is None where the command gives the pool.
-    num_blocks: pages of the pool, the null block included. notes: what was read and changes
-    nothing.
+    num_blocks: pages of the pool, the null block included. values: the options. notes: what was
+    read and changes nothing.
     """
 
+    release: Release
     model: ModelSpec
     option: str | None
     gpu: GpuSpec
@@ -47,22 +49,43 @@ class Server:
     num_blocks: int
     pages: Pages
     caches_prefixes: bool
-    notes: tuple[str, ...]
+    values: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 def server_of(
-    command: Command, gpu: str | None, folders: Sequence[Path] = (), *, for_memory: bool = False
+    command: Command,
+    gpu: str | None,
+    folders: Sequence[Path] = (),
+    *,
+    release: Release = DEFAULT,
+    of: Terms | None = None,
+    for_memory: bool = False,
 ) -> Server:
     """The server of a command on a GPU. Raises InputError for an option that changes the answer and
     is not modelled, and where vLLM would refuse to start.
 
-    for_memory: only memory is asked for, so that options which change only time are read over.
+    of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
+    that options which change only time are read over.
     """
+    _check_parser(command, release)
     notes = _notes(command, for_memory)
     sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
+    server = server_with(command, named.shape, sheet, release, of)
+    return replace(server, option=named.option, notes=notes)
+
+
+def server_with(
+    command: Command,
+    shape: ModelSpec,
+    sheet: GpuSpec,
+    release: Release = DEFAULT,
+    of: Terms | None = None,
+) -> Server:
+    """The server of a command with this shape on this GPU, whatever names it gives."""
     reader = _Reader(command)
-    model = _served(reader, named.shape)
-    limits = _limits(reader, model, sheet)
+    model = _served(reader, shape)
+    limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:
@@ -75,7 +98,7 @@ def server_of(
         is_hybrid=is_hybrid,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
-    memory, num_blocks = _pool(reader, model, sheet, limits, pages)
+    memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of)
     if reader.value("--max-model-len") in AUTO:
         longest = min(model.max_len, pages.longest(num_blocks))
         model = replace(model, max_len=longest)
@@ -83,8 +106,9 @@ def server_of(
         _check_one_sequence(model, pages, num_blocks)
     caches = reader.is_on("--enable-prefix-caching", default=True)
     return Server(
+        release,
         model,
-        named.option,
+        None,
         sheet,
         limits,
         block_size,
@@ -92,8 +116,25 @@ def server_of(
         num_blocks,
         pages,
         caches,
-        notes,
+        command.values,
     )
+
+
+def limits_with(
+    command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
+) -> Limits:
+    """The limits of a command with this shape on this GPU, whether or not it starts."""
+    reader = _Reader(command)
+    return _sizes(reader, _served(reader, shape), sheet, release)
+
+
+def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
+    """The model as it is served, the limits and the utilization of a command, whether or not it
+    starts.
+    """
+    reader = _Reader(command)
+    model = _served(reader, model_named(command.model).shape)
+    return model, _limits(reader, model, gpu_named(gpu), DEFAULT), _utilization(reader, DEFAULT)
 
 
 class _Reader:
@@ -101,6 +142,7 @@ class _Reader:
 
     def __init__(self, command: Command) -> None:
         self.values = command.values
+        self.environment = command.environment
 
     def value(self, name: str) -> str | None:
         return self.values.get(name)
@@ -137,6 +179,17 @@ class _Reader:
         return known[value]
 
 
+def _check_parser(command: Command, release: Release) -> None:
+    """Refuse an option that only other releases have."""
+    for name in command.values:
+        others = releases_of(name)
+        if release.number not in others:
+            raise InputError(
+                f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
+                f"{', '.join(others)} (+system= or testbed fits --release choose the release)"
+            )
+
+
 def _notes(command: Command, for_memory: bool) -> tuple[str, ...]:
     """What was read and changes nothing; raises InputError for what is not modelled."""
     notes = []
@@ -155,6 +208,8 @@ def _notes(command: Command, for_memory: bool) -> tuple[str, ...]:
             "(leave it out to see the server without it)"
         )
     for name, value in command.environment.items():
+        if name == ESTIMATE_GRAPHS:
+            continue
         is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
         if is_read and NEUTRAL_VARIABLES.get(name) != value:
             raise InputError(f"{FLAG}: {name}={value}: is not modelled (leave it out)")
@@ -182,31 +237,47 @@ def _served(reader: _Reader, shape: ModelSpec) -> ModelSpec:
     return replace(shape, max_len=longest)
 
 
-def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec) -> Limits:
-    """The limits of a batch, by vLLM's rules where the command does not give them."""
-    is_large = gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name
-    tokens, seqs = LARGE if is_large else SMALL
-    mode = reader.value("--performance-mode") or "balanced"
-    if mode not in ("balanced", "throughput"):
-        raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
-    factor = 2 if mode == "throughput" else 1
-    num_seqs = reader.whole("--max-num-seqs", factor * seqs)
-    is_chunked = reader.is_on("--enable-chunked-prefill", default=True)
-    budget = factor * tokens if is_chunked else max(factor * tokens, model.max_len)
-    budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
-    if reader.value("--max-num-seqs") is None:
-        num_seqs = min(num_seqs, budget)
+def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
+    """Tokens and sequences of a batch that a release takes on a GPU."""
+    if release.has_largest_limits and gpu.memory_bytes >= LARGEST_BYTES:
+        return LARGEST
+    return LARGE if gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name else SMALL
+
+
+def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    limits = _sizes(reader, model, gpu, release)
+    num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
     if budget < num_seqs:
         raise reader.refusal(
             "--max-num-batched-tokens",
             f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
         )
-    if not is_chunked and budget < model.max_len:
+    if not _is_chunked(reader) and budget < model.max_len:
         raise reader.refusal(
             "--max-num-batched-tokens",
             f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
             "chunked prefill is off",
         )
+    return limits
+
+
+def _is_chunked(reader: _Reader) -> bool:
+    return reader.is_on("--enable-chunked-prefill", default=True)
+
+
+def _sizes(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    tokens, seqs = _usual_limits(gpu, release)
+    mode = reader.value("--performance-mode") or "balanced"
+    if mode not in ("balanced", "throughput"):
+        raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
+    factor = 2 if mode == "throughput" else 1
+    num_seqs = reader.whole("--max-num-seqs", factor * seqs)
+    budget = factor * tokens if _is_chunked(reader) else max(factor * tokens, model.max_len)
+    budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
+    if reader.value("--max-num-seqs") is None:
+        num_seqs = min(num_seqs, budget)
     return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
 
 
@@ -226,7 +297,7 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
 
 def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
-    usual = 64 if model.latent else BLOCK_SIZE
+    usual = LATENT_BLOCK_SIZE if model.latent else BLOCK_SIZE
     size = reader.whole("--block-size", usual)
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
@@ -236,15 +307,44 @@ def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
         )
     if model.latent and size != usual:
         raise reader.refusal("--block-size", "the kernels of latent attention take 64")
+    return max(size, block_size_of(model, num_gpus)) if model.states else size
+
+
+def block_size_of(model: ModelSpec, num_gpus: int) -> int:
+    """The tokens of a block that vLLM takes unless it is told: of the kernels of latent attention,
+    or with states as many as make a block no smaller than a state.
+    """
+    if model.latent:
+        return LATENT_BLOCK_SIZE
     if model.states is None:
-        return size
+        return BLOCK_SIZE
     state = max(group.state_bytes for group in model.groups)
     needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
-    return max(size, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
+    return max(BLOCK_SIZE, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
+
+
+def _utilization(reader: _Reader, release: Release) -> float:
+    given = reader.number("--gpu-memory-utilization")
+    utilization = release.utilization if given is None else given
+    if not 0 < utilization <= 1:
+        raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
+    return utilization
+
+
+def _subtracts_graphs(reader: _Reader, release: Release) -> bool:
+    """Whether CUDA graphs are subtracted; the environment may switch it."""
+    value = reader.environment.get(ESTIMATE_GRAPHS)
+    return release.subtracts_graphs if value is None else value != "0"
 
 
 def _pool(
-    reader: _Reader, model: ModelSpec, gpu: GpuSpec, limits: Limits, pages: Pages
+    reader: _Reader,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    limits: Limits,
+    pages: Pages,
+    release: Release,
+    of: Terms | None,
 ) -> tuple[ServerMemory | None, int]:
     """The memory of a GPU where the pool follows from it, and the pages of the pool."""
     given = reader.value("--num-gpu-blocks-override")
@@ -253,11 +353,15 @@ def _pool(
     num_bytes = reader.number("--kv-cache-memory-bytes")
     if num_bytes is not None:
         return None, int(num_bytes) // pages.page_bytes
-    utilization = reader.number("--gpu-memory-utilization") or UTILIZATION
-    if not 0 < utilization <= 1:
-        raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
-    with_encoder = not reader.is_on("--language-model-only")
-    memory = memory_of(model, gpu, limits, utilization, with_encoder=with_encoder)
+    memory = memory_of(
+        model,
+        gpu,
+        limits,
+        _utilization(reader, release),
+        with_encoder=not reader.is_on("--language-model-only"),
+        subtracts_graphs=_subtracts_graphs(reader, release),
+        of=of,
+    )
     if memory.kv_cache <= 0:
         raise InputError(
             f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "

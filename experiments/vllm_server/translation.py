@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
-from testbed.core.specs import GIB
 from testbed.experiments.runs.overrides import chosen, user_folders
-from testbed.experiments.vllm_server.answer import kv_lines
+from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
 from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_command
+from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.option_table import options_of
+from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_of_preset
 from testbed.experiments.vllm_server.server import Server, server_of
 
 OURS = {  # overrides that stand for an option of the command, before it is read
@@ -33,10 +34,16 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     given = chosen(others)
     read = _with_ours(read_command(command), given)
     gpu = given.get("gpu", given.get("server", "").partition("-x")[0])
-    server = server_of(read, gpu, user_folders(others))
+    release = release_of_preset(given.get("system", DEFAULT.preset))
+    if release is None:
+        raise InputError(
+            f"+system={given['system']}: is no release of vLLM's server (leave it out, or choose "
+            f"from {', '.join(release.preset for release in RELEASES.values())})"
+        )
+    server = server_of(read, gpu, user_folders(others), release=release)
     words = overrides_of(server, read, given)
     print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
-    for line in kv_lines(server):
+    for line in (*rule_lines(server), *kv_lines(server)):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
@@ -66,7 +73,11 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
             "simulate it, testbed import model its config.json, and add --config-dir . model=NAME"
         )
     model, limits, values = server.model, server.limits, command.values
-    words = [f"model={server.option}", "+system=vllm-v1", *_pool_words(server, given)]
+    words = [
+        f"model={server.option}",
+        f"+system={server.release.preset}",
+        *_pool_words(server, given),
+    ]
     words += [f"server.num_gpus={limits.num_gpus}"]
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
     words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
@@ -75,6 +86,8 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
         words += [f"model.max_len={model.max_len}"]
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
+    if model.weight_bits is not None:
+        words += [f"++model.weight_bits={model.weight_bits:g}"]
     if model.kv_dtype_bytes is not None:
         words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
     if "--long-prefill-token-threshold" in values:
@@ -96,18 +109,15 @@ def _pool_words(server: Server, given: dict[str, str]) -> list[str]:
     """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
     if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in given):
         return []
-    if server.memory is None and len(server.pages.windows) == 1:
+    if not server.pages.is_grouped:
         return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]
-    is_grouped = len(server.pages.windows) > 1
-    num_pages = server.num_blocks - is_grouped  # the null page, smaller than a block of all layers
-    num_bytes = num_pages * server.pages.page_bytes * server.limits.num_gpus
-    words = [f"server.kv_memory_gib={{{server.model.name}: {(num_bytes + 1) / GIB!r}}}"]
-    return [*words, "null_blocks=0"] if is_grouped else words
+    pool = f"server.kv_memory_gib={{{server.model.name}: {pool_gib(server)!r}}}"
+    return [pool, "server.num_blocks=null", "null_blocks=0"]
 
 
 def _policy_words(server: Server) -> list[str]:
-    """The policy: one for groups of layers where the model has several, as vLLM's manager has."""
-    if len(server.pages.windows) > 1:
+    """The policy: of groups of layers where some store less than all tokens, as vLLM's manager."""
+    if server.pages.is_grouped:
         policy = "grouped_caching" if server.caches_prefixes else "grouped"
         return [f"policy={policy}", "policy.watermark=0"]
     return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]

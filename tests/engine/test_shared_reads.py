@@ -193,6 +193,7 @@ def test_measured_decodes_beside_a_retained_request():
         for i in range(2)
     ]
     lives = ["scheduler=time_to_live", "scheduler.time_to_live_s=100", "policy=prefix_caching"]
+    lives += ["trace=chat"]  # of sessions, in place of which the requests below are served
     columns, cost = measured(["model=llama-3.1-8b", *lives], requests)
     contexts = range(num_tokens + 1, num_tokens + 1 + steps)
     alone_ps = sum(cost.iteration(Work(1, n, n, num_requests=1)) for n in contexts)

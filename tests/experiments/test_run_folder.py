@@ -103,11 +103,11 @@ def test_every_shipped_model_has_a_default_server(name):
 
 
 def test_vllm_v1_has_the_defaults_of_its_release():
-    config = configured(("+system=vllm-v1",)).values
+    config = configured(("+system=vllm-v1",)).values  # on an A100
     assert config["scheduler"] == {
         "_target_": "testbed.sched.vllm_v1.AsyncVllmV1",
         "max_num_batched_tokens": 2048,
-        "max_num_seqs": 128,
+        "max_num_seqs": 256,
         "long_prefill_token_threshold": 0,
         "scheduler_reserve_full_isl": True,
         "ignore_eos": True,

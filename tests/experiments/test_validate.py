@@ -115,7 +115,7 @@ def test_assumed_server_settings_and_large_errors_are_reported(
     assert code == 1
     for words in (
         "the log does not say how many KV blocks there were",
-        "meta.json says max_num_seqs 7, simulated with 128",
+        "meta.json says max_num_seqs 7, simulated with 256",
         "what if, compared with the simulation of the unchanged server",
         "seed=1 scheduler.max_num_seqs=2",
         "not within 5%: tpot_s_mean",

@@ -1,9 +1,9 @@
 """The options of vLLM's server, the memory that it takes, and which servers do not start."""
 
-import csv
 import json
 import os
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 
@@ -11,107 +11,115 @@ import pytest
 from refusals import check_words
 
 from testbed.core.errors import InputError
-from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.command import read_command
-from testbed.experiments.vllm_server.memory import Limits, fitted_terms, memory_of, terms
-from testbed.experiments.vllm_server.named import gpu_named
-from testbed.experiments.vllm_server.option_table import option_named, options
-from testbed.experiments.vllm_server.pages import pages_of
+from testbed.experiments.vllm_server.memory import terms
+from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
+from testbed.experiments.vllm_server.option_page import PAGE, page
+from testbed.experiments.vllm_server.option_table import option_named, options, parsers
+from testbed.experiments.vllm_server.startup_logs import start_ups_of
+from testbed.vllm_pages import pages_of
 
-INPUTS = Path(__file__).parents[1] / "inputs" / "vllm_options"
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
-SHAPES = {
-    "DeepSeek-V2-Lite-Chat": "deepseek-v2-lite",
-    "gemma-3-12b-it": "gemma-3-12b",
-    "gemma-3-27b-it": "gemma-3-27b",
-    "gemma-7b": "gemma-7b",
-    "granite-3.1-2b-instruct": "granite-3.1-2b",
-    "granite-3.1-8b-instruct": "granite-3.1-8b",
-    "granite-3.3-8b-instruct": "granite-3.1-8b",
-    "phi-4": "phi-4",
-    "Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-3.1-24b",
-    "Mistral-Small-3.1-24B-Instruct-2503-quantized.w8a8": "mistral-small-3.1-24b",
-    "Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
-    "Kimi-VL-A3B-Instruct": "kimi-vl-a3b",
-    "Qwen1.5-MoE-A2.7B": "qwen1.5-moe-a2.7b",
-    "Qwen2.5-7B-Instruct": "qwen2.5-7b",
-    "Qwen2.5-7B-Instruct-fp8-dynamic": "qwen2.5-7b",
-    "Qwen2.5-7B-Instruct-quantized.w8a8": "qwen2.5-7b",
-    "Qwen3-8B": "qwen3-8b",
-}
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 
 
+LOG = """vllm serve meta-llama/Llama-3.1-8B --max-num-seqs {seqs} --max-num-batched-tokens 2048
+DEBUG 11-26 [gpu_worker.py:439] Memory profiling takes 9.50 seconds. Total non KV cache memory: \
+17.2GiB; torch peak memory increase: {peak}GiB; non-torch forward increase memory: 0.3GiB; \
+weights memory: 14.99GiB.
+INFO 11-26 [gpu_worker.py:440] Available KV cache memory: 54.1 GiB
+INFO 11-26 [kv_cache_utils.py:1319] GPU KV cache size: 443,184 tokens
+"""
+
+
+@pytest.fixture(scope="module")
 def start_ups():
-    """The logged start-ups: the row, its model and its limits."""
+    """The logged start-ups of the answer key."""
     if not KEY.is_file():
         pytest.skip("the logged start-ups are not on this machine")
-    rows = list(csv.DictReader(KEY.open(encoding="utf-8")))
-    for row in rows:
-        model = read_model(SHAPES[row["model"].rpartition("/")[2]])
-        bits = 8 if row["quantization"] != "None" else None
-        kv_bytes = 1 if row["kv_cache_dtype"] == "fp8" else None
-        model = replace(model, weight_bits=bits, kv_dtype_bytes=kv_bytes)
-        yield row, model, Limits(1024, 8192, int(row["tp"]))
+    return start_ups_of(KEY.parent, "h100-80gb")
 
 
-@pytest.mark.parametrize("release", [path.stem for path in sorted(INPUTS.glob("*.txt"))])
+@pytest.mark.parametrize("release", parsers())
 def test_every_option_of_a_release_has_a_class(release):
-    names = (INPUTS / f"{release}.txt").read_text().split()
-    assert set(names) <= set(options())
+    assert parsers()[release] <= set(options())
 
 
-def test_the_parser_of_the_installed_release_has_no_other_option():
+def test_the_page_of_options_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
+
+
+def test_the_parser_of_the_installed_release_has_no_other_option(monkeypatch):
     pytest.importorskip("vllm")
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.platforms import current_platform
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    parser = make_arg_parser(FlexibleArgumentParser())
+    if not current_platform.device_type:  # a machine without a GPU
+        monkeypatch.setattr(type(current_platform), "device_type", "cpu")
+    module = next(module for module in map(_imported, PARSERS) if module)
+    parser = module.make_arg_parser(FlexibleArgumentParser())
     words = {word for action in parser._actions for word in action.option_strings}
     for word in words - {"-h", "--help"}:
         option_named(word, "installed")
 
 
-def test_each_shape_is_predicted_by_a_fit_without_it():
-    rows, errors = list(start_ups()), dict[str, list[float]]()
-    for row, model, limits in rows:
-        others = [
-            (other, sizes, float(logged["logged_activation_gib"]))
-            for logged, other, sizes in rows
-            if other.name != model.name
-        ]
-        known = fitted_terms(others)
-        memory = memory_of(model, gpu_named("h100-80gb"), limits, 0.95, of=known)
-        logged = float(row["logged_kv_gib"])
-        difference = abs(memory.kv_cache - logged)
-        is_plain = model.experts is None and model.window is None
-        assert difference <= max(0.25, (0.04 if is_plain else 0.06) * logged)
-        errors.setdefault(model.name, []).append(difference / logged)
+def _imported(name):
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def test_each_shape_is_predicted_by_a_fit_without_it(start_ups):
+    errors = dict[str, list[float]]()
+    for logged in start_ups:
+        others = [other for other in start_ups if other.model.name != logged.model.name]
+        difference = abs(predicted(logged, fitted_terms(others)).kv_cache - logged.kv_cache)
+        is_dense = logged.model.experts is None and logged.model.window is None
+        assert difference <= max(0.25, (0.04 if is_dense else 0.06) * logged.kv_cache)
+        errors.setdefault(logged.model.name, []).append(difference / logged.kv_cache)
     assert median(median(values) for values in errors.values()) <= 0.01
 
 
-def test_the_shipped_terms_are_those_of_the_logged_start_ups():
-    logged = [
-        (model, limits, float(row["logged_activation_gib"])) for row, model, limits in start_ups()
-    ]
-    fitted = fitted_terms(logged)
+def test_the_shipped_terms_are_those_of_the_logged_start_ups(start_ups):
+    fitted = fitted_terms(start_ups)
     assert fitted.logits == pytest.approx(terms().logits, abs=1e-3)
     assert fitted.hidden == pytest.approx(terms().hidden, abs=1e-3)
 
 
-def test_tokens_follow_from_the_logged_bytes_to_the_logs_rounding():
-    for row, model, limits in start_ups():
-        block_size = 64 if model.latent else 16
-        pages = pages_of(model, limits.num_gpus, block_size)
-        logged, rounding = float(row["logged_kv_gib"]), 0.005
+def test_tokens_follow_from_the_logged_bytes_to_the_logs_rounding(start_ups):
+    for logged in start_ups:
+        block_size = 64 if logged.model.latent else 16
+        pages = pages_of(logged.model, logged.limits.num_gpus, block_size)
         low, high = (
-            pages.num_tokens(int((logged + error) * GIB) // pages.page_bytes)
-            for error in (-rounding, rounding)
+            pages.num_tokens(int((logged.kv_cache + rounding) * GIB) // pages.page_bytes)
+            for rounding in (-0.005, 0.005)
         )
-        assert low - block_size <= int(row["logged_tokens"]) <= high + block_size
+        assert low - block_size <= logged.tokens <= high + block_size
+
+
+def test_terms_are_fitted_to_a_folder_of_logs_and_read_again(testbed, tmp_path):
+    for seqs, peak in ((256, 0.49), (512, 0.95), (1024, 1.87)):
+        text = LOG.format(seqs=seqs, peak=peak)
+        (tmp_path / f"{seqs}.log").write_text(text)
+    code, output, errors = testbed("calibrate", "fit", "memory", ".", "--out", "mine.toml")
+    assert code == 0, errors
+    check_words(("3 start-ups on h100-80gb", "too few shapes"), output)
+    command = f"{LLAMA} --max-num-batched-tokens 2048"
+    words = ("fits", command, "gpu=h100-80gb", "--terms", "mine.toml", "--json")
+    assert json.loads(testbed(*words)[1])["activation_gib"] == pytest.approx(1.87, abs=0.02)
+
+
+def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
+    (tmp_path / "short.log").write_text("vllm serve meta-llama/Llama-3.1-8B\n")
+    error = testbed.refused("calibrate", "fit", "memory", str(tmp_path))
+    check_words(("short.log", "Memory profiling", "VLLM_LOGGING_LEVEL=DEBUG"), error)
 
 
 @pytest.mark.parametrize(

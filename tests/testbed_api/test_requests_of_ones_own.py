@@ -44,7 +44,7 @@ def test_a_wrong_field_is_refused_with_its_request(changed, words):
         {"registered_prefix": 8},
         {"prompt_ids": (-5,) * 8},
         {"prompt_ids": np.arange(4), "tokens_per_id": 2},
-        {"priority": -3, "session": -2},
+        {"priority": -3, "session": 0},
         {"num_seqs": np.int64(2), "beam": np.True_},
     ],
     ids=str,

@@ -21,7 +21,7 @@ SHORT = {"rate": 4, "duration_s": 20}
 
 
 def test_shares_are_drawn_as_often_as_they_weigh():
-    assert parse_mix("1:1, beam6:.5") == [MixShare(1, False, 1), MixShare(6, True, 0.5)]
+    assert parse_mix("1:0.5, beam6:.5") == [MixShare(1, False, 0.5), MixShare(6, True, 0.5)]
     ones = np.ones(20_000, np.int64)
     rows = with_mix(Rows(ones, ones), parse_mix(MIX), np.random.default_rng(0))
     kinds = pd.Series(

@@ -138,11 +138,12 @@ class Tiers(Study):
 
     Open loops are also replayed without time on two LRU caches: as large as all tiers, and as the
     DRAM alone, since inclusive tiers copy the blocks of the GPUs. A closed loop has no fixed order
-    of requests to replay.
+    of requests to replay. without_tier: the system of 0 GiB of DRAM.
     """
 
     traces: Mapping[str, Sequence[str]]
     systems: Mapping[str, Sequence[str]]
+    without_tier: Sequence[str]
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
@@ -159,13 +160,11 @@ class Tiers(Study):
         files = self.given_files(store, self.traces)
         if trace not in files:
             return None
-        words = (
-            *self.common,
-            *self.traces[trace],
-            *self.systems[system],
-            "+tier@server.tiers.dram=dram",
-        )
-        return configured(words, {"trace.path": files[trace], "server.tiers.dram.size_gib": gib})
+        words, values = [*self.common, *self.traces[trace]], {"trace.path": files[trace]}
+        if gib == 0:
+            return configured((*words, *self.without_tier), values)
+        words += [*self.systems[system], "+tier@server.tiers.dram=dram"]
+        return configured(words, {**values, "server.tiers.dram.size_gib": gib})
 
     def served(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """One simulation; times in seconds."""

@@ -20,6 +20,11 @@ class Pages:
     windows: tuple[int | None, ...]
     max_num_batched_tokens: int = 0
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some layers store less than all tokens."""
+        return self.windows != (None,)
+
     def num_tokens(self, num_blocks: int) -> int:
         """vLLM's "GPU KV cache size": the blocks of one group."""
         return num_blocks // len(self.windows) * self.block_size
@@ -73,3 +78,11 @@ def pages_of(
 
 def _all_full(model: ModelSpec) -> KvGroup:
     return KvGroup("full", model.num_attention_layers, model.slot_bytes)
+
+
+def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:
+    """The two lines, in vLLM's words."""
+    return [
+        f"GPU KV cache size: {num_tokens:,} tokens",
+        f"Maximum concurrency for {max_model_len:,} tokens per request: {max_concurrency:.2f}x",
+    ]

@@ -1,0 +1,158 @@
+"""The pool and the limits of `+system=vllm-v1`, as vLLM takes them for a model on a GPU.
+
+Values of a preset are `${vllm_server:PRESET/NAME}`: what nothing else sets follows from the rest of
+the configuration, by the rules that read a command's options.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from testbed.config import ServerConfig
+from testbed.core.config_model import read
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.experiments.vllm_server.command import Command
+from testbed.experiments.vllm_server.option_table import options_of
+from testbed.experiments.vllm_server.release import Release, release_of_preset
+from testbed.experiments.vllm_server.server import Server, block_size_of, limits_with, server_with
+from testbed.vllm_pages import Pages, pages_of
+
+RESOLVER = "vllm_server"
+LIMITS = {
+    "--max-num-seqs": "max_num_seqs",
+    "--max-num-batched-tokens": "max_num_batched_tokens",
+}
+
+
+def register() -> None:
+    """Let configurations compute such values."""
+    OmegaConf.register_new_resolver(RESOLVER, _value, replace=True)
+
+
+def _value(text: str, *, _root_: DictConfig) -> Any:
+    preset, _, name = text.partition("/")
+    release = release_of_preset(preset)
+    assert release is not None, f"no release serves as {preset}"
+    return VALUES[name](Configured(_root_, release))
+
+
+def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a configuration whose pool this module has computed, without the utilization
+    that it has read: nothing reads it again.
+    """
+    server = config.server
+    pools = server.get("kv_memory_gib")
+    is_computed = OmegaConf.is_interpolation(server, "num_blocks") and (
+        values["server"]["num_blocks"] is not None
+        or any(OmegaConf.is_interpolation(pools, name) for name in pools or ())
+    )
+    if is_computed:
+        values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
+    return values
+
+
+class Configured:
+    """A composed configuration, read as a server of vLLM's."""
+
+    def __init__(self, config: DictConfig, release: Release) -> None:
+        self.config, self.release = config, release
+        self.model = read(ModelSpec, _plain(config.model), "model")
+        self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
+        self.num_gpus = int(config.server.num_gpus)
+
+    @property
+    def command(self) -> Command:
+        """The options that the configuration's values stand for."""
+        values = {
+            "--tensor-parallel-size": str(self.num_gpus),
+            "--gpu-memory-utilization": str(self.config.server.memory_utilization),
+        }
+        for option, key in LIMITS.items():
+            if not OmegaConf.is_interpolation(self.config.scheduler, key):
+                values[option] = str(self.config.scheduler[key])
+        if self.config.scheduler.get("enable_chunked_prefill") is False:
+            values["--enable-chunked-prefill"] = "false"
+        return Command(None, values, options_of(values))
+
+    @property
+    def server(self) -> Server:
+        """Raises InputError where vLLM would not start."""
+        return server_with(self.command, self.model, self.gpu, self.release)
+
+    @property
+    def is_sized_by_vllm(self) -> bool:
+        """Whether nothing else says how large the pool is."""
+        server = self.config.server
+        pools, name = server.get("kv_memory_gib") or {}, self.model.name
+        has_pool = name in pools and not OmegaConf.is_interpolation(pools, name)
+        is_usual = server.workspace_gib == ServerConfig.default("workspace_gib")
+        return OmegaConf.is_interpolation(server, "num_blocks") and is_usual and not has_pool
+
+
+def _limit(name: str) -> Callable[[Configured], int]:
+    def limit(configured: Configured) -> int:
+        limits = limits_with(
+            configured.command, configured.model, configured.gpu, configured.release
+        )
+        return int(getattr(limits, name))
+
+    return limit
+
+
+def _utilization(configured: Configured) -> float:
+    if configured.is_sized_by_vllm:
+        return configured.release.utilization
+    return float(ServerConfig.default("memory_utilization"))
+
+
+def _block_size(configured: Configured) -> int:
+    return block_size_of(configured.model, configured.num_gpus)
+
+
+def _num_blocks(configured: Configured) -> int | None:
+    """The blocks of one size for all layers; None where another rule sizes the pool."""
+    block_size = configured.config.policy.get("block_size")
+    is_grouped = configured.model.name in (configured.config.server.get("kv_memory_gib") or {})
+    if (
+        is_grouped
+        or not configured.is_sized_by_vllm
+        or not isinstance(block_size, int)
+        or block_size < 1
+    ):
+        return None
+    pages = pages_of(configured.model, configured.num_gpus, block_size, is_hybrid=False)
+    return _pool_bytes(configured.server) // pages.page_bytes
+
+
+def _pool_gib(configured: Configured) -> float:
+    """GiB over all GPUs of pages that groups share, without the null page."""
+    return pool_gib(configured.server)
+
+
+def pool_gib(server: Server) -> float:
+    """GiB over all GPUs that have the server's pages, without the null page of groups."""
+    num_pages = server.num_blocks - server.pages.is_grouped
+    num_bytes = num_pages * server.pages.page_bytes * server.limits.num_gpus
+    return (num_bytes + 1) / GIB  # a pool of GiB is rounded down
+
+
+def _pool_bytes(server: Server) -> int:
+    pages: Pages = server.pages
+    return server.num_blocks * pages.page_bytes
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "_target_"}
+
+
+VALUES: dict[str, Callable[[Configured], Any]] = {
+    "max_num_seqs": _limit("max_num_seqs"),
+    "max_num_batched_tokens": _limit("max_num_batched_tokens"),
+    "memory_utilization": _utilization,
+    "block_size": _block_size,
+    "num_blocks": _num_blocks,
+    "pool_gib": _pool_gib,
+}

@@ -1,0 +1,53 @@
+"""vLLM's releases, by the preset that serves as each of them does: what follows from the number."""
+
+from dataclasses import dataclass
+
+from testbed.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release and its rules.
+
+    utilization: the default of --gpu-memory-utilization. subtracts_graphs: the KV cache is what is
+    left after CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB
+    have a default of 16,384 tokens.
+    """
+
+    number: str
+    preset: str
+    utilization: float
+    subtracts_graphs: bool
+    has_largest_limits: bool
+
+
+RELEASES = {
+    "0.19": Release("0.19", "vllm-v1", 0.9, subtracts_graphs=False, has_largest_limits=False),
+    "0.33": Release("0.33", "vllm-v1-0.33", 0.92, subtracts_graphs=True, has_largest_limits=True),
+}
+DEFAULT = RELEASES["0.19"]
+
+
+def release_numbered(number: str) -> Release:
+    """The release of a number such as 0.19.0. Raises InputError for one without a preset."""
+    short = ".".join(number.removeprefix("v").split(".")[:2])
+    if short not in RELEASES:
+        known = ", ".join(RELEASES)
+        raise InputError(f"vLLM {number}: has no preset (choose from {known})")
+    return RELEASES[short]
+
+
+def release_of_preset(preset: str) -> Release | None:
+    """The release of +system=NAME; None: the system is no vLLM V1."""
+    return next((one for one in RELEASES.values() if one.preset == preset), None)
+
+
+def nearest_release(number: str) -> Release:
+    """The newest release with a preset that is no newer than `number`, else the oldest."""
+    wanted = _parts(number)
+    older = [one for one in RELEASES.values() if _parts(one.number) <= wanted]
+    return older[-1] if older else DEFAULT
+
+
+def _parts(number: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in number.split(".")[:2] if part.isdigit())

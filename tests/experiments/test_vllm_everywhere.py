@@ -1,0 +1,135 @@
+"""One server whatever way asks for it: the same pool and limits for the same words of vLLM's."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+import testbed as library
+from testbed.build import build
+from testbed.experiments.cli.replayed_logs import LogRequest
+from testbed.experiments.lockstep.sides import sides_of
+from testbed.experiments.lockstep.vllm_installation import options_of
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.release import nearest_release, release_numbered
+from testbed.experiments.vllm_server.translation import expand
+from testbed.result import front_end
+
+GPU = "gpu=h100-80gb"
+SERVERS = [
+    pytest.param(
+        "vllm serve meta-llama/Llama-3.1-8B-Instruct",
+        ("model=llama-3.1-8b",),
+        id="defaults",
+    ),
+    pytest.param(
+        "vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 4 --max-num-seqs 64 "
+        "--max-num-batched-tokens 4096 --gpu-memory-utilization 0.85",
+        (
+            "model=llama-3.1-70b",
+            "server.num_gpus=4",
+            "scheduler.max_num_seqs=64",
+            "scheduler.max_num_batched_tokens=4096",
+            "server.memory_utilization=0.85",
+        ),
+        id="limits and parallelism",
+    ),
+    pytest.param(
+        "vllm serve google/gemma-3-27b-it --max-model-len 8192 --gpu-memory-utilization 0.95",
+        (
+            "model=gemma-3-27b",
+            "model.max_len=8192",
+            "server.memory_utilization=0.95",
+        ),
+        id="windows",
+    ),
+    pytest.param(
+        "vllm serve deepseek-ai/DeepSeek-V2-Lite-Chat --max-model-len 8192",
+        ("model=deepseek-v2-lite", "model.max_len=8192"),
+        id="latents",
+    ),
+]
+
+
+def server_in(config):
+    """The sizes of a configuration that decide what vLLM would do."""
+    setup = build(config)
+    scheduler = config.scheduler.parameters
+    limits = scheduler["max_num_seqs"], scheduler["max_num_batched_tokens"]
+    block_size = config.policy.parameters["block_size"]
+    return (asdict(setup.pool), limits, block_size, type(setup.scheduler.policy).__name__)
+
+
+def with_options(words):
+    """The words as options of simulate: numbers by key, and names of groups."""
+    options = {}
+    for key, _, value in (word.partition("=") for word in words):
+        options[key] = json.loads(value) if value[0].isdigit() else value
+    return options
+
+
+@pytest.mark.parametrize(("command", "words"), SERVERS)
+def test_every_way_builds_the_same_server(command, words, tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,9,0,0.1,0.5\n")
+    request = LogRequest("validate", [str(log), GPU], from_vllm=command)
+    configs = {
+        "--from-vllm": configured(expand(command, [GPU])),
+        "+system": configured(["+system=vllm-v1", *words, GPU]),
+        "simulate(from_vllm=)": front_end().configure([GPU], {"from_vllm": command}),
+        "simulate(system=)": front_end().configure(
+            [], with_options([*words, GPU]) | {"system": "vllm-v1"}
+        ),
+        "validate": request.replayed()[1][0].config,
+    }
+    servers = {way: server_in(config) for way, config in configs.items()}
+    assert all(server == servers["--from-vllm"] for server in servers.values()), servers
+
+
+@pytest.mark.parametrize(("command", "words"), SERVERS)
+def test_a_summary_has_the_two_lines_that_fits_prints(command, words):
+    fit = fit_of(command, "h100-80gb")
+    run = library.simulate(GPU, from_vllm=command, duration_s=1, rate=1).summary["run"]
+    assert run["kv_cache_tokens"] == fit.kv_tokens
+    assert run["max_concurrency"] == pytest.approx(fit.max_concurrency, abs=0.01)
+
+
+@pytest.mark.parametrize(("command", "words"), SERVERS[:2])
+def test_lockstep_gives_vllm_the_same_blocks(command, words):
+    options = options_of(sides_of(expand(command, [GPU]), None)[1])
+    assert options.num_blocks == fit_of(command, "h100-80gb").num_blocks
+    assert options == options_of(sides_of(["+system=vllm-v1", *words, GPU], None)[1])
+
+
+def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
+    words = ("slo.ttft_s=1", "arrivals.duration_s=3", "--low", "1", "--precision", "0.5", "--json")
+    command, ours = SERVERS[0].values
+    by_command = testbed("capacity", "--from-vllm", command, GPU, *words)
+    by_words = testbed("capacity", "+system=vllm-v1", *ours, GPU, *words)
+    assert by_command[0] == by_words[0] == 0, by_command[2]
+    assert by_command[1] == by_words[1]
+
+
+def test_a_preset_is_the_servers_release():
+    later = "+system=vllm-v1-0.33"
+    words = expand("vllm serve meta-llama/Llama-3.1-8B", [GPU, later])
+    fit = fit_of("vllm serve meta-llama/Llama-3.1-8B", "h100-80gb", release_numbered("0.33"))
+    assert (
+        server_in(configured(words))[0]
+        == server_in(configured([later, "model=llama-3.1-8b", GPU]))[0]
+    )
+    assert build(configured(words)).pool.num_slots == (fit.num_blocks - 1) * 16
+
+
+@pytest.mark.parametrize(
+    ("installed", "preset"),
+    [
+        ("0.19.0", "vllm-v1"),
+        ("0.20.2", "vllm-v1"),
+        ("0.33.0", "vllm-v1-0.33"),
+        ("1.2", "vllm-v1-0.33"),
+    ],
+)
+def test_lockstep_takes_the_preset_of_the_installed_release(installed, preset):
+    assert nearest_release(installed).preset == preset
