@@ -75,8 +75,8 @@ def test_blocks_of_a_shard_grow_where_states_take_a_page(name, num_gpus, blocks)
     config = fitting(name, ())
     assert config.server.num_gpus == num_gpus
     model = config.model
-    found = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
-    assert found == blocks
+    sizes = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
+    assert sizes == blocks
 
 
 def test_a_model_that_fits_no_server_is_refused():
@@ -304,8 +304,8 @@ def test_aisimulate_is_given_blocks_by_content_and_the_servers_limits(synchronou
 
 
 def test_aisimulate_ends_requests_when_ours_do(synchronous):
-    found = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
-    check_words(("4 of 4 requests have their last token when ours have it",), found)
+    remarks = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
+    check_words(("4 of 4 requests have their last token when ours have it",), remarks)
 
 
 @pytest.mark.parametrize(

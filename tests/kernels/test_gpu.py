@@ -55,5 +55,5 @@ def test_cupy_streams_and_graphs_give_equal_results() -> None:
 
 @pytest.mark.parametrize("case", ladder.CASES, ids=str)
 def test_every_ladder_step_equals_the_reference(case: ladder.Case) -> None:
-    found = ladder.check(case)
-    assert all(error <= TOLERANCE[case.shape.dtype] for error in found.values()), found
+    errors = ladder.check(case)
+    assert all(error <= TOLERANCE[case.shape.dtype] for error in errors.values()), errors
