@@ -15,18 +15,23 @@ from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.description import describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
-from testbed.fleet.limits import check_fleet
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.handovers.split import Split
+from testbed.fleet.handovers.whole import Whole
+from testbed.fleet.limits import check_fleet, check_split
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
 from testbed.machine import make_cost, make_pool
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.memory.protocols import ReadsColumns
 from testbed.oracles import is_oracle
 from testbed.parts import Part, locate
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.time_to_live import TimeToLive
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 
@@ -39,6 +44,7 @@ KINDS: Mapping[str, type] = {
     "trace": Trace,
     "arrivals": ArrivalProcess,
     "router": Router,
+    "handover": HandoverRule,
 }
 
 
@@ -52,6 +58,7 @@ class FleetSetup:
     make_parts: Callable[[int], EngineParts]
     router: Router
     faults: tuple[Fault, ...]
+    split: Split | None
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ def build(config: RunConfig) -> Setup:
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
     workload = make_workload(config)
     _check_workload(config, memory, workload)
+    _check_columns(scheduler, memory, workload)
     _register(memory, workload)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
@@ -162,9 +170,7 @@ def fleet_setup(
     """
     if config.replicas is None:
         return None
-    router = (
-        RoundRobin() if config.router is None else _checked("router", config.router.make("router"))
-    )
+    router = _router(config)
     check_fleet(config, workload, scheduler, router)
     checked_pool = None if config.policy.is_instance else pool  # a made policy has its own
     first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
@@ -182,7 +188,34 @@ def fleet_setup(
 
     others = [make_parts(number) for number in range(1, config.replicas)]
     faults = () if config.faults is None else parse_faults(config.faults, config.replicas)
-    return FleetSetup((first, *others), make_parts, router, faults)
+    split = split_of(config, workload, scheduler)
+    return FleetSetup((first, *others), make_parts, router, faults, split)
+
+
+def _router(config: RunConfig) -> Router:
+    if config.router is None:
+        return RoundRobin()
+    return _checked("router", config.router.make("router"))  # type: ignore[no-any-return]
+
+
+def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Split | None:
+    """How the first engines prefill for the others; None where each does all. The decode engine of
+    a request is chosen by a second router of the same kind.
+    """
+    if config.prefill_replicas is None:
+        return None
+    rule = Whole()
+    if config.handover is not None:
+        rule = _checked("handover", config.handover.make("handover"))
+    check_split(config, workload, scheduler)
+    model = config.model
+    return Split(
+        config.prefill_replicas,
+        rule,
+        _router(config),
+        model.kv_bytes_per_token,
+        model.num_attention_layers,
+    )
 
 
 def _register(memory: Capabilities, workload: Workload) -> None:
@@ -235,6 +268,31 @@ def _check_workload(config: RunConfig, memory: Capabilities, workload: Workload)
             f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
             f"sequences (give a smaller number, or choose another policy or pool)"
         )
+
+
+def _check_columns(scheduler: Scheduler, memory: Capabilities, workload: Workload) -> None:
+    """A scheduler, or an eviction order, that decides by what no request has is refused: it would
+    run as another one under its name.
+    """
+    if isinstance(scheduler, TimeToLive) and memory.publishes is None:
+        raise InputError(
+            f"scheduler=time_to_live: {memory.name} finds nothing of an answered request, whose "
+            f"slots would be kept for nobody (choose policy=prefix_caching, or another policy that "
+            f"has lookup())"
+        )
+    there = workload.optional_fields()
+    for reader in (scheduler, memory.reads_columns):
+        missing = [
+            name
+            for name in (reader.columns_read() if isinstance(reader, ReadsColumns) else ())
+            if name not in there
+        ]
+        if missing:
+            part = "scheduler" if reader is scheduler else "policy.eviction"
+            raise InputError(
+                f"{part}: {type(reader).__name__} decides by the {missing[0]} of a request, and no "
+                f"request of the trace has one (choose a trace that has, or another {part})"
+            )
 
 
 def _check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:

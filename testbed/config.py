@@ -4,6 +4,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 
 import re
 from dataclasses import MISSING, fields
+from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Unit, doc
@@ -28,12 +29,12 @@ from testbed.core.units import (
 from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
-FLEET = ("replicas", "router", "faults")
+FLEET = ("replicas", "router", "faults", "prefill_replicas", "handover")
 OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *FLEET, *LAYERS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
-    "give N:WEIGHT and, for N of 2 or more, beamN:WEIGHT, with commas between, such as "
+    "give N:SHARE and, for N of 2 or more, beamN:SHARE, with commas between, such as "
     "1:0.5,4:0.3,beam4:0.2"
 )
 
@@ -219,6 +220,13 @@ class RunConfig:
         str | None,
         doc('engines that fail: "engine 2 at 60 s, back at 90 s; engine 0 at 100 s"'),
     ] = None
+    prefill_replicas: Annotated[
+        PositiveCount | None,
+        doc("so many of the engines, the first, only prefill for the others; null: none"),
+    ] = None
+    handover: Annotated[
+        Part | None, doc("how prefill engines hand prompts over; null: whole, over 50 GB/s")
+    ] = None
     outputs: Annotated[
         Literal["full", "summary"],
         doc("full: tables and plots too; summary: config.yaml and summary.json only"),
@@ -233,9 +241,19 @@ class RunConfig:
                     f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
-        for name in ("router", "faults"):
+        for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
                 raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
+        self._check_prefill_replicas()
+
+    def _check_prefill_replicas(self) -> None:
+        if self.handover is not None and self.prefill_replicas is None:
+            raise InputError("handover: no engine prefills for others (give prefill_replicas=N)")
+        if self.prefill_replicas is not None and self.prefill_replicas >= (self.replicas or 0):
+            raise InputError(
+                f"prefill_replicas={self.prefill_replicas}: none of {self.replicas} engines is "
+                f"left to decode (give fewer, or more replicas)"
+            )
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -283,9 +301,7 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 
 class MixShare(NamedTuple):
-    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all weights
-    together.
-    """
+    """Requests of num_seqs sequences, a beam or parallel samples, that are `weight` of all."""
 
     num_seqs: int
     beam: bool
@@ -303,6 +319,7 @@ def parse_mix(text: str) -> list[MixShare]:
         shares.append(
             MixShare(int(match["num_seqs"]), match["beam"] is not None, float(match["weight"]))
         )
-    if not sum(share.weight for share in shares) > 0:
-        raise InputError(f"workload.mix={text}: no weight is above 0 ({MIX_HINT})")
+    total = sum(share.weight for share in shares)
+    if not isclose(total, 1.0):
+        raise InputError(f"workload.mix={text}: the shares sum to {total:g}, not to 1 ({MIX_HINT})")
     return shares

@@ -103,12 +103,18 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
 
 
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router and their faults; nothing of a run without a router."""
+    """The number of engines, their router, their faults, and how some prefill for others; nothing
+    of a run without a router.
+    """
     if config.replicas is None:
         return {}
     router = "RoundRobin()" if config.router is None else configured(config.router)
     faults = {} if config.faults is None else {"faults": config.faults}
-    return {"replicas": config.replicas, "router": router, **faults}
+    split = {}
+    if config.prefill_replicas is not None:
+        rule = "Whole()" if config.handover is None else configured(config.handover)
+        split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
+    return {"replicas": config.replicas, "router": router, **faults, **split}
 
 
 def configured(value: Any) -> str:

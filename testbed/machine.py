@@ -1,7 +1,8 @@
 """The pools of a configured server, and whether its costs were measured on such a machine."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from testbed.config import Machine, RunConfig, ServerConfig, SoftwareConfig
@@ -39,7 +40,9 @@ def make_pool(config: RunConfig) -> PoolSpec:
     token_bytes = model.kv_bytes_per_token * copies
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
-    tiers = (*host(host_slots, server.gpu.host_bandwidth), *_lower_tiers(model, server))
+    lower = tuple(_lower_tiers(model, server))
+    _check_tiers(lower, block_size or 1)
+    tiers = (*host(host_slots, server.gpu.host_bandwidth), *lower)
     return PoolSpec(
         num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups
     )
@@ -54,6 +57,22 @@ def _lower_tiers(model: ModelSpec, server: ServerSpec) -> Iterator[Tier]:
         num_slots = int(tier.size_gib * GIB) // model.kv_bytes_per_token
         bandwidth, write_bandwidth = tier_bandwidths(server, tier)
         yield Tier(name, num_slots, bandwidth, write_bandwidth, tier.latency_s)
+
+
+def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
+    """Each tier holds a block. What it has no room for goes to the next, which is not faster."""
+    for tier in tiers:
+        if tier.num_slots < block_size:
+            raise InputError(
+                f"server.tiers.{tier.name}: its {tier.num_slots} slots hold no block of "
+                f"{block_size} tokens (raise size_gib, or leave the tier out)"
+            )
+    for above, below in pairwise(tiers):
+        if below.bandwidth > above.bandwidth:
+            raise InputError(
+                f"server.tiers: {above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
+                f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first"
+            )
 
 
 def make_cost(

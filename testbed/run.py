@@ -109,6 +109,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
             fresh_parts(fleet),
             recorders,
             fleet.router,
+            split=fleet.split,
             faults=fleet.faults,
             fast_forward=setup.config.fast_forward,
             snapshots_ps=[first_ps],

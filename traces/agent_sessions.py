@@ -1,9 +1,7 @@
-"""Agentic coding sessions (JSONL, plain or gzip): prompt content, think times, sub-agents parallel
-to their parent.
-"""
+"""Agentic coding sessions (JSONL, plain or gzip) with contents, think times and sub-agents."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +12,13 @@ from testbed.core.units import Count
 from testbed.traces.files import MAX_LEN, json_lines, wrong_count, wrong_time
 from testbed.traces.reader import Trace
 
-SESSION_BITS = 32  # a content id consists of its session's number and the id in the file
-PARTIAL = 1 << 31  # the first id of partial last blocks of prompts, which no other prompt has
+SESSION_BITS = 32  # a content id is its session's number, followed by 32 bits of the file's id
+PARTIAL = 1 << 31  # the first id of partial last blocks, which are unique to their prompt
 OPTIONAL = ("think_time", "api_time")
 
 
 class Turn(NamedTuple):
-    """One request with its fields of Rows and Turns; `after` counts from the first turn of its
-    session.
-    """
+    """One request with its fields of Rows and Turns; `after` are places within its session."""
 
     prompt_len: int
     output_len: int
@@ -44,23 +40,24 @@ class SessionTurns:
         self._walk(session)
 
     def _walk(self, session: Mapping[str, Any]) -> None:
-        """Add the parent's chain; it waits for sub-agents that ended in time, which start at its
-        last answer.
+        """Add the turns of the parent and of its sub-agents.
+
+        A sub-agent starts at the parent's last answer. A turn of the parent waits for the
+        sub-agents whose last answer came before it.
         """
         last, answered_s = tuple[int, ...](), 0.0
-        sub_agents: list[
-            tuple[float, int]
-        ] = []  # when their last turn was answered, and which that is
+        running: list[tuple[float, int]] = []  # end (s) and last turn of each sub-agent
         for request in session["requests"]:
             if request.get("type") == "subagent":
                 wait_s = max(0.0, request["t"] - request["duration_ms"] / 1000 - answered_s)
-                end = self._chain(request, last, wait_s)
-                sub_agents += [] if end is None else [(request["t"], end)]
+                last_turn = self._chain(request, last, wait_s)
+                if last_turn is not None:
+                    running.append((request["t"], last_turn))
                 continue
             if self._is_long(request):
                 return
-            ended = {turn: end_s for end_s, turn in sub_agents if end_s <= request["t"]}
-            sub_agents = [chain for chain in sub_agents if chain[0] > request["t"]]
+            ended = {turn: end_s for end_s, turn in running if end_s <= request["t"]}
+            running = [(end_s, turn) for end_s, turn in running if end_s > request["t"]]
             wait_s = max(0.0, request["t"] - max(answered_s, *ended.values(), 0.0))
             if not ended and "think_time" in request:
                 wait_s = request["think_time"]
@@ -70,6 +67,7 @@ class SessionTurns:
     def _chain(
         self, session: Mapping[str, Any], after: tuple[int, ...], wait_s: float
     ) -> int | None:
+        """Add the turns of a sub-agent; returns its last turn, or None if it has none."""
         last = None
         for request in session["requests"]:
             if request.get("type") == "subagent" or self._is_long(request):
@@ -81,13 +79,14 @@ class SessionTurns:
         return last
 
     def _add(self, request: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int:
-        full, rest = divmod(request["in"], self._block_size)
-        ids = [*request["hash_ids"][:full], *([next(self._partial)] if rest else [])]
-        answer = max(1, request["out"])
+        """Add a turn; returns its place in the session."""
+        num_full_blocks, rest = divmod(request["in"], self._block_size)
+        ids = request["hash_ids"][:num_full_blocks]
+        if rest:
+            ids = [*ids, next(self._partial)]
         content = tuple(self._first_id + block_id for block_id in ids)
-        self.turns.append(
-            Turn(request["in"], answer, content, after, wait_s, request.get("api_time", 0.0))
-        )
+        output_len, answer_s = max(1, request["out"]), request.get("api_time", 0.0)
+        self.turns.append(Turn(request["in"], output_len, content, after, wait_s, answer_s))
         return len(self.turns) - 1
 
     def _is_long(self, request: Mapping[str, Any]) -> bool:
@@ -137,16 +136,17 @@ class AgentSessions(Trace):
 
 
 def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
+    """The turns of all sessions as rows."""
     starts = np.cumsum([0, *map(len, sessions)])
-    turns = [turn for session in sessions for turn in session]
-    prompts, outputs = (np.array([turn[i] for turn in turns], np.int64) for i in (0, 1))
+    turns = list(chain.from_iterable(sessions))
+    prompts = np.array([turn.prompt_len for turn in turns], np.int64)
+    outputs = np.array([turn.output_len for turn in turns], np.int64)
+    after = list[tuple[int, ...]]()
+    for start, session in zip(starts.tolist(), sessions, strict=False):
+        after += [tuple(start + position for position in turn.after) for turn in session]
     links = Turns(
         np.repeat(np.arange(len(sessions)), np.diff(starts)),
-        [
-            tuple(start + position for position in turn.after)
-            for start, session in zip(starts.tolist(), sessions, strict=False)
-            for turn in session
-        ],
+        after,
         np.array([turn.wait_s for turn in turns], np.float64),
         np.array([turn.answer_s for turn in turns], np.float64),
     )
@@ -193,8 +193,6 @@ def _wrong_ids(request: Mapping[str, Any], block_size: int) -> str | None:
     ):
         return "hash_ids is not a list of whole numbers"
     wanted = request["in"] // block_size
-    return (
-        None
-        if len(ids) >= wanted
-        else f"{len(ids)} hash_ids for {wanted} full blocks of {block_size} tokens"
-    )
+    if len(ids) >= wanted:
+        return None
+    return f"{len(ids)} hash_ids for {wanted} full blocks of {block_size} tokens"

@@ -1,5 +1,6 @@
-"""Multi-round chat (section 6.5): each request is one turn, its prompt the tail of the conversation
-so far.
+"""Multi-round chat (section 6.5): a request is one turn, and its prompt the conversation so far.
+
+A prompt is cut to the end of the conversation.
 """
 
 from abc import abstractmethod
@@ -24,8 +25,9 @@ HISTORY, OUTPUT = "history_plus_prompt_tokens", "output_tokens"
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """Turns of conversations, c's from starts[c] to starts[c + 1]: history with message, and
-    answer, in tokens.
+    """Conversations as a table of turns; conversation c has the turns starts[c] to starts[c + 1].
+
+    prompt_len: tokens of the history and the message. output_len: tokens of the answer.
     """
 
     starts: Column
@@ -36,7 +38,7 @@ class Conversations:
         return len(self.starts) - 1
 
     def first(self, num_turns: int) -> "Conversations":
-        """The first num_turns turns; the last conversation may lose turns."""
+        """The first num_turns turns; the last conversation may be cut."""
         starts = self.starts[self.starts < num_turns]
         return Conversations(
             np.append(starts, num_turns), self.prompt_len[:num_turns], self.output_len[:num_turns]
@@ -50,9 +52,7 @@ class Conversations:
         return Conversations(starts, self.prompt_len[turns], self.output_len[turns])
 
     def answers_scaled(self, scale: float) -> "Conversations":
-        """Every answer `scale` times as long, at least a token, also in the histories of the turns
-        after it.
-        """
+        """Every answer `scale` times as long (at least 1 token), also in later histories."""
         output_len = np.rint(scale * self.output_len).astype(np.int64).clip(1)
         before = np.cumsum(output_len - self.output_len) - (output_len - self.output_len)
         before -= np.repeat(before[self.starts[:-1]], np.diff(self.starts))
@@ -61,13 +61,13 @@ class Conversations:
 
 @dataclass(kw_only=True, eq=False)
 class Chat(Trace):
-    """The artifact's chat workload: at each arrival a new conversation or the next turn of a random
-    open one.
+    """The artifact's chat workload.
 
-    There are as many turns as arrivals, each used once. While some conversations have not started,
-    one starts with new_probability, or where none is open. Answers are answer_scale times as long
-    as recorded, in histories too; then prompts are cut to their last max_prompt tokens, outputs to
-    max_output. Turns do not wait for the previous answer, and depend on the seed only.
+    At each arrival a new conversation starts, with new_probability or if none is open; otherwise a
+    random open conversation takes its next turn. Every turn is used once. Answers are answer_scale
+    times as long as recorded, in histories too. Then prompts are cut to their last max_prompt
+    tokens, and outputs to max_output. Turns do not wait for the previous answer; they depend on the
+    seed only.
     """
 
     new_probability: Share = 0.5
@@ -90,9 +90,7 @@ class Chat(Trace):
 
     @abstractmethod
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """Conversations with num_turns turns in total, in the order of their start; the last may
-        lose turns.
-        """
+        """Conversations with num_turns turns in total, in order of start; the last may be cut."""
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows turns in order of arrival; a conversation is a session."""
@@ -108,9 +106,7 @@ class Chat(Trace):
         return replace(rows, session=np.searchsorted(talks.starts, turns, "right") - 1)
 
     def check_limit(self, max_len: int | None) -> None:
-        """Raise InputError unless cut rows are shorter than max_len; a row is cut, never left
-        out.
-        """
+        """Raise InputError unless all cut rows are shorter than max_len."""
         if max_len is not None and self.max_prompt + self.max_output >= max_len:
             raise InputError(
                 f"chat: max_prompt={self.max_prompt} + max_output={self.max_output}: is not below "
@@ -124,9 +120,7 @@ class Chat(Trace):
 
 @dataclass(kw_only=True, eq=False)
 class ChatCsv(Chat):
-    """Conversations of a CSV, one line per turn (experiments/conf/trace/chat_csv.yaml), repeated
-    where too few.
-    """
+    """Conversations of a CSV with a line per turn (conf/trace/chat_csv.yaml), repeated if few."""
 
     path: str = field(kw_only=False)
 
@@ -138,20 +132,15 @@ class ChatCsv(Chat):
         return Conversations(np.flatnonzero(new), prompts, outputs)
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows turns in order of arrival; with None every turn of the file, cut, in file
-        order.
-        """
+        """num_rows turns in order of arrival; with None every turn, in file order."""
         if num_rows is not None:
             return super().rows(num_rows, seed, max_len)
         self.check_limit(max_len)
-        return self.cut(
-            self.talks.answers_scaled(self.answer_scale), np.arange(len(self.talks.prompt_len))
-        )
+        every_turn = np.arange(len(self.talks.prompt_len))
+        return self.cut(self.talks.answers_scaled(self.answer_scale), every_turn)
 
     def conversations(self, num_turns: int, rng: np.random.Generator) -> Conversations:
-        """The first num_turns turns of the file, their conversations in an order shuffled by
-        rng.
-        """
+        """The first num_turns turns of the file, with their conversations shuffled."""
         times = ceil_div(num_turns, len(self.talks.prompt_len))
         first = self.talks.take(np.tile(np.arange(len(self.talks)), times)).first(num_turns)
         return first.take(rng.permutation(len(first)))
@@ -172,21 +161,21 @@ class ChatFitted(Chat):
 
 
 def interleave(starts: Column, new_probability: float, random: Random) -> Column:
-    """Every turn once, in order of arrival; conversations start in their order, at most one per
-    arrival.
-    """
-    unstarted, going, turns = list(pairwise(starts.tolist()))[::-1], list[tuple[int, int]](), []
-    while unstarted or going:
-        if (random.random() < new_probability and unstarted) or not going:
-            place = len(going)
-            going.append(unstarted.pop())
+    """Every turn once, in order of arrival; conversations start in their order."""
+    unstarted = list(pairwise(starts.tolist()))[::-1]  # (first turn, end), the next one last
+    open_talks = list[tuple[int, int]]()  # (next turn, end)
+    turns = []
+    while unstarted or open_talks:
+        if (random.random() < new_probability and unstarted) or not open_talks:
+            place = len(open_talks)
+            open_talks.append(unstarted.pop())
         else:
-            place = random.randrange(len(going))
-        turn, end = going[place]
+            place = random.randrange(len(open_talks))
+        turn, end = open_talks[place]
         turns.append(turn)
         if turn + 1 < end:
-            going[place] = turn + 1, end
-        else:
-            going[place] = going[-1]
-            going.pop()
+            open_talks[place] = turn + 1, end
+        else:  # the last one takes its place
+            open_talks[place] = open_talks[-1]
+            open_talks.pop()
     return np.array(turns, dtype=np.int64)

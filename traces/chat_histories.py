@@ -1,6 +1,4 @@
-"""Multi-round chat with content: every prompt is the whole conversation so far, for prefix
-caches.
-"""
+"""Multi-round chat for prefix caches: a prompt is the whole conversation so far, with content."""
 
 from dataclasses import dataclass
 
@@ -15,9 +13,7 @@ TOKENS_PER_ID = 16
 
 @dataclass(kw_only=True, eq=False)
 class ChatHistories(ChatFitted):
-    """Turns of the fitted conversations, uncut up to max_prompt tokens; an id identifies 16 tokens
-    of one of them.
-    """
+    """Turns of the fitted conversations; an id identifies 16 tokens of one conversation."""
 
     new_probability: Share = 0.2
     max_prompt: NumTokens = 32768

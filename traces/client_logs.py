@@ -1,8 +1,7 @@
-"""What a benchmark client writes of every request: `vllm bench serve --save-detailed`, GuideLLM's
-benchmarks.json.
+"""Logs of benchmark clients: `vllm bench serve --save-detailed`, GuideLLM's benchmarks.json.
 
-Times are the client's: a request begins when the client sends it, and a token counts when the
-client has it.
+Times are the client's: a request begins when the client sends it, and a token comes when the client
+receives it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +26,10 @@ RETOKENIZED = 1.02  # chunks of the stream for each output token that the file c
 
 
 def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
-    """The requests that were served, when each was sent and had its first and last token (s), and
-    remarks; raises InputError where the file is neither client's, or without each request.
+    """The served requests, their times [num_requests, 3] (s), and remarks on the log.
+
+    The times are those of sending, first token and last token. Raises InputError for a file of
+    another format, and for one that does not list each request.
     """
     whole = read_json(path)
     if isinstance(whole, dict) and "benchmarks" in whole:
@@ -42,6 +43,7 @@ def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
 
 
 def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
+    """The requests of a result of `vllm bench serve`."""
     absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
     if absent:
         raise InputError(
@@ -53,40 +55,36 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
             f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole"
         )
     errors = whole.get("errors") or [""] * len(lists[0])
-    items, chunks, counted = [], 0, 0
+    items = []
+    num_chunks = num_tokens = 0  # chunks in the streams, and output tokens that the file counts
     for prompt, output, ttft, gaps, start, error in zip(*lists, errors, strict=True):
         if error or not output:
             continue
-        length = max(output, 1 + len(gaps))
-        chunks, counted = chunks + 1 + len(gaps), counted + output
-        items.append(
-            {
-                "prompt": prompt,
-                "output": length,
-                "times_s": [start, start + ttft, start + ttft + sum(gaps)],
-            }
-        )
+        chunks = 1 + len(gaps)
+        num_chunks += chunks
+        num_tokens += output
+        times_s = [start, start + ttft, start + ttft + sum(gaps)]
+        items.append({"prompt": prompt, "output": max(output, chunks), "times_s": times_s})
     remarks = []
-    if counted and chunks > RETOKENIZED * counted:
+    if num_tokens and num_chunks > RETOKENIZED * num_tokens:
         remarks.append(
-            f"output_lens were tokenized again: {counted / len(items):.0f} tokens on average, "
-            f"where the streams have {chunks / len(items):.0f} chunks of at least one; taken: the "
-            "chunks"
+            f"output_lens were tokenized again: {num_tokens / len(items):.0f} tokens on average, "
+            f"where the streams have {num_chunks / len(items):.0f} chunks of at least one; taken: "
+            "the chunks"
         )
     return _checked(path, items, len(errors) - len(items), remarks)
 
 
 def _guidellm(path: str, benchmarks: Any) -> tuple[Rows, Floats, list[str]]:
+    """The requests of GuideLLM's benchmarks.json."""
     if not isinstance(benchmarks, list) or len(benchmarks) != 1:
         count = len(benchmarks) if isinstance(benchmarks, list) else 0
         raise InputError(f"{path}: contains {count} benchmarks (give a file of one, with one rate)")
     requests = benchmarks[0].get("requests") or {}
     items = []
     for request in requests.get("successful") or ():
-        timings = {
-            **request,
-            **((request.get("info") or request.get("scheduler_info") or {}).get("timings") or {}),
-        }
+        info = request.get("info") or request.get("scheduler_info") or {}
+        timings = {**request, **(info.get("timings") or {})}
         times_s = [
             next((timings[name] for name in names if timings.get(name)), None) for names in GUIDELLM
         ]
@@ -99,6 +97,7 @@ def _guidellm(path: str, benchmarks: Any) -> tuple[Rows, Floats, list[str]]:
 def _checked(
     path: str, items: Sequence[Mapping[str, Any]], num_lost: int, remarks: list[str]
 ) -> tuple[Rows, Floats, list[str]]:
+    """The items as rows and times, with remarks; raises InputError for a wrong item."""
     for number, item in enumerate(items, start=1):
         times = dict(zip(("sent", "first token", "last token"), item["times_s"], strict=True))
         wrong = wrong_count(item, "prompt") or wrong_count(item, "output")

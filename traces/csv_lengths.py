@@ -1,14 +1,12 @@
-"""A CSV (or CSV.gz) of lengths, also the simplest format to store any trace in; and the artifact's
-pickles.
-"""
+"""CSV files of lengths, the simplest format of a trace, and the pickles of the paper's artifact."""
 
 import gzip
 import hashlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
@@ -16,10 +14,9 @@ from testbed.core.units import PositiveTokens
 from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace, columns
 
-# The columns that a file need not have. A column of another name must be there.
+# Optional columns. A column that the user gave another name must exist.
 DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority")
-# SHA-256 of the rows, as lines "prompt,output": it does not depend on the file that they are read
-# from.
+# Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
         "ShareGPT, all 84,226 rows of the artifact"
@@ -29,12 +26,11 @@ PUBLISHED = {
 
 @dataclass(eq=False, repr=False)
 class CsvLengths(FileTrace):
-    """Prompt and output lengths from a CSV, and what else it has of the columns in
-    experiments/conf/trace/csv.yaml.
+    """Prompt and output lengths from a CSV, with the optional columns of conf/trace/csv.yaml.
 
-    Content is whole numbers with spaces, one for each tokens_per_id tokens, which identifies these
-    and, as in Mooncake's traces, all before them; the last may cover fewer, and with tokens_per_id
-    1 it is a token id.
+    The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
+    Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
+    fewer tokens. With tokens_per_id=1 the ids are token ids.
     """
 
     path: str
@@ -53,42 +49,44 @@ class CsvLengths(FileTrace):
         check_least(1, tokens_per_id=self.tokens_per_id)
 
     def read(self) -> Rows:
-        optional = [
+        table = self._table()
+        prompts = lengths(self.path, self.input_column, table[self.input_column])
+        outputs = lengths(self.path, self.output_column, table[self.output_column])
+        content = table.get(self.prompt_ids_column)
+        session = table.get(self.session_column)
+
+        def column(name: str, read: Callable[[str, str, Sequence[str]], Any]) -> Any:
+            return read(self.path, name, table[name]) if name in table else None
+
+        return Rows(
+            prompts,
+            outputs,
+            column(self.arrival_column, seconds),
+            None if content is None else self._ids(content, prompts),
+            1 if content is None else self.tokens_per_id,
+            num_seqs=column(self.num_seqs_column, lengths),
+            beam=column(self.beam_column, flags),
+            session=None if session is None else numbered(session),
+            priority=column(self.priority_column, whole_numbers),
+        )
+
+    def _table(self) -> Mapping[str, Sequence[str]]:
+        """The columns of lengths, and the optional columns that the file has."""
+        optional = (
             self.arrival_column,
             self.prompt_ids_column,
             self.num_seqs_column,
             self.beam_column,
-        ]
-        optional += [self.session_column, self.priority_column]
-        requested = [name for name in optional if name not in DEFAULTS]
-        table = self.table([self.input_column, self.output_column, *requested], DEFAULTS)
-        prompts, outputs = (
-            lengths(self.path, name, table[name])
-            for name in (self.input_column, self.output_column)
+            self.session_column,
+            self.priority_column,
         )
-        times, content, num_seqs, beam, session, priority = (table.get(name) for name in optional)
-        arrival_s = None if times is None else seconds(self.path, self.arrival_column, times)
-        ids, tokens_per_id = (
-            (None, 1) if content is None else (self._ids(content, prompts), self.tokens_per_id)
-        )
-        return Rows(
-            prompts,
-            outputs,
-            arrival_s,
-            ids,
-            tokens_per_id,
-            num_seqs=None
-            if num_seqs is None
-            else lengths(self.path, self.num_seqs_column, num_seqs),
-            beam=None if beam is None else flags(self.path, self.beam_column, beam),
-            session=None if session is None else numbered(session),
-            priority=None
-            if priority is None
-            else whole_numbers(self.path, self.priority_column, priority),
-        )
+        renamed = [name for name in optional if name not in DEFAULTS]
+        table = self.table([self.input_column, self.output_column, *renamed], DEFAULTS)
+        named = (self.input_column, self.output_column, *optional)
+        return {name: table[name] for name in named if name in table}
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """The named columns as text, optional ones where there are such."""
+        """The named columns as text, and the optional ones that exist."""
         return read_table(self.path, names, optional)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
@@ -114,8 +112,9 @@ class CsvLengths(FileTrace):
 
 
 def write_lengths(path: str, rows: Rows) -> None:
-    """Write rows as a CSV (gzip by its name), for which a slow reader runs once; ids need the same
-    tokens_per_id.
+    """Write rows as a CSV, compressed if the name ends in .gz, so that a slow reader runs once.
+
+    Prompt ids are read again with the same tokens_per_id.
     """
     ids = None if rows.prompt_ids is None else [" ".join(map(str, ids)) for ids in rows.prompt_ids]
     every = {
@@ -135,9 +134,7 @@ def write_lengths(path: str, rows: Rows) -> None:
 
 
 class PlainData(pickle.Unpickler):
-    """Reads numbers, lists and tuples only; a pickle that names a class or a function could run any
-    code.
-    """
+    """Reads only numbers, lists and tuples: a pickle that names a function could run any code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise InputError(
@@ -146,8 +143,9 @@ class PlainData(pickle.Unpickler):
 
 
 def read_pairs(path: str) -> Rows:
-    """The (prompt, output) pairs, lengths or ids to count, of a pickle in `datasets` of
-    sosp-ae-39/sosp-ae-astra.
+    """The lengths in a pickle of (prompt, output) pairs, each a length or a list of token ids.
+
+    The artifact sosp-ae-39/sosp-ae-astra has such files in `datasets`.
     """
     try:
         with open(path, "rb") as file:
@@ -178,8 +176,7 @@ def _length(path: str, tokens: object) -> int:
 
 
 def rows_sha256(rows: Rows) -> str:
-    """The SHA-256 by which `PUBLISHED` names rows."""
+    """The SHA-256 of rows, as in PUBLISHED."""
     pairs = zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True)
-    return hashlib.sha256(
-        "".join(f"{prompt},{output}\n" for prompt, output in pairs).encode()
-    ).hexdigest()
+    text = "".join(f"{prompt},{output}\n" for prompt, output in pairs)
+    return hashlib.sha256(text.encode()).hexdigest()

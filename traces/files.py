@@ -18,8 +18,13 @@ from testbed.core.errors import InputError
 from testbed.core.request import Column
 
 MAX_LEN = 2**31 - 1
-ALIKE = 0.75  # of two names: arrival_s and arrival_time, session and session_id
-LATEST = 1e15  # of any time in a file, in whatever unit; no float's and no clock's bound
+ALIKE = 0.75  # similarity of names such as arrival_s and arrival_time, session and session_id
+OTHER_NAMES = {  # of columns that a trace may have, in files of others and in our own requests.csv
+    "n": ("num_seqs", "num_seq", "num_sequences", "best_of"),
+    "priority": ("prio",),
+    "beam": ("use_beam_search",),
+}
+LATEST = 1e15  # the largest time in a file, in any unit; far above every real clock
 PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
     (FileNotFoundError, "no such file (give its path relative to the working folder)"),
     (IsADirectoryError, "is a folder (name the file in it)"),
@@ -38,9 +43,7 @@ PROBLEMS: tuple[tuple[type[Exception], str], ...] = (
 
 @contextmanager
 def open_text(path: str) -> Iterator[TextIO]:
-    """The text of a file, of a gzip file where the name ends in .gz; raises InputError where it
-    cannot be read.
-    """
+    """Open a text file, or a gzip file if its name ends in .gz; errors become InputError."""
     packed = path.endswith(".gz")
     try:
         with cast(
@@ -55,9 +58,7 @@ def open_text(path: str) -> Iterator[TextIO]:
 def read_table(
     path: str, names: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, list[str]]:
-    """The named columns of a CSV with a header line, as text; optional ones only where the file has
-    them.
-    """
+    """The named columns of a CSV with a header line as text, and the optional ones that exist."""
     csv.field_size_limit(MAX_LEN)  # one field contains all content ids of a prompt
     with open_text(path) as file:
         lines = list(csv.reader(file))
@@ -82,8 +83,10 @@ def read_table(
 def places_of(
     path: str, header: Sequence[str], names: Sequence[str], optional: Sequence[str]
 ) -> dict[str, int]:
-    """Where the header has these columns. One that is like an absent optional one would be ignored:
-    it is refused.
+    """The positions of these columns in the header.
+
+    Raises InputError for a missing or repeated column. A column whose name is like that of an
+    absent optional one is an error too, since it would be ignored.
     """
     places = {name: header.index(name) for name in (*names, *optional) if name in header}
     for name in (*names, *places):
@@ -99,7 +102,8 @@ def places_of(
             )
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
-        if alike := get_close_matches(name, others, 1, ALIKE):
+        known = [other for other in OTHER_NAMES.get(name, ()) if other in others]
+        if alike := known or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
                 f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
                 f"remove it)"
@@ -145,7 +149,7 @@ def seconds(
 
 
 def numbered(names: Sequence[object]) -> Column:
-    """The number of each name, from 0 on in order of first appearance."""
+    """The names as numbers from 0 on, in order of first appearance."""
     number_of: dict[object, int] = {}
     return np.array([number_of.setdefault(name, len(number_of)) for name in names], dtype=np.int64)
 
@@ -191,15 +195,13 @@ def read_json(path: str) -> Any:
 
 
 def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
+    """The value of a JSON text that begins at first_line; `what` names it in an error."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         hint = f"not valid JSON, or truncated (copy or download {what} again)"
         raise InputError(f"{path}, line {first_line - 1 + error.lineno}: {hint}") from error
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a number of thousands of digits, or thousands of brackets
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
         raise InputError(
             f"{path}, line {first_line}: JSON that cannot be read: {error}; mend it"
         ) from error
@@ -208,11 +210,10 @@ def _parsed(text: str, path: str, what: str, first_line: int = 1) -> Any:
 def json_lines(
     path: str, problems: Callable[[Any], Iterable[str | None]] = lambda item: ()
 ) -> Iterator[tuple[int, Any]]:
-    """The items of a file with one JSON object per line, each with its line number; empty lines are
-    skipped.
+    """The items of a file with one JSON object per line, each with its line number.
 
-    problems(item) describes what is wrong with an item; of its texts the first counts, and None is
-    no problem. Raises InputError for a wrong item or no items.
+    Empty lines are skipped. problems(item) yields descriptions of errors in an item, or None; the
+    first description is raised as InputError. A file without items is an error too.
     """
     has_items = False
     with open_text(path) as file:
@@ -220,11 +221,9 @@ def json_lines(
             if not line.strip():
                 continue
             item = _parsed(line.strip(), path, "the file", number)
-            wrong = (
-                next(filter(None, problems(item)), None)
-                if isinstance(item, dict)
-                else "is not a JSON object"
-            )
+            wrong: str | None = "is not a JSON object"
+            if isinstance(item, dict):
+                wrong = next(filter(None, problems(item)), None)
             if wrong:
                 raise InputError(f"{path}, line {number}: {wrong} (fix or remove the line)")
             has_items = True

@@ -1,6 +1,4 @@
-"""RAGPulse (JSON lines): retrieval-augmented questions, whose prompts consist of recurring
-parts.
-"""
+"""RAGPulse (JSON lines): retrieval-augmented prompts, which consist of recurring parts."""
 
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -11,23 +9,16 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
+from testbed.core.slots import ceil_div
 from testbed.traces.files import json_lines, wrong_count, wrong_time
 from testbed.traces.reader import FileTrace, columns
 
 TOKENS_PER_ID = 16
-PARTS = (
-    "sys_prompt",
-    "passages_ids",
-    "history",
-    "web_search",
-    "user_input",
-)  # in the order of the prompt
+# In the order of the prompt.
+PARTS = ("sys_prompt", "passages_ids", "history", "web_search", "user_input")
 PART_FILES = ("1_sys_prompt", "2_passages", "3_history", "4_user_input", "5_web_search")
 PART_BITS = 32
-
-
-# The number of a part, which takes the place of its id, for that may have more than 31 bits; and
-# its tokens.
+# A part's number and its tokens. The number replaces the id, which may have more than 31 bits.
 Part = tuple[int, int]
 
 
@@ -37,8 +28,8 @@ class RagPulseJsonl(FileTrace):
 
     The files of the parts (1_sys_prompt.jsonl and so on), with each hash id's token count, must be
     in the same folder. A content id identifies 16 tokens, so a prefix cache finds a part again only
-    after the same tokens. Where the parts are shorter than input_length, the rest is unique to the
-    row; where they are longer, they are cut.
+    after the same tokens. Parts that are longer than input_length are cut; if they are shorter, the
+    rest of the prompt is unique to the row.
     """
 
     @staticmethod
@@ -58,15 +49,13 @@ class RagPulseJsonl(FileTrace):
         return Rows(prompts, outputs, np.array(times), ids, TOKENS_PER_ID)
 
     def _parts(self) -> Iterator[tuple[int, Part]]:
+        """The id and the part of each line in the files of the parts."""
         numbers = count()
         for path in map(str, self.companions(self.path)):
             for number, item in json_lines(path):
                 ids = [value for key, value in item.items() if key != "token_length"]
-                if (
-                    len(ids) != 1
-                    or type(ids[0]) is not int
-                    or wrong_count(item, "token_length", least=0)
-                ):
+                has_id = len(ids) == 1 and type(ids[0]) is int
+                if not has_id or wrong_count(item, "token_length", least=0):
                     raise InputError(f"{path}, line {number}: is not one id and its token_length")
                 yield ids[0], (next(numbers), item["token_length"])
 
@@ -74,28 +63,27 @@ class RagPulseJsonl(FileTrace):
 def _blocks(
     item: Mapping[str, Any], parts_by_id: Mapping[int, Part], first_id: int
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The prompt's tokens as (part, position), 16 per row; tokens of no part are unique to the
-    request.
+    """The prompt's tokens as numbers of part and position, [num_blocks, 16].
+
+    Tokens of no part count as a part of the number first_id, which is unique to the request.
     """
-    size = item["input_length"]
+    num_tokens = item["input_length"]
     parts = [parts_by_id[part_id] for name in PARTS for part_id in item["hash_ids"].get(name, [])]
-    pieces = [
-        (number << PART_BITS) + np.arange(num_tokens, dtype=np.int64)
-        for number, num_tokens in parts
-    ]
-    padded = (first_id << PART_BITS) + np.arange(
-        -(-size // TOKENS_PER_ID) * TOKENS_PER_ID, dtype=np.int64
-    )
-    content = np.concatenate([*pieces, np.empty(0, np.int64)])[:size]
+    pieces = [_positions(number, length) for number, length in parts]
+    content = np.concatenate([*pieces, np.empty(0, np.int64)])[:num_tokens]
+    padded = _positions(first_id, ceil_div(num_tokens, TOKENS_PER_ID) * TOKENS_PER_ID)
     padded[: len(content)] = content
     return padded.reshape(-1, TOKENS_PER_ID)
 
 
+def _positions(part: int, num_tokens: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The tokens of a part as numbers."""
+    return (part << PART_BITS) + np.arange(num_tokens, dtype=np.int64)
+
+
 def _problems(item: Any, parts_by_id: Mapping[int, Part]) -> Iterator[str | None]:
-    try:
-        yield wrong_time(
-            {"timestamp": float(item.get("timestamp"))}, "timestamp"
-        )  # text in the published files
+    try:  # the published files have the time as text
+        yield wrong_time({"timestamp": float(item.get("timestamp"))}, "timestamp")
     except (TypeError, ValueError, OverflowError):
         yield wrong_time(item, "timestamp")
     yield from (wrong_count(item, key) for key in ("input_length", "output_length"))
@@ -104,6 +92,7 @@ def _problems(item: Any, parts_by_id: Mapping[int, Part]) -> Iterator[str | None
         isinstance(parts.get(name, []), list) for name in PARTS
     ):
         yield f"hash_ids is not an object with lists {', '.join(PARTS)}"
-    for part_id in (part_id for name in PARTS for part_id in parts.get(name, [])):
-        if type(part_id) is not int or part_id not in parts_by_id:
-            yield f"hash id {part_id!r} is in none of the files of parts"
+    for name in PARTS:
+        for part_id in parts.get(name, []):
+            if type(part_id) is not int or part_id not in parts_by_id:
+                yield f"hash id {part_id!r} is in none of the files of parts"

@@ -13,9 +13,7 @@ from testbed.core.request import Column, Rows
 
 
 class Trace(ABC):
-    """Plug-in: a source of untimed rows. A subclass may read files, but keeps no state that rows()
-    changes.
-    """
+    """Plug-in: a source of rows. A subclass may read files; rows() must not change its state."""
 
     @abstractmethod
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
@@ -27,12 +25,11 @@ class Trace(ABC):
 
 
 class FileTrace(Trace):
-    """A trace read from a file: the whole in order, or N rows by the recipe of the paper's
-    artifact.
+    """A trace read from a file: all rows in order, or N rows by the recipe of the paper's artifact.
 
-    The recipe (protocol.json, "lengths"): the first N rows in file order, the file repeated if it
-    is too short, then shuffled with Python's random.Random(seed). Shuffled rows lose the file's
-    time stamps.
+    The recipe (protocol.json, "lengths") takes the first N rows in file order, repeats the file if
+    it is too short, and shuffles them with Python's random.Random(seed). Shuffled rows lose the
+    file's time stamps.
     """
 
     def __init__(self, path: str) -> None:
@@ -40,24 +37,20 @@ class FileTrace(Trace):
 
     @abstractmethod
     def read(self) -> Rows:
-        """All rows in file order; raises InputError naming file, line and column where the file is
-        bad.
-        """
+        """All rows in file order; raises InputError with file, line and column of a wrong value."""
 
     @cached_property
     def _whole(self) -> Rows:
+        """All rows in order of arrival, beginning at 0 s, or in file order without time stamps."""
         rows = self.read()
         if rows.arrival_s is None or not len(rows):
             return rows
-        times = np.sort(rows.arrival_s)
-        return replace(
-            rows.take(np.argsort(rows.arrival_s, kind="stable")), arrival_s=times - times[0]
-        )
+        order = np.argsort(rows.arrival_s, kind="stable")
+        times = rows.arrival_s[order]
+        return replace(rows.take(order), arrival_s=times - times[0])
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """The whole file (None: in order of arrival where it has time stamps), or N shuffled rows
-        of it.
-        """
+        """num_rows shuffled rows of the file; with None all rows, in order of arrival if known."""
         rows = self._whole if max_len is None else self._whole.at_most(max_len)
         if not len(rows):
             limit = "" if max_len is None else f" of less than {max_len} tokens"
@@ -71,9 +64,7 @@ class FileTrace(Trace):
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """The random numbers of one named part of an experiment; streams of different names are
-    independent.
-    """
+    """A random generator for a named part of an experiment, independent of other names."""
     check_least(0, seed=seed)
     return np.random.default_rng([seed, *name.encode()])
 

@@ -1,6 +1,4 @@
-"""ServeGen (a folder): clients of Alibaba Cloud Model Studio, whose rates, burstiness and lengths
-change with time.
-"""
+"""ServeGen (a folder): clients whose rates, burstiness and lengths change with time."""
 
 import ast
 import csv
@@ -20,15 +18,13 @@ from testbed.traces.files import LATEST, MAX_LEN, open_text, read_json
 from testbed.traces.reader import Trace, stream
 
 MAX_RATE = 1e5  # requests/s of one client
-SHAPES = 0.01, 1e4  # of the gaps: beyond them their sums take for ever, or are no numbers
+SHAPES = 0.01, 1e4  # of the gaps; with others, sums of gaps hardly grow or overflow
 LENGTHS = ("input_tokens", "output_tokens")
 Floats = NDArray[np.float64]
 
 
 class Window(NamedTuple):
-    """A time window of one client: rate in requests/s, and the distribution of gaps with its
-    shape.
-    """
+    """A time window of one client: its rate (requests/s), and the gaps' distribution and shape."""
 
     start_s: float
     end_s: float
@@ -38,12 +34,13 @@ class Window(NamedTuple):
 
 
 class ServeGenFolder(Trace):
-    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small:
-    chunk-I-trace.csv has client I's windows (start, rate, coefficient of variation, distribution,
-    shape, scale), and chunk-I-dataset.json its distributions of prompt and answer lengths from a
-    time on.
+    """A folder of github.com/alibaba/ServeGen's data, such as data/language/m-small.
 
-    Requests from start_s to start_s + duration_s are drawn: gaps have the file's distribution and
+    chunk-I-trace.csv has the windows of client I: start, rate, coefficient of variation,
+    distribution, shape and scale. chunk-I-dataset.json has its distributions of prompt and answer
+    lengths, each from a time on. The clients are those of Alibaba Cloud Model Studio.
+
+    Requests from start_s to start_s + duration_s are drawn. Gaps have the file's distribution and
     shape and the mean 1 / rate, and restart in every window; lengths are independent. The rows have
     arrival times (arrivals=replay).
     """
@@ -84,6 +81,7 @@ class ServeGenFolder(Trace):
     def _client(
         self, path: Path, rng: np.random.Generator
     ) -> Iterator[tuple[Floats, Column, Column]]:
+        """Times (s), prompt and output lengths of a client's requests, for each of its windows."""
         lengths = self._lengths(path.with_name(path.name.replace("-trace.csv", "-dataset.json")))
         for window in self._windows(path):
             times = arrivals(window, rng)
@@ -117,6 +115,7 @@ class ServeGenFolder(Trace):
                 yield Window(start, end, rate, pattern, shape)
 
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
+        """The distributions of prompt and output lengths, by the time (s) from which they hold."""
         content = read_json(str(path))
         try:
             tables = {
@@ -134,7 +133,7 @@ class ServeGenFolder(Trace):
 
 
 def arrivals(window: Window, rng: np.random.Generator) -> Floats:
-    """Arrival times of a renewal process within the window."""
+    """The arrival times (s) of a renewal process within the window."""
     length = window.end_s - window.start_s
     times, last = [np.empty(0)], 0.0
     while last < length:
@@ -150,6 +149,7 @@ def arrivals(window: Window, rng: np.random.Generator) -> Floats:
 
 
 def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str, float]:
+    """Start, rate, distribution and shape of a line; raises InputError for wrong values."""
     try:
         start, rate, _, pattern, shape, _ = line
         values = float(start), float(rate), pattern, float(shape)
@@ -178,13 +178,10 @@ def _table(field: Any) -> Mapping[int, float]:
 
 
 def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Floats]:
+    """Lengths and their probabilities."""
     values, shares = np.array(list(table), np.int64), np.array(list(table.values()), np.float64)
-    if (
-        not (shares >= 0).all()
-        or not 0 < shares.sum() < np.inf
-        or values.min() < 0
-        or values.max() > MAX_LEN
-    ):
+    are_shares = (shares >= 0).all() and 0 < shares.sum() < np.inf
+    if not are_shares or values.min() < 0 or values.max() > MAX_LEN:
         raise InputError(
             f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}"
         )

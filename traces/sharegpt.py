@@ -1,6 +1,4 @@
-"""ShareGPT conversations (JSON): the first round of each, as in the paper's artifact, counted by a
-tokenizer file.
-"""
+"""ShareGPT conversations (JSON): the first round of each, as in the paper's artifact."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,15 +11,15 @@ from testbed.core.request import Column, Rows
 from testbed.traces.files import open_text, read_json
 from testbed.traces.reader import FileTrace
 
-HUMAN = ("human", "user")
+HUMAN = ("human", "user")  # speakers of a human message
 
 
 class ShareGptJson(FileTrace):
-    """The first human message of each conversation and the answer after it, counted by a Hugging
-    Face tokenizer file.
+    """The first human message of each conversation and the answer after it.
 
-    Conversations without such a pair of non-blank texts are left out. Counting takes about a minute
-    for the whole data set; csv_lengths.write_lengths stores the result.
+    Tokens are counted by a Hugging Face tokenizer file, which takes about a minute for the whole
+    data set; csv_lengths.write_lengths stores the result. Conversations without such a pair of
+    non-blank texts are left out.
     """
 
     def __init__(self, path: str, tokenizer: str) -> None:
@@ -56,6 +54,7 @@ class ShareGptJson(FileTrace):
         return Rows(prompt_len, output_len)
 
     def _first_round(self, number: int, item: Any) -> tuple[str, str]:
+        """The first human message and the message after it; empty texts if there is none."""
         try:
             messages = [(str(m["from"]), str(m["value"])) for m in item["conversations"]]
         except (KeyError, TypeError) as error:
@@ -63,17 +62,14 @@ class ShareGptJson(FileTrace):
                 f"{self.path}, item {number}: not a ShareGPT conversation; each item needs a list "
                 "'conversations' of {'from', 'value'}"
             ) from error
-        first = next(
-            (place for place, (speaker, _) in enumerate(messages) if speaker in HUMAN),
-            len(messages),
-        )
-        prompt, output, *_ = [*(text for _, text in messages[first : first + 2]), "", ""]
-        return prompt, output
+        for place, (speaker, prompt) in enumerate(messages):
+            if speaker in HUMAN:
+                _, answer = (*messages, ("", ""))[place + 1]
+                return prompt, answer
+        return "", ""
 
     def _count_tokens(self, texts: Sequence[str]) -> Column:
-        """Tokens of each text, with the special tokens that the tokenizer file adds (OPT: one
-        BOS).
-        """
+        """The tokens of each text, including the tokenizer's special tokens (OPT: one BOS)."""
         tokenizer = _load(self.tokenizer)
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -1,6 +1,4 @@
-"""What a real server logged: its engine's requests.jsonl, a benchmark client's JSON, or a CSV with
-first_token_s.
-"""
+"""Logs of real servers: an engine's requests.jsonl, a benchmark client's JSON, or a CSV."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +25,8 @@ from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 SESSION = "session_id"
-TOKENS_PER_HASH = 512  # of a workload's hash_ids without tokens_per_id (Mooncake's)
+MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
+TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 
 
 class Times(NamedTuple):
@@ -62,12 +61,11 @@ class Times(NamedTuple):
 
 
 class VllmLog(FileTrace):
-    """Requests that a server logged, in order of arrival, with response times; in seconds since the
-    first arrival.
+    """Requests that a server logged, in order of arrival, with times since the first arrival (s).
 
-    `workload`: the prompts' input_tok_ids or hash_ids, line by line as in the log. A request
-    arrives when the engine receives it (`queued_ts`; `arrival_time` is of another clock), or in a
-    client's log when it is sent.
+    workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
+    request arrives when the engine receives it (`queued_ts`; `arrival_time` is of another clock),
+    in a client's log when it is sent.
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
@@ -84,7 +82,7 @@ class VllmLog(FileTrace):
 
     @property
     def is_of_engine(self) -> bool:
-        """Whether the engine wrote it, without what the front end takes before and after."""
+        """Whether the engine wrote the log, so that it lacks the times of the front end."""
         return self.path.removesuffix(".gz").endswith(".jsonl")
 
     @cached_property
@@ -95,6 +93,7 @@ class VllmLog(FileTrace):
             rows, times, self.remarks = read_client_log(self.path)
         else:
             rows, times = _csv(self.path)
+        self.remarks += check_times(self.path, rows, times)
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
             rows = replace(rows, prompt_ids=ids, tokens_per_id=tokens_per_id)
@@ -102,6 +101,27 @@ class VllmLog(FileTrace):
         arrival, first_token, finish = (times[order] - times[order[0], 0]).T
         rows = replace(rows.take(order), arrival_s=arrival.copy())
         return rows, Times(arrival, first_token, finish, rows.output_len)
+
+
+def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
+    """Refuse a log whose times cannot be those of such outputs, or that lists its requests
+    twice; what else is odd, in words. times: arrival, first token and finish of each request, s.
+    """
+    generating_s = times[:, 2] - times[:, 1]
+    at_once = (rows.output_len > MOST_IN_A_CHUNK) & (generating_s == 0)
+    if at_once.any():
+        row = int(np.argmax(at_once))
+        raise InputError(
+            f"{path}: request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} "
+            f"tokens, has its last token when it has its first (are the columns mixed up?)"
+        )
+    requests = np.column_stack([rows.prompt_len, rows.output_len, times])
+    if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
+        raise InputError(f"{path}: each request is there twice or more (remove the copies)")
+    longer = int(np.count_nonzero((rows.output_len == 1) & (generating_s > 0)))
+    if not longer:
+        return []
+    return [f"{longer} of {len(rows)} requests have one token and end later than with it"]
 
 
 def _vllm(path: str) -> tuple[Rows, Floats]:
@@ -140,22 +160,19 @@ def _problems(item: Any) -> Iterator[str | None]:
 
 
 def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]], int]:
+    """The ids of each prompt in a workload file, and the tokens that an id stands for."""
     items = list(json_lines(path))
     if len(items) != len(prompt_lens):
         raise InputError(f"{path}: {len(items)} prompts for {len(prompt_lens)} requests of the log")
     contents: list[tuple[int, ...]] = []
     tokens_per_id = 0
     for (number, item), prompt_len in zip(items, prompt_lens, strict=True):
-        hashes = "input_tok_ids" not in item
-        ids = item.get("hash_ids" if hashes else "input_tok_ids")
-        tokens = item.get("tokens_per_id", TOKENS_PER_HASH) if hashes else 1
-        sound = (
-            isinstance(ids, list)
-            and type(tokens) is int
-            and tokens >= 1
-            and tokens_per_id in (0, tokens)
-        )
-        if not sound or len(ids) != -(-prompt_len // tokens):
+        if "input_tok_ids" in item:
+            ids, tokens = item["input_tok_ids"], 1
+        else:
+            ids, tokens = item.get("hash_ids"), item.get("tokens_per_id", TOKENS_PER_HASH)
+        is_size = type(tokens) is int and tokens >= 1 and tokens_per_id in (0, tokens)
+        if not is_size or not isinstance(ids, list) or len(ids) != -(-prompt_len // tokens):
             raise InputError(
                 f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids "
                 "here (give the workload of this log)"

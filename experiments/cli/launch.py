@@ -35,7 +35,7 @@ RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 
 
 def run_one(words: Sequence[str], again: bool) -> None:
-    """Run what the overrides say, and print its summary; `again` repeats a complete run."""
+    """Run one configuration and print its summary; `again` repeats a complete run."""
     config = configured([word for word in words if not word.startswith(f"{RUN_FOLDER}=")])
     requested = chosen(words).get(RUN_FOLDER)
     folder = None if requested is None else Path(requested)

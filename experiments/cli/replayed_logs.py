@@ -50,8 +50,9 @@ LogConfigFolder = Annotated[
 
 @dataclass(frozen=True)
 class LogRequest:
-    """The logs that a command replays, and what it says of their server. `words` are paths and
-    overrides in any order.
+    """The logs that a command replays, and the options of their server.
+
+    words: paths and overrides in any order.
     """
 
     command: str

@@ -48,7 +48,7 @@ class Validation:
                 yield f"{self.names[log.path]}: {line}"
 
     def conclusions(self) -> Iterator[str]:
-        """Remarks on what the errors mean."""
+        """Remarks on the meaning of the errors."""
         for log, (config, _), run in zip(self.logs, self.servers, self.runs, strict=True):
             yield from conclude(log, config, run)
 

@@ -1,6 +1,4 @@
-"""The import path of a command: a user's modules are found in the working folder, after all
-others, where the command line names one.
-"""
+"""The import path of a command: the working folder comes last, if the words name a plug-in."""
 
 import os
 import sys
@@ -13,11 +11,11 @@ ROOT = os.path.realpath(os.path.dirname(os.path.dirname(str(sys.modules["testbed
 
 
 def prepare_working_folder(words: Sequence[str]) -> None:
-    """Put the working folder last on the import path where the words name a plug-in, else take it
-    away, in this process and in those that a launcher starts.
+    """Put the working folder last on the import path if the words name a plug-in, else remove it.
 
-    Who only reads files there has not chosen to run what lies beside them, and libraries import
-    optional packages, such as numexpr, and plug-ins of Hydra wherever these are found.
+    This holds for this process and for those that a launcher starts. Without it, a command that
+    only reads files in a folder could run modules beside them: libraries import optional packages,
+    such as numexpr, and plug-ins of Hydra wherever they find them.
     """
     try:
         here = os.getcwd()
@@ -67,7 +65,7 @@ def put_last(folder: str) -> None:
 
 
 def remove(folder: str) -> None:
-    """Take a folder away from the import path; the source tree, and what PYTHONPATH names, stay."""
+    """Remove a folder from the import path, unless it is the source tree or in PYTHONPATH."""
     kept = [ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     place = os.path.realpath(folder)
     if place not in map(os.path.realpath, kept):

@@ -1,6 +1,4 @@
-"""Runs compared: differences of their configs, their numbers with the change from a reference run,
-and remarks.
-"""
+"""The comparison of runs: differing config keys, numbers with changes, and remarks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +17,10 @@ ABSENT = "-"
 
 @dataclass(frozen=True)
 class Comparison:
-    """All but the cost terms. differences: a row per config key, a column per run."""
+    """The comparison of some runs, without cost terms.
+
+    differences: a row per config key, a column per run. numbers: a value per run.
+    """
 
     runs: Sequence[FinishedRun]
     differences: pd.DataFrame
@@ -28,9 +29,10 @@ class Comparison:
 
     @property
     def references(self) -> list[int]:
-        """With which run each but the first is compared, by index: the first of its kind, simulated
-        or on a GPU, else the first. So the error of the model (a simulation against a GPU) and an
-        effect (between simulations) are apart.
+        """The index of the run with which each run after the first is compared.
+
+        It is the first run of the same kind (simulated or on a GPU) if that comes earlier, else the
+        first run. So the model's error and the effect of a change are not mixed.
         """
         first_of = {run.on_gpu: i for i, run in reversed(list(enumerate(self.runs)))}
         return [
@@ -40,7 +42,7 @@ class Comparison:
         ]
 
     def changes(self, quantity: Quantity) -> list[float | None]:
-        """Of all runs but the first."""
+        """The change of each run after the first from its reference."""
         values = self.numbers[quantity]
         return [
             quantity.change(value, values[i])
@@ -49,8 +51,9 @@ class Comparison:
 
     @property
     def words(self) -> list[str]:
-        """Of all runs but the first: "error" of a simulation against a GPU, else "change", and the
-        reference.
+        """The name of each run's change: "error" between simulation and GPU, else "change".
+
+        If there are several references, the name includes the reference.
         """
         names_reference = len(set(self.references)) > 1
         words = []
@@ -102,9 +105,7 @@ def tidy(comparison: Comparison) -> pd.DataFrame:
 
 
 def number_rows(comparison: Comparison) -> Iterator[tuple[Any, ...]]:
-    """One row per number and run, as NUMBER_COLUMNS says. The first run, from which others differ,
-    has no change.
-    """
+    """A row of NUMBER_COLUMNS per number and run; the first run has no change."""
     names, references = [run.name for run in comparison.runs], comparison.references
     for quantity, values in comparison.numbers.items():
         about = (quantity.group, quantity.name, quantity.unit)
@@ -172,8 +173,9 @@ def _remarks_on(run: FinishedRun) -> Iterator[str]:
 
 
 def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether both ended some common requests, all with equal arrivals (to the microsecond) and
-    lengths. A run with a window may end before all its requests do.
+    """Whether the requests in both tables have equal arrivals (to the microsecond) and lengths.
+
+    False if no request is in both. A run with a window may end before all its requests do.
     """
     if "request_id" not in first or "request_id" not in other:
         return False

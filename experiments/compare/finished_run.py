@@ -1,6 +1,4 @@
-"""A finished run, read from its folder (numbers that an older version did not write are None), and
-its cost terms.
-"""
+"""A finished run read from its folder, and its cost terms against a run on a GPU."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -46,9 +44,11 @@ MEASURED = ("duration_s", "gpu_s")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """One run. requests: one row per request; spans: one row per span of identical iterations;
-    None: not written. folder: None for a result in a notebook. trusts_plug_ins: whether classes
-    that the folder's config names may be loaded if they are not this project's.
+    """A finished run.
+
+    requests: a row per request; spans: a row per span of identical iterations; None if the run
+    wrote no such table. folder: None for a result in a notebook. trusts_plug_ins: whether foreign
+    classes that the folder's config names may be loaded.
     """
 
     name: str
@@ -66,9 +66,7 @@ class FinishedRun:
 
     @property
     def overload(self) -> dict[str, float] | None:
-        """Served and offered rates if the server did not keep up; None without the table of
-        requests.
-        """
+        """Served and offered rates if the server did not keep up; else None."""
         if self.requests is None:
             return None
         arrival, first = (
@@ -85,16 +83,15 @@ class FinishedRun:
 
     @property
     def what_it_was(self) -> str:
-        """Model, server, policy, scheduler and workload; empty where another version wrote the
-        summary.
-        """
+        """Model, server, policy, scheduler and workload; empty for another version's summary."""
         engine = ["served by the engine"] if self.on_gpu else []
         return "; ".join([*described(self.summary.get(RUN, {})).values(), *engine])
 
 
 def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:
-    """The runs of [NAME=]FOLDER arguments; the default name is the folder's, with parents where two
-    are equal.
+    """The runs of the arguments [NAME=]FOLDER.
+
+    The default name is the folder's, with its parents if two folders have the same name.
     """
     split = ((text, *text.partition("=")) for text in arguments)
     named = [
@@ -141,8 +138,9 @@ def _mapping(path: Path, load: Callable[[str], Any], otherwise: str) -> dict[str
 
 
 def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | None:
-    """A table of the run, plain or packed; one that lacks a column is refused by that column's
-    name.
+    """A table of the run, plain or compressed; None if it was not written.
+
+    Raises InputError if a needed column is missing.
     """
     path = plain_or_packed(folder / f"{name}.csv")
     if path is None:
@@ -157,9 +155,9 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
 
 
 class Term(NamedTuple):
-    """One cost term: seconds that iterations of one kind took on the GPU, and by the simulator's
-    cost model. share_points: the error in points of the GPU run's busy time; the largest matters
-    most.
+    """A cost term: the seconds of one kind of iterations, measured and by the cost model.
+
+    share_points: the error in percent of the GPU run's busy time.
     """
 
     term: str
@@ -180,9 +178,10 @@ class Term(NamedTuple):
 
 
 def terms(simulated: FinishedRun, real: FinishedRun) -> list[Term]:
-    """The terms, the largest error first: kernels by kind of iteration, and software, the time
-    between kernels. An engine on a CPU measures no GPU time: its iterations are compared as a
-    whole.
+    """The cost terms, the largest error first.
+
+    They are the kernels by kind of iteration, and software, the time between kernels. An engine on
+    a CPU measures no GPU time, so its iterations are compared as a whole.
     """
     table = predicted(simulated, real)
     busy_s = float(table["duration_s"].sum())
@@ -221,9 +220,7 @@ def blame(runs: Sequence[FinishedRun]) -> tuple[dict[tuple[str, str], list[Term]
 
 
 def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
-    """The GPU run's iterations with kind, predicted cost_s, and kernels_s, the cost without
-    software, in seconds.
-    """
+    """The GPU run's iterations with their kind, the predicted cost (s) and that of kernels (s)."""
     table = real.spans
     if table is None:
         raise InputError(f"{real.folder}: has no iterations.csv, so no cost term can be compared")
@@ -244,11 +241,16 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
 
 def kind_of(work: Work) -> str:
     """The kind of an iteration as text."""
-    main = [
-        name for name, there in (("decodes", work.decode_seqs), ("prompts", work.prefill)) if there
-    ]
-    also = [name for name, there in (("swaps", work.moves), ("copies", work.copies)) if there]
-    return " and ".join(main or ["nothing"]) + "".join(f", {name}" for name in also)
+    computed, moved = list[str](), list[str]()
+    if work.decode_seqs:
+        computed.append("decodes")
+    if work.prefill:
+        computed.append("prompts")
+    if work.moves:
+        moved.append("swaps")
+    if work.copies:
+        moved.append("copies")
+    return ", ".join([" and ".join(computed or ["nothing"]), *moved])
 
 
 def cost_models(run: FinishedRun) -> tuple[CostModel, CostModel]:
@@ -265,16 +267,15 @@ def cost_models(run: FinishedRun) -> tuple[CostModel, CostModel]:
 
 
 def without_software(cost: Part) -> Part:
-    """The cost model whose overheads, as its classes name them, are 0."""
+    """The cost model with all parameters called overhead... set to 0."""
     nested = {
         key: without_software(value)
         for key, value in cost.parameters.items()
         if isinstance(value, Part)
     }
+    overheads = dict[str, float]()
     target = locate(cost.target, "cost")
-    none = (
-        [field.name for field in fields(target) if field.name.startswith("overhead")]
-        if is_dataclass(target)
-        else []
-    )
-    return replace(cost, parameters={**cost.parameters, **nested, **dict.fromkeys(none, 0.0)})
+    if is_dataclass(target):
+        names = [field.name for field in fields(target)]
+        overheads = {name: 0.0 for name in names if name.startswith("overhead")}
+    return replace(cost, parameters={**cost.parameters, **nested, **overheads})

@@ -1,5 +1,6 @@
-"""Comparisons beside iterations: blocks of the shapes that ship on H200s; AISimulate's times, where
-it is installed.
+"""Two more comparisons: vLLM's blocks for the shapes that ship, and the times of AISimulate.
+
+AISimulate is compared only if it is installed.
 """
 
 import json
@@ -29,10 +30,8 @@ from testbed.memory.prefix_cache.hash_chain import block_contents
 MS = PS // 1000
 PS_PER_US = PS // 10**6
 TIMES = ("arrival", "finish")
-ALIGNED = {
-    False: 16,
-    True: 64,
-}  # tokens, to a multiple of which vLLM's kernels take blocks; of latents
+# Blocks of vLLM's kernels are multiples of so many tokens; by whether the model caches latents.
+ALIGNED = {False: 16, True: 64}
 GPUS = (1, 2, 4, 8, 16, 32)
 HEADER = (
     "| model | GPUs | bytes a token | block | page bytes | blocks | tokens | vLLM: page bytes | "
@@ -41,8 +40,10 @@ HEADER = (
 
 
 class Capacity(NamedTuple):
-    """Of one GPU: bytes of a page, which has the layers of one group; pages; tokens if each group
-    has as many pages.
+    """The pool of one GPU.
+
+    page_bytes: of a page, which has the layers of one group. num_tokens: if all groups have as many
+    pages.
     """
 
     page_bytes: int
@@ -51,8 +52,9 @@ class Capacity(NamedTuple):
 
 
 def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
-    """A table in Markdown, one shape a row, and whether any is different; each on the fewest H200s
-    that it fits. Raises InputError where vLLM is not installed.
+    """A table in Markdown with a row for each shape that ships, and whether any row differs.
+
+    Each shape is on the fewest H200s that it fits. Raises InputError if vLLM is not installed.
     """
     vllm.installed_release()
     lines, different = [HEADER, "|---" * HEADER.count(" |") + "|"], False
@@ -62,23 +64,18 @@ def check_capacities(overrides: Sequence[str]) -> tuple[list[str], bool]:
             continue  # no model of vLLM 0.19 has cross-attention to images
         model, num_gpus = config.model, config.server.num_gpus
         size = block_size(model, num_gpus)
-        here, there = (
-            ours(config, size),
-            theirs(model, num_gpus, config.server.kv_pool_bytes(model), size),
-        )
+        here = ours(config, size)
+        there = theirs(model, num_gpus, config.server.kv_pool_bytes(model), size)
         different = different or here != there
         token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
-        numbers = "".join(
-            f" {number:,} |" for number in (num_gpus, token_bytes, size, *here, *there)
-        )
-        lines.append(f"| {name} |{numbers}")
+        numbers = (num_gpus, token_bytes, size, *here, *there)
+        cells = [name, *(f"{number:,}" for number in numbers)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines, different
 
 
 def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
-    """The config of a model on the fewest GPUs that leave a pool in which its longest sequence
-    fits.
-    """
+    """The config of a model on the fewest GPUs whose pool holds two of its longest sequences."""
     for num_gpus in GPUS:
         config = configured(
             (f"model={name}", "server=h200", f"server.num_gpus={num_gpus}", *overrides)
@@ -90,7 +87,7 @@ def fitting(name: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def block_size(model: ModelSpec, num_gpus: int) -> int:
-    """vLLM's: as small as its kernels take it, and large enough for a state to fit a page."""
+    """vLLM's block size: the smallest that its kernels take and that makes a page hold a state."""
     aligned = ALIGNED[model.latent is not None]
     state_bytes = max(group.state_bytes for group in model.groups) // num_gpus
     return aligned * max(1, ceil_div(state_bytes, aligned * slot_bytes(model, num_gpus)))
@@ -102,7 +99,7 @@ def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
 
 
 def ours(config: RunConfig, size: int) -> Capacity:
-    """What page_rule=one_page_size makes of the pool of a run."""
+    """The capacity of a run's pool by page_rule=one_page_size."""
     pool = make_pool(config)
     pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
     num_blocks = pages.total // pages.page_units
@@ -111,9 +108,7 @@ def ours(config: RunConfig, size: int) -> Capacity:
 
 
 def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
-    """What vLLM makes of the same bytes; its own report of tokens is blocks // groups * block
-    size.
-    """
+    """The capacity of as many bytes in vLLM, which reports blocks // groups * block size tokens."""
     specs = {
         f"{group.name}.{i}": spec_of(model, group, num_gpus, size)
         for group in model.groups
@@ -172,8 +167,9 @@ class FixedTimes(CostModel):
 
 
 def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Iterator[str]:
-    """One line: how many requests have their last token at the same time as ours; nothing where it
-    is not installed.
+    """A line on how many requests of AISimulate have their last token when ours have it.
+
+    Yields nothing if AISimulate is not installed.
     """
     try:
         import dynamo._core as core
@@ -201,16 +197,17 @@ def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Ite
     )
     lengths = rows["prompt_len"].tolist(), rows["output_len"].tolist()
     ours: Counter[tuple[int, ...]] = Counter(zip(arrival_us, *lengths, finish_us, strict=True))
-    equal = sum((ours & _theirs(core, options, requests, step_ps)).values())
+    equal = sum((ours & _aisimulated(core, options, requests, step_ps)).values())
     yield (
         f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours "
         f"have it"
     )
 
 
-def _theirs(
+def _aisimulated(
     core: Any, options: Options, requests: Sequence[Request], step_ps: int
 ) -> Counter[tuple[int, ...]]:
+    """Arrival (us), prompt and output length, and last token (us) of each request in AISimulate."""
     engine = {
         "num_gpu_blocks": options.num_blocks - 1,
         "block_size": options.block_size,
@@ -237,7 +234,10 @@ def _theirs(
 
 
 def _lines(requests: Sequence[Request], block_size: int) -> Iterator[str]:
-    """Its trace: blocks by number, equal ones for equal contents behind equal ones."""
+    """The lines of AISimulate's trace.
+
+    Blocks have equal ids if their contents and all contents before them are equal.
+    """
     numbers = count(1)
     ids_of = defaultdict[Any, int](numbers.__next__)
     for request in requests:

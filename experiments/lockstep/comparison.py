@@ -1,6 +1,4 @@
-"""Two schedulers side by side on one workload, which may be random: the equal iterations and the
-first other one.
-"""
+"""Two schedulers on one workload: their equal iterations, and the first difference."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,10 @@ ITERATION_PS = PS // 100
 
 
 class Iteration(NamedTuple):
-    """tokens: how many tokens of which request are computed. preempted: who lost the slots since
-    the iteration before. now_ps: when the iteration begins.
+    """One iteration of a scheduler.
+
+    now_ps: its begin. tokens: the number of computed tokens by request. preempted: the requests
+    preempted since the iteration before.
     """
 
     now_ps: int
@@ -26,18 +26,14 @@ class Iteration(NamedTuple):
     preempted: tuple[int, ...]
 
     def decides_as(self, other: "Iteration | None") -> bool:
-        """Whether both compute the same tokens of the same requests and preempt the same ones, in
-        any order.
-        """
-        return other is not None and (self.tokens, sorted(self.preempted)) == (
-            other.tokens,
-            sorted(other.preempted),
-        )
+        """Whether both compute the same tokens and preempt the same requests, in any order."""
+        if other is None or self.tokens != other.tokens:
+            return False
+        return sorted(self.preempted) == sorted(other.preempted)
 
     def __str__(self) -> str:
-        tokens = ", ".join(
-            f"{request_id}: {count}" for request_id, count in sorted(self.tokens.items())
-        )
+        counts = sorted(self.tokens.items())
+        tokens = ", ".join(f"{request_id}: {count}" for request_id, count in counts)
         preempted = f"; preempted {', '.join(map(str, self.preempted))}" if self.preempted else ""
         return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{preempted}"
 
@@ -48,12 +44,10 @@ class Side(Protocol):
     name: str
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended. Once for each
-        side.
-        """
+        """The iterations that compute something, until all have ended. May be called only once."""
 
     def state(self) -> list[str]:
-        """Its requests and its pool now, in lines that people read."""
+        """Its requests and its pool now, in words."""
 
 
 Sides = tuple[Side, Side]
@@ -61,9 +55,10 @@ Sides = tuple[Side, Side]
 
 @dataclass(slots=True)
 class Comparison:
-    """num_iterations: of the longer side. first: the number of the first iteration that differs,
-    None where none does. difference: lines on both sides' decision and state there. preemptions: of
-    each side.
+    """The result of a comparison.
+
+    num_iterations: of the longer side. preemptions: of each side. first: the number of the first
+    iteration that differs, or None. difference: lines on both sides' decision and state there.
     """
 
     num_iterations: int
@@ -76,9 +71,10 @@ class Comparison:
 def compare(
     sides: Sides, requests: Sequence[Request], iteration_ps: int, *, to_the_end: bool = True
 ) -> Comparison:
-    """Serve the requests, in order of arrival, on both sides, each iteration taking iteration_ps.
-    Iterations are compared by number: which tokens of which requests, and who was preempted before
-    them. Unless to_the_end, the first difference ends it.
+    """Serve the requests on both sides, and compare their iterations by number.
+
+    requests: in order of arrival. iteration_ps: the time of every iteration. to_the_end: go on
+    after the first difference.
     """
     comparison = Comparison(0, 0, [0, 0], None, [])
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
@@ -102,7 +98,7 @@ def compare(
 
 
 def report(sides: Sides, comparison: Comparison) -> list[str]:
-    """How many iterations are equal, and the first that is not, with both sides' state."""
+    """Lines: the number of equal iterations, and the first difference with both sides' state."""
     preemptions = " and ".join(
         f"{n:,} ({side.name})" for n, side in zip(comparison.preemptions, sides, strict=True)
     )
@@ -118,10 +114,7 @@ def report(sides: Sides, comparison: Comparison) -> list[str]:
 def shortest(
     make: Callable[[], Sides], requests: Sequence[Request], iteration_ps: int
 ) -> list[Request]:
-    """The fewest and smallest of the requests that MAX_TRIES tries find and that still show a
-    difference.
-    """
-
+    """The fewest and smallest requests that show a difference, found in MAX_TRIES tries."""
     return search.shortest(
         list(requests),
         lambda fewer: compare(make(), fewer, iteration_ps, to_the_end=False).first is not None,
@@ -131,8 +124,9 @@ def shortest(
 
 
 def smaller(requests: list[Request]) -> Iterator[list[Request]]:
-    """The same requests but for some, the longest runs first; then with one earlier arrival or one
-    length shorter.
+    """Smaller workloads: without a run of requests, or with an earlier arrival or a shorter length.
+
+    The longest runs are left out first.
     """
     yield from search.without_runs(requests)
     for i, request in enumerate(requests):
@@ -163,7 +157,7 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
 def draw(
     random: Random, base: Sequence[str], num_requests: int
 ) -> tuple[tuple[str, ...], list[Request]]:
-    """The words of a configuration on top of `base`, and requests that keep its pool full."""
+    """A random configuration as words after `base`, and requests that keep its pool full."""
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
@@ -196,10 +190,11 @@ def draw(
 
 
 def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:
-    """Requests of at most `longest` tokens, in bursts; where contents count, most go on with one of
-    few stories.
+    """Requests of at most `longest` tokens, which arrive in bursts.
+
+    caches: most prompts begin with one of a few stories, so a prefix cache has hits.
     """
-    now_ps, made = 0, list[Request]()
+    now_ps, drawn = 0, list[Request]()
     stories = [[random.randrange(10**6) for _ in range(longest)] for _ in range(4)]
     mean_gap = random.choice([0.5, 3, 12]) * ITERATION_PS
     for request_id in range(count):
@@ -211,5 +206,5 @@ def requests(random: Random, count: int, longest: int, caches: bool) -> list[Req
             shared = random.choice([prompt_len, random.randint(0, prompt_len)])
             own = (random.randrange(10**6) for _ in range(prompt_len - shared))
             ids = (*random.choice(stories)[:shared], *own)
-        made.append(Request(request_id, now_ps, prompt_len, output_len, prompt_ids=ids))
-    return made
+        drawn.append(Request(request_id, now_ps, prompt_len, output_len, prompt_ids=ids))
+    return drawn

@@ -20,9 +20,11 @@ STORIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """allocate: a new request with a prompt of num_tokens tokens, `shared` of which are of a story,
-    for its first chunk; grow: num_tokens more of the `pick`th request, of its prompt or generated;
-    free: it ends; preempt: it loses its blocks and asks for all its tokens again.
+    """A call of the manager.
+
+    verb: allocate a new request with a prompt of num_tokens tokens, the first `shared` of a story;
+    grow the `pick`th request by num_tokens; free it; or preempt it, so that it asks for all its
+    tokens again.
     """
 
     verb: str
@@ -32,7 +34,7 @@ class Call:
 
 
 class History:
-    """A manager, the requests that hold blocks, and what every block is known to store."""
+    """A manager with the requests that hold blocks, and the tokens that each block must store."""
 
     def __init__(self, num_blocks: int, windows: tuple[int | None, ...]) -> None:
         self.windows = windows
@@ -44,7 +46,7 @@ class History:
         self.serial = 0
 
     def run(self, calls: list[Call]) -> list[tuple[Any, ...]]:
-        """Carry the calls out and check after each; what they answered. Raises ClauseBroken."""
+        """Carry out the calls and check after each; returns the answers. Raises ClauseBroken."""
         answers = []
         for call in calls:
             answers.append(self._carry_out(call))
@@ -195,7 +197,7 @@ def draw(random: Random) -> tuple[int, tuple[int | None, ...], list[Call]]:
 def broken_by(
     num_blocks: int, windows: tuple[int | None, ...], calls: list[Call]
 ) -> ClauseBroken | None:
-    """What the calls break; they are carried out twice, for clause 9."""
+    """The clause that the calls break, or None; they are carried out twice, for clause 9."""
     try:
         if History(num_blocks, windows).run(calls) != History(num_blocks, windows).run(calls):
             return ClauseBroken(9, "the same calls gave different answers")
@@ -207,8 +209,9 @@ def broken_by(
 
 
 def check_histories(count: int, seed: int) -> list[str]:
-    """Lines: how many histories there were, and for the first that breaks a clause the shortest
-    calls that do.
+    """Check `count` random histories; returns lines for a report.
+
+    For the first history that breaks a clause they have the shortest calls that do.
     """
     release = vllm.installed_release()
     for number in range(count):

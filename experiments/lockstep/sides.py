@@ -1,6 +1,4 @@
-"""Our scheduler and vLLM's on a clock of constant iterations, each driven as its engine drives
-it.
-"""
+"""Our scheduler and vLLM's, each driven by its engine's loop, with iterations of constant time."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +28,7 @@ STOP = 1  # the token that ends an output
 
 
 class Constant(CostModel):
-    """Every iteration takes the same time, and is simulated by itself."""
+    """Every iteration takes the same time; iterations are not taken together."""
 
     def __init__(self, iteration_ps: int) -> None:
         self._iteration_ps = iteration_ps
@@ -40,7 +38,7 @@ class Constant(CostModel):
 
 
 class WatchedExecutor(SimulatedExecutor):
-    """Keeps the iterations that have begun, until they are taken."""
+    """An executor that records the iterations that have begun; `take` returns and forgets them."""
 
     def __init__(
         self, clock: SimClock, scheduler: Scheduler, cost: CostModel, outputs: Outputs
@@ -63,25 +61,26 @@ class WatchedExecutor(SimulatedExecutor):
         self._begun.append(Iteration(flight.start_ps, self._tokens.pop(flight), preempted))
 
     def move(self, plan: Plan) -> None:
-        """Preemptions of a plan without work count with the next iteration."""
+        """Record the plan's preemptions; those of a plan without work join the next iteration."""
         self._preempted += [group.request.request_id for group in plan.preempted]
 
     def take(self) -> list[Iteration]:
+        """The iterations that have begun since the last call."""
         begun, self._begun = self._begun, []
         return begun
 
     def _tokens_of(self, plan: Plan) -> dict[int, int]:
-        """Tokens by request, as planned: a request that has ended meanwhile may be among them."""
-        tokens = Counter(
-            {seq.request_id: 1 for seq in self._state.batch} if plan.decode_seqs else {}
-        )
+        """The planned tokens of each request, even if it has ended meanwhile."""
+        tokens = Counter[int]()
+        if plan.decode_seqs:
+            tokens = Counter({seq.request_id: 1 for seq in self._state.batch})
         for chunk in plan.chunks:
             tokens[chunk.group.request.request_id] += chunk.new
         return tokens
 
 
 class Ours:
-    """What `testbed run` builds, served by the engine one iteration at a time."""
+    """Our scheduler as `testbed run` builds it, served by our engine one iteration at a time."""
 
     name = "testbed"
 
@@ -92,7 +91,7 @@ class Ours:
         self._max_len = setup.model.max_len
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended."""
+        """The iterations that compute something, until all requests have ended."""
         clock, cost = SimClock(), Constant(iteration_ps)
         executor = WatchedExecutor(clock, self.scheduler, cost, self.outputs)
         engine = Engine(self.scheduler, executor, self.outputs, Recorder(), self._max_len)
@@ -120,26 +119,27 @@ class Ours:
 
 
 def served(setup: Setup) -> tuple[list[Request], int]:
-    """The requests that are not turned away on arrival, in order of arrival, and how many are."""
+    """The requests that fit, in order of arrival, and the number of those rejected on arrival."""
     if isinstance(setup.workload, SessionWorkload):
         raise InputError(
             "arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)"
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
-    taken = [
-        request
-        for request in requests
-        if request.final_len <= min(setup.model.max_len, policy.max_seq_len(request.prompt_len, 1))
-    ]
-    if not taken:
+
+    def fits(request: Request) -> bool:
+        most = min(setup.model.max_len, policy.max_seq_len(request.prompt_len, 1))
+        return request.final_len <= most
+
+    fitting = list(filter(fits, requests))
+    if not fitting:
         raise InputError(
             "the workload: has no request that fits the pool (a larger server.num_blocks)"
         )
-    return taken, len(requests) - len(taken)
+    return fitting, len(requests) - len(fitting)
 
 
 class Theirs:
-    """The installation's scheduler; output tokens are unique."""
+    """The scheduler of the installed vLLM; every output token is one that no request had."""
 
     def __init__(self, options: Options) -> None:
         self.name = f"vllm {vllm.installed_release()}"
@@ -153,12 +153,14 @@ class Theirs:
         self._preempted: list[int] = []
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
-        """Every iteration that computes something, until all requests have ended. `planned` holds
-        what was scheduled and has not ended: under asynchronous scheduling the next one is made
-        when one begins, else when it has ended. What is planned while another runs begins when that
-        one ends.
+        """The iterations that compute something, until all requests have ended.
+
+        `planned` holds the scheduled iterations that have not ended. Under asynchronous scheduling
+        an iteration is scheduled when the one before begins, else when it has ended; it begins when
+        the one before ends.
         """
-        arriving, now_ps, planned = deque(requests), 0, deque[Any]()
+        arriving, planned = deque(requests), deque[Any]()
+        now_ps = 0
         depth = 2 if self.options.asynchronous else 1
         while True:
             while arriving and arriving[0].arrival_ps <= now_ps:
@@ -166,21 +168,9 @@ class Theirs:
             output = self.scheduler.schedule() if self.scheduler.has_requests() else None
             if output is not None:
                 self._preempted += map(int, output.preempted_req_ids or ())
-                tokens, scheduled = output.num_scheduled_tokens, self.scheduler.requests
-                # An iteration brings an output token but to those that have a chunk of the prompt
-                # before them.
-                planned.append(
-                    (output, {name for name in tokens if not scheduled[name].is_prefill_chunk})
-                )
+                planned.append((output, self._sampling(output)))
                 if output.total_num_scheduled_tokens:
-                    begins_ps, preempted = (
-                        now_ps + iteration_ps * (len(planned) - 1),
-                        tuple(self._preempted),
-                    )
-                    self._preempted = []
-                    yield Iteration(
-                        begins_ps, {int(name): n for name, n in tokens.items()}, preempted
-                    )
+                    yield self._iteration(output, now_ps + iteration_ps * (len(planned) - 1))
                     if len(planned) < depth:
                         continue
             if planned:
@@ -191,6 +181,18 @@ class Theirs:
                 now_ps = arriving[0].arrival_ps
             else:
                 return
+
+    def _sampling(self, output: Any) -> set[str]:
+        """The requests that get an output token: all but those with more of the prompt to do."""
+        scheduled = self.scheduler.requests
+        names = output.num_scheduled_tokens
+        return {name for name in names if not scheduled[name].is_prefill_chunk}
+
+    def _iteration(self, output: Any, begins_ps: int) -> Iteration:
+        """A scheduled iteration, with the preemptions since the one before."""
+        preempted, self._preempted = tuple(self._preempted), []
+        tokens = {int(name): count for name, count in output.num_scheduled_tokens.items()}
+        return Iteration(begins_ps, tokens, preempted)
 
     def state(self) -> list[str]:
         """Its requests and its pool now."""
@@ -218,7 +220,7 @@ class Theirs:
         )
 
     def _prompt(self, request: Request) -> list[int]:
-        """Equal tokens for equal contents, new ones for contents that no other request has."""
+        """The prompt's tokens: equal ones for equal contents, else tokens that nobody else has."""
         if request.prompt_ids is None:
             return [next(self._new) for _ in range(request.prompt_len)]
         places = product(request.prompt_ids, range(request.tokens_per_id))
@@ -234,7 +236,7 @@ class Theirs:
         )
 
     def _token(self, name: str) -> int:
-        """The next output token of a request: the last one stops it, unless its number does."""
+        """The next output token of a request; STOP for the last one, unless a number ends it."""
         number = self._num_generated[name] = self._num_generated.get(name, 0) + 1
         stops = not self.options.ignore_eos and number == self._requests[name].output_len
         return STOP if stops else next(self._new)
@@ -243,9 +245,10 @@ class Theirs:
 def sides_of(
     overrides: Sequence[str], requests: list[Request] | None
 ) -> tuple[Callable[[], Sides], Setup]:
-    """What makes a fresh pair of schedulers, ours first, of the words of `testbed run`; and one
-    setup of ours. `requests` take the place of the configured trace and arrivals. Raises InputError
-    where vLLM has no such option, or is not installed.
+    """A function that makes a new pair of schedulers, ours first, and one setup of ours.
+
+    overrides: words of `testbed run`. requests: replace the configured trace and arrivals. Raises
+    InputError if vLLM is not installed or lacks an option.
     """
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)

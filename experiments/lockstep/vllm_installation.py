@@ -204,7 +204,7 @@ def kv_cache_config(
 
 
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
-    """What get_kv_cache_configs makes of these layers and so many bytes."""
+    """vLLM's KVCacheConfig for these layers and `available` bytes."""
     _import_quietly()
     from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
@@ -214,7 +214,7 @@ def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) ->
 
 
 def block_hasher(block_size: int) -> Any:
-    """What gives a request the hashes of its full blocks."""
+    """vLLM's function that computes the hashes of a request's full blocks."""
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
@@ -226,9 +226,7 @@ def block_hasher(block_size: int) -> Any:
 def make_request(
     request_id: int, tokens: list[int], max_tokens: int, stop_token: int | None, hasher: Any
 ) -> Any:
-    """A request of the installation's; stop_token ends its output, if there is one, else max_tokens
-    does.
-    """
+    """A request of the installed vLLM; its output ends at stop_token, or after max_tokens."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 

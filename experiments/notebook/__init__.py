@@ -1,1 +1,1 @@
-"""What a notebook shows of a result: pages, a saved run folder, a trace."""
+"""How a notebook shows and saves a result: pages, run folders, traces."""

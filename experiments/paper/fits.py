@@ -1,21 +1,18 @@
-"""Fits the unmeasured constants to the `gpu calibrate` rows of paper/reference.csv; nothing else is
-fitted.
+"""Fits the unmeasured constants to the rows of paper/reference.csv with the role `calibrate`.
 
-Two of the 2023 system, the software time of an iteration and of a plain request, are moved until
-vLLM's two bars of Figure 13 come out: ShareGPT at 2 req/s from a file of lengths, Alpaca at 30
-req/s from the embedded model. The result stands in conf/software/sosp23.yaml, which the figures
-use. Printed with them: the elasticities, by how many percent a bar moves with one percent of a
-constant, and standard errors: what the bars' spread over NUM_SEEDS seeds leaves open, for the
-paper's bars are of one trace.
+1. Two software times of the 2023 system, of an iteration and of a plain request, are fitted to
+   vLLM's two bars of Figure 13: ShareGPT at 2 req/s from a file of lengths, and Alpaca at 30 req/s
+   from the embedded model. The figures read the result from conf/software/sosp23.yaml. The report
+   also has elasticities (percent of a bar per percent of a constant) and standard errors. Errors
+   come from the bars' spread over NUM_SEEDS seeds, because the paper's bars are of one trace.
 
-How sure the synthetic beam model is of its next token is fitted to the beams of 2 of Figure 15b,
-and stands as `concentration` in conf/beams/synthetic.yaml; beams of 4 and 6 are predictions.
+2. The concentration of the synthetic beam model is fitted to a beam width of 2 in Figure 15b. It is
+   stored in conf/beams/synthetic.yaml; widths 4 and 6 are predictions.
 
-How a plain request's time goes to a request, its sequences and its forks comes from two parts that
-were timed by kind of sampling: the sampler's loop, `testbed gpu measure sampler`, so much a group,
-a sequence and a fork by least squares; and the scheduler, on a CPU outside this project. Both are
-host time: one factor, the speed of the paper's host, scales both such that a plain request takes
-what Figure 13 says.
+3. A plain request's time is divided among the request, its sequences and its forks. Two parts were
+   timed by kind of sampling: the sampler's loop (`testbed gpu measure sampler`), divided by least
+   squares, and the scheduler, timed on a CPU outside this project. One factor, the speed of the
+   paper's host, scales both so that a plain request takes the time fitted to Figure 13.
 """
 
 from collections.abc import Mapping
@@ -37,7 +34,7 @@ from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.sched.beams import search
 
-# All requests are plain: one sequence each, whose time is all of it
+# All requests have one sequence, so the whole time counts as that of the sequence.
 PLAIN = "cost.choices.overhead_per_request_s=0"
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]", PLAIN)
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
@@ -66,20 +63,20 @@ def batched(
 
 
 def published() -> Vector:
-    """The two bars to meet."""
+    """The two published bars."""
     rows = reference().query("role == 'calibrate' and quantity == 'mean_batched_requests'")
     return np.array(rows["published"].astype(float))
 
 
 @dataclass
 class Fit:
-    """Logarithms of the bars by constants in units of STEP; the two panels share the cores."""
+    """The fit of the two constants, which are in units of STEP, to logarithms of the bars."""
 
     store: RunStore
     unit = np.array(STEP)
 
     def bars(self, x: Vector, seeds: int = 1) -> NDArray[np.float64]:
-        """[seed, panel]."""
+        """Logarithms of the bars, [seed, panel]; runs of both panels share the cores."""
         constants = tuple((x * self.unit).tolist())
         runs = [
             delayed(batched)(panel, seed, constants, self.store)
@@ -92,15 +89,15 @@ class Fit:
         return np.asarray(np.log(bars))
 
     def error(self, x: Vector) -> Vector:
-        """How far the bars of seed 0 are off."""
+        """The errors of the bars of seed 0."""
         return np.asarray(self.bars(x)[0] - np.log(published()))
 
     def slopes(self, x: Vector, now: Vector) -> NDArray[np.float64]:
-        """[bar, constant]: by how much a bar moves with one step of a constant."""
+        """The change of each bar with one step of each constant, [bar, constant]."""
         return np.stack([self.error(x + unit) - now for unit in np.eye(2)], axis=1)
 
     def solve(self) -> Vector:
-        """Broyden's method; no constant goes below zero."""
+        """The constants by Broyden's method, none below zero; InputError without convergence."""
         x: Vector = np.array(START) / self.unit
         now = self.error(x)
         jacobian = None
@@ -117,9 +114,7 @@ class Fit:
         )
 
     def report(self, x: Vector) -> None:
-        """The constants as lines for the YAML, with standard errors, and the elasticities of the
-        bars.
-        """
+        """Print the constants as lines of YAML, their standard errors, and the elasticities."""
         slopes = self.slopes(x, self.error(x))
         spread = self.bars(x, NUM_SEEDS).std(axis=0, ddof=1)
         inverse = np.linalg.inv(slopes)
@@ -146,7 +141,10 @@ def fit_2023(store: RunStore) -> None:
 
 
 def fit_beams(store: RunStore) -> float:
-    """Bisection: less sure candidates change parents more often, and share more."""
+    """Find the concentration by bisection.
+
+    The larger it is, the more often beams change parents, and the more memory they share.
+    """
     rows = reference().query("setting == @BEAMS and role == 'calibrate'")
     goal = float(rows["published"].iloc[0])
     figure = composed("figure/fig15", ()).figure
@@ -163,9 +161,7 @@ def fit_beams(store: RunStore) -> float:
 
 
 class Split(NamedTuple):
-    """Seconds of a request and of each sequence, how many sequences a fork costs, and the factor of
-    the host.
-    """
+    """Seconds of a request and of a sequence, a fork's cost in sequences, and the host's factor."""
 
     request_s: float
     sequence_s: float
@@ -174,8 +170,9 @@ class Split(NamedTuple):
 
 
 def kept_us(path: Path | None = None) -> dict[Kind, float]:
-    """Microseconds a group by kind and width: the slope of the loop's time from the fewest groups
-    to the most.
+    """Microseconds of a group by kind and width.
+
+    This is the slope of the loop's time between the fewest and the most groups.
     """
     table = pd.read_csv(path, comment="#") if path else kept_rows(KEPT)
     us = {}
@@ -207,7 +204,7 @@ def shares_us(us: Mapping[Kind, float]) -> tuple[float, float, float]:
 
 
 def split(us: Mapping[Kind, float]) -> Split:
-    """The shares of sampler and scheduler, as the paper's host takes them."""
+    """The shares of sampler and scheduler on the paper's host."""
     group, sequence, fork = shares_us(us)
     sequence += SCHEDULER_US[1]
     fork += (SCHEDULER_US[6] - 6 * SCHEDULER_US[1]) / forks_a_step(6)
@@ -216,7 +213,7 @@ def split(us: Mapping[Kind, float]) -> Split:
 
 
 def report(path: Path | None = None) -> list[str]:
-    """Lines for the YAML, and what each kind of request then costs compared with a plain one."""
+    """Lines of YAML, and the cost of each kind of request relative to a plain one."""
     us = kept_us(path)
     request_s, sequence_s, per_fork, host = split(us)
     shares = "{:.1f} us a group, {:.1f} a sequence, {:.1f} a fork".format(*shares_us(us))

@@ -1,13 +1,13 @@
-"""The figures of a reproduction: their studies, run together over the cores, each drawn from its
-table, and scored.
+"""Runs the studies of figures, writes and draws their tables, and scores them.
 
-Lines say what runs and what is left; it can be stopped and resumed at any time. How far the
-scorecard can be trusted: its rows under the alternatives to choices that were made after a
+All studies share the cores. A reproduction can be stopped and resumed at any time.
+`run_alternatives` scores the rows again under other choices, since some choices were made after a
 predicted row was seen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from testbed.experiments.paper.scorecard import (
     short,
     verdicts,
 )
-from testbed.experiments.paper.studies.study import Row, RowKey, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
@@ -49,16 +49,17 @@ COLUMNS = [
     "turns",
     "note",
 ]
-Perform = Callable[
-    [Sequence[Sequence[Task]]], list[pd.DataFrame]
-]  # a table for each group of tasks
+# Performs groups of tasks; returns a table for each group.
+Perform = Callable[[Sequence[Sequence[Task]]], list[pd.DataFrame]]
 Finished = Callable[[int, pd.DataFrame], None]
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another choice. run: overrides of its runs; figure: of the figures' configs; not_run: why it
-    has neither.
+    """An alternative to a choice.
+
+    rows: the settings that it touches, by figure. run: overrides of its runs. figure: overrides of
+    the figures' configs. not_run: the reason if it has neither.
     """
 
     name: str
@@ -72,16 +73,15 @@ class Alternative:
         table = reference()
         judged = table[table["role"].isin(JUDGED)][KEY].itertuples(index=False, name=None)
         keys = [key for key in judged if key[1] in self.rows.get(key[0], ())]
-        missing = {(f, s) for f, settings in self.rows.items() for s in settings} - {
-            key[:2] for key in keys
-        }
+        named = {(figure, setting) for figure in self.rows for setting in self.rows[figure]}
+        missing = named - {(figure, setting) for figure, setting, *_ in keys}
         if missing:
             raise InputError(f"{self.name}: no judged row of {sorted(missing)[0]} in {KEY}")
         return keys
 
 
 def alternatives() -> list[Alternative]:
-    """All of conf/alternatives.yaml."""
+    """The alternatives in conf/alternatives.yaml."""
     entries: list[dict[str, Any]] = yaml.safe_load(
         (CONF / "alternatives.yaml").read_text(encoding="utf-8")
     )
@@ -89,34 +89,29 @@ def alternatives() -> list[Alternative]:
 
 
 def run_alternatives(figures: Sequence[str], perform: Perform) -> pd.DataFrame:
-    """Every row of these figures that an alternative touches, as chosen and under it, by one
-    seed.
-    """
-    names = {figure: study.name for study in map(load, figures) for figure in study.covers}
-    others = [other for other in alternatives() if not other.not_run]
-    pairs = [
-        (other, name)
-        for other in others
-        for name in dict.fromkeys(names[figure] for figure in other.rows)
-    ]
-    sides = [
-        (other, load(name, figure).only(other.row_keys()), run)
-        for other, name in pairs
-        for figure, run in (((), ()), (other.figure, other.run))
-    ]
+    """The rows of these figures that alternatives touch: as chosen and as altered, by one seed."""
+    study_of = {figure: study.name for study in map(load, figures) for figure in study.covers}
+    pairs = list[tuple[Alternative, str]]()
+    for other in alternatives():
+        if not other.not_run:
+            pairs += [(other, name) for name in dict.fromkeys(study_of[f] for f in other.rows)]
+    sides = list[tuple[Alternative, Study, Sequence[str]]]()  # as chosen, then under it
+    for other, name in pairs:
+        for figure, run in (((), ()), (other.figure, other.run)):
+            sides.append((other, load(name, figure).only(other.row_keys()), run))
     tables = perform([[under(task, run) for task in study.tasks(1)] for _, study, run in sides])
-    cards = iter(
-        [
-            verdicts(study, t, other.row_keys())
-            for (other, study, _), t in zip(sides, tables, strict=True)
-        ]
-    )
-    rows = [row for other, _ in pairs for row in paired(other.name, next(cards), next(cards))]
+    cards = [
+        verdicts(study, table, other.row_keys())
+        for (other, study, _), table in zip(sides, tables, strict=True)
+    ]
+    rows = list[dict[str, object]]()
+    for (other, _), chosen, changed in zip(pairs, cards[::2], cards[1::2], strict=True):
+        rows += paired(other.name, chosen, changed)
     return pd.DataFrame([*rows, *not_run()], columns=COLUMNS).fillna("")
 
 
 def under(task: Task, overrides: Sequence[str]) -> Task:
-    """The task with these overrides in all its runs."""
+    """The task with more overrides in all its runs."""
     return Task(
         " ".join((task.label, *overrides)),
         lambda store: task.work(replace(store, overrides=tuple(overrides))),
@@ -140,7 +135,7 @@ def paired(name: str, chosen: Card, other: Card) -> list[dict[str, object]]:
 
 
 def not_run() -> list[dict[str, object]]:
-    """The rows of the alternatives that no config can express."""
+    """Rows of the alternatives that no config can express."""
     rows: list[dict[str, object]] = []
     for other in alternatives():
         if other.not_run:
@@ -152,8 +147,9 @@ def not_run() -> list[dict[str, object]]:
 
 
 def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
-    """The scorecard with the names of the alternatives in the folder's table under which a row's
-    verdict turns.
+    """The scorecard with the alternatives that turn the verdict of each row.
+
+    They are read from the folder's table; without one the scorecard is unchanged.
     """
     if not (folder / ALTERNATIVES_FILE).is_file():
         return card
@@ -165,8 +161,9 @@ def annotated(card: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Study:
-    """The study that a figure's config describes; the reference has the figure by the config's
-    name, unless it says.
+    """The study of a figure's config.
+
+    Its figure in the reference has the config's name, unless the config lists others in `covers`.
     """
     config = composed(f"figure/{name}", tuple(overrides)).figure
     study: Study = hydra.utils.instantiate(
@@ -178,13 +175,13 @@ def load(name: str, overrides: Sequence[str] = ()) -> Study:
 def run_studies(
     studies: Sequence[Study], store: RunStore, jobs: int, num_seeds: int | None, out: Path
 ) -> list[pd.DataFrame]:
-    """The table of each study, published as soon as its own tasks are done."""
+    """The table of each study; it is written and drawn as soon as the study's tasks are done."""
 
     def finished(number: int, table: pd.DataFrame) -> None:
         study = studies[number]
         path = out / f"{study.name}.csv"
         write_text(path, csv_text(table))
-        figure = study.draw(path)  # from what was written
+        figure = study.draw(path)
         for suffix in ("png", "pdf"):
             save(figure, out / f"{study.name}.{suffix}")
 
@@ -192,11 +189,12 @@ def run_studies(
 
 
 def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
-    """The scorecard of the figures' tables, written too."""
-    findings = [
-        f for study, table in zip(studies, tables, strict=True) for f in study.findings(table)
-    ]
-    card = annotated(scorecard(findings, [name for study in studies for name in study.covers]), out)
+    """Score the figures' tables; write and return the scorecard."""
+    findings, figures = list[Finding](), list[str]()
+    for study, table in zip(studies, tables, strict=True):
+        findings += study.findings(table)
+        figures += study.covers
+    card = annotated(scorecard(findings, figures), out)
     write_text(out / "scorecard.csv", csv_text(card))
     return card
 
@@ -207,11 +205,13 @@ def perform(
     jobs: int,
     finished: Finished = lambda *_: None,
 ) -> list[pd.DataFrame]:
-    """A table for each group of tasks; the tasks of all share the cores. Finished runs are kept in
-    the store. `finished` receives the number and the table of each group as soon as it is done.
+    """Perform groups of tasks on all cores; returns a table for each group.
+
+    Finished runs are kept in the store. `finished` receives the number and the table of each group
+    as soon as it is done.
     """
     tables = [pd.DataFrame() for _ in groups]
-    rows_of: list[dict[int, list[Row]]] = [{} for _ in groups]
+    rows_of: list[dict[int, list[Row]]] = [{} for _ in groups]  # by place of the task
     waiting = {
         (number, place): task
         for number, group in enumerate(groups)
@@ -232,9 +232,8 @@ def perform(
                 number, place = at
                 rows_of[number][place] = rows
                 if len(rows_of[number]) == len(groups[number]):
-                    tables[number] = pd.DataFrame(
-                        [row for _, rows in sorted(rows_of[number].items()) for row in rows]
-                    )
+                    in_order = [rows_of[number][i] for i in range(len(groups[number]))]
+                    tables[number] = pd.DataFrame(list(chain.from_iterable(in_order)))
                     finished(number, tables[number])
         finally:
             remove_leftovers(store.folder)  # of workers that were stopped
@@ -244,8 +243,9 @@ def perform(
 def carry_out(
     at: tuple[int, int], task: Task, store: RunStore
 ) -> tuple[tuple[int, int], list[Row]]:
-    """A task, in a worker if there are several; its error must survive the way back, so it becomes
-    one line here.
+    """Perform a task, perhaps in a worker process.
+
+    An error becomes one line here, because its class might not be pickled back.
     """
     try:
         return at, task.work(store)

@@ -1,8 +1,7 @@
-"""Published numbers against simulated ones; a row passes inside its tolerance, and has a margin
-within it.
+"""The scorecard: published numbers against simulated ones, each with a tolerance and a margin.
 
-Two lists are counted: the one of reference.csv, and the one before, from which its rows say by
-`was` how they differ.
+The table has two verdicts: by the rows of reference.csv, and by the rows as they were before their
+last change, which the column `was` records.
 """
 
 import re
@@ -27,7 +26,7 @@ COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "v
 COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
 READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
 JUDGED = ("predict", "compare")
-# The last two have a verdict in brackets, which counts for nothing
+# Rows of the last two roles have a verdict in brackets and are not counted.
 SHOWN = (*JUDGED, "goal", "derived")
 PARTS = {
     "arithmetic": "arithmetic only",
@@ -41,9 +40,7 @@ UNEXPLAINED = "unexplained"
 
 
 def smallest_margin(row: Mapping[str, str], finding: Finding) -> float:
-    """The smallest margin of all that the finding claims; its numbers are compared with the row's
-    limits.
-    """
+    """The smallest margin of the finding: of its numbers within the row's limits, and its own."""
     numbers = [value for value in _values(finding) if not isinstance(value, str)]
     if row["check"] == "ends":
         # The smallest number must be the range's lower end, the largest its upper
@@ -64,9 +61,10 @@ def _values(finding: Finding) -> tuple[float | str, ...]:
 
 
 def margin(row: Mapping[str, str], value: float) -> float:
-    """The distance to the nearest limit in units of the tolerance: 1 in the middle, 0 at a limit,
-    below 0 outside. The unit is half the width of what passes, which for a published value is its
-    tolerance; for a bound the bound.
+    """The distance to the nearest limit: 1 in the middle, 0 at a limit, negative outside.
+
+    The unit is half the width of the passing range, which is the tolerance of a published value;
+    for an upper bound it is the bound.
     """
     low, high = limits(row["check"], row["published"], row["tolerance"])
     if low == -inf:
@@ -76,7 +74,8 @@ def margin(row: Mapping[str, str], value: float) -> float:
 
 def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:
     """The smallest and the largest simulated number that passes."""
-    amount = float(match[0]) if (match := re.search(r"\d+(\.\d+)?", tolerance)) else 0.0
+    match = re.search(r"\d+(\.\d+)?", tolerance)
+    amount = float(match[0]) if match else 0.0
     if check == "bound":
         return -inf, amount if match else float(published)
     if check == "range":
@@ -89,31 +88,27 @@ def limits(check: str, published: str, tolerance: str) -> tuple[float, float]:
 
 
 def error(published: str, value: float | str, tolerance: str) -> str:
-    """The difference, in the unit of the tolerance; empty where the published thing is no single
-    number.
-    """
+    """The difference in the unit of the tolerance; empty unless both are single numbers."""
     try:
         difference = float(value) - float(published)
     except ValueError:
         return ""
     if "point" in tolerance:
         return f"{difference:+.2f} points"
-    return (
-        f"{100 * difference / float(published):+.1f}%" if float(published) else f"{difference:+.2f}"
-    )
+    if float(published) == 0:
+        return f"{difference:+.2f}"
+    return f"{100 * difference / float(published):+.1f}%"
 
 
 def reference() -> pd.DataFrame:
-    """Every published number, as text."""
+    """The rows of reference.csv, with published numbers as text."""
     return pd.read_csv(REFERENCE, dtype=str, keep_default_na=False).rename(
         columns={"value": "published"}
     )
 
 
 def published(figure: str) -> pd.DataFrame:
-    """setting, system, quantity and the published number of a figure's rows that are single
-    numbers.
-    """
+    """setting, system, quantity and published number of a figure's rows with a single number."""
     rows = reference().query("figure == @figure")
     numbers = pd.to_numeric(rows["published"], errors="coerce")
     return rows.assign(published=numbers)[numbers.notna()][
@@ -128,8 +123,9 @@ def key_of(row: Mapping[str, Any]) -> RowKey:
 
 
 def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFrame:
-    """Every reference row of these figures, simulated or not; after them settings and systems
-    without such a row.
+    """A row for each reference row of these figures, simulated or not.
+
+    After the rows of a figure follow its findings without a published counterpart.
     """
     findings = list(findings)
     finding_of: dict[Any, Finding] = {finding[:4]: finding for finding in findings}
@@ -149,14 +145,17 @@ def scorecard(findings: Iterable[Finding], covers: Sequence[str]) -> pd.DataFram
 
 
 def verdicts(study: Study, table: pd.DataFrame, keys: Collection[RowKey]) -> Card:
-    """The scored rows of a study's table, as far as `keys` names them."""
+    """The scored rows of a study's table whose keys are among `keys`."""
     finding_of: dict[Any, Finding] = {finding[:4]: finding for finding in study.findings(table)}
     rows = {key_of(row): row for row in reference().to_dict("records")}
     return {key: scored(rows[key], finding_of[key]) for key in keys if key in finding_of}
 
 
 def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
-    """One reference row with its verdict; rows that only feed the simulation get none."""
+    """A reference row with its verdicts, error, margin and cause.
+
+    A row that only feeds the simulation has no verdict.
+    """
     judgement = {"verdict": verdict(row, finding), "before": verdict(as_before(row), finding)}
     judgement["cause"] = cause_of(key_of(row)) if judgement["verdict"] == "miss" else ""
     if finding is None:
@@ -179,7 +178,7 @@ def scored(row: dict[str, str], finding: Finding | None) -> dict[str, object]:
 
 
 def cause_of(key: RowKey) -> str:
-    """The cause of a missed row and the command that tests it, by causes.yaml."""
+    """The cause of a missed row in causes.yaml, and the command that tests it."""
     figure, setting, system, _ = key
     for entry in causes():
         is_of_row = setting in entry["rows"].get(figure, ())
@@ -189,7 +188,7 @@ def cause_of(key: RowKey) -> str:
 
 
 def verdict(row: dict[str, str], finding: Finding | None) -> str:
-    """pass or miss; in brackets where the row counts for nothing, empty where it has no verdict."""
+    """pass or miss; in brackets for a row that is not counted, empty for a row without verdict."""
     if row["role"] not in SHOWN:
         return ""
     text = "pass" if finding is not None and smallest_margin(row, finding) >= 0 else "miss"
@@ -197,16 +196,14 @@ def verdict(row: dict[str, str], finding: Finding | None) -> str:
 
 
 def as_before(row: dict[str, str]) -> dict[str, str]:
-    """The row as the list before had it; one that was absent has no role."""
+    """The row before its last change; a row that was absent has no role."""
     if row["was"] == "absent":
         return {**row, "role": ""}
     return row | dict(part.split("=", 1) for part in row["was"].split(";") if part)
 
 
 def next_to_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    """The scorecard with a column of the same figures simulated on another GPU, which is not
-    judged.
-    """
+    """The scorecard with a column of the values simulated on another GPU, which are not judged."""
     simulated = other.set_index(KEY)["simulated"]
     cells = [simulated.get(key_of(row), "") for row in card.to_dict("records")]
     return card.assign(**{f"{ON}{gpu}": pd.Series(cells, index=card.index, dtype=object)})
@@ -230,15 +227,13 @@ def card_table(card: pd.DataFrame) -> Table:
 
 
 def what_of(row: Mapping[Any, Any]) -> str:
-    """What a row's number is, within its figure."""
+    """The setting, the system and the quantity of a row in words."""
     where = " ".join(filter(None, (row["setting"], row["system"])))
     return f"{where}: {row['quantity'].replace('_', ' ')}".removeprefix(": ")
 
 
 def counted(card: pd.DataFrame, column: str = "verdict") -> str:
-    """How many judged rows are inside their tolerance, by part; the sum alone would say less than
-    it seems to.
-    """
+    """The number of judged rows inside their tolerance, by part."""
     judged = card[card[column].isin(["pass", "miss"])]
     counts = judged[column].eq("pass").groupby(judged["part"]).agg(["sum", "size"]).T
     parts = [
@@ -250,15 +245,17 @@ def counted(card: pd.DataFrame, column: str = "verdict") -> str:
 
 
 def short(value: object) -> str:
-    """A cell for people."""
+    """The text of a cell, with about four digits of a number."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
-    """The cause of each miss; with the embedded lengths how to get the real ones. `files` were
-    replayed instead.
+    """Remarks on the misses.
+
+    files: names of length files that were replayed. With the paper's lengths the remarks are the
+    causes; with the embedded models they say how to get the paper's lengths.
     """
     missed = [
         (f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])

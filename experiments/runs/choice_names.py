@@ -25,6 +25,7 @@ GROUPS = (
     "trace",
     "arrivals",
     "router",
+    "handover",
     "model",
     "server",
     "gpu",

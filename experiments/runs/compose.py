@@ -39,18 +39,21 @@ def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None
 
 
 def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one, without Hydra's part. Raises InputError for a
-    value of cost.roofline that the run's costs do not read.
-    """
+    """The typed configuration of a composed one, without Hydra's part."""
+    typed = RunConfig.from_values(vllm_server.without_read_utilization(config, plain(config)))
+    roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
+    if isinstance(roofline, Part) and isinstance(choices, Part):
+        _check_roofline(typed, roofline, choices)
+    return typed
+
+
+def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
+    """Raise InputError for a value of cost.roofline that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
     from testbed.machine import make_cost
 
-    typed = RunConfig.from_values(vllm_server.without_read_utilization(config, plain(config)))
-    given, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
-    if not isinstance(given, Part) or not isinstance(choices, Part):
-        return typed
-    for name, value in given.parameters.items():
+    for name, value in roofline.parameters.items():
         software = choices.parameters.get(name)
         if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
             continue
@@ -64,11 +67,11 @@ def typed_config(config: DictConfig) -> RunConfig:
                 f"{key} cost=auto takes a profile here (cost=analytic "
                 f"cost.efficiencies.{name}={value})"
             )
-    return typed
 
 
 @cache
 def _usual_roofline() -> dict[str, Any]:
+    """The values of cost.roofline that the default option has."""
     values = OmegaConf.to_container(OmegaConf.load(CONF / "efficiencies" / "h200.yaml"))
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -88,8 +91,9 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
-    """A composed config, kept because composing is slow; made again where a file of --config-dir
-    was edited.
+    """A composed config.
+
+    Composing is slow, so a config is kept until a file of its --config-dir folders changes.
     """
     folders = [folder.resolve() for folder in user_folders(overrides)]
     files = tuple((path, path.read_bytes()) for folder in folders for path in option_files(folder))
@@ -109,9 +113,7 @@ def _composed(
 
 @contextmanager
 def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
-    """Turn an error of composing into an InputError; for an unknown key, with the nearest known
-    one.
-    """
+    """Turn an error of composing into an InputError, which suggests a key for an unknown one."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
@@ -131,6 +133,7 @@ def key_errors_explained(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _check_keys(arguments: Sequence[str]) -> None:
+    """Raise InputError for the first key that the config without these values does not have."""
     words = normalize(arguments)
     choices = (*GROUPS, "engine", "hydra.searchpath")
     values = [
@@ -150,8 +153,9 @@ def _check_keys(arguments: Sequence[str]) -> None:
 
 
 def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
-    """Raise InputError unless the key is in the config, with or without a value; `also` are other
-    suggestions.
+    """Raise InputError unless the config has the key, with or without a value.
+
+    also: keys that the message may suggest besides those of the config.
     """
     above, _, last = key.rpartition(".")
     node = OmegaConf.select(config, above) if above else config
@@ -167,6 +171,7 @@ def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False
 
 
 def _keys(values: Any, above: str = "") -> Iterator[str]:
+    """The dotted keys of nested values."""
     for key, value in values.items():
         if not str(key).startswith("_"):
             yield f"{above}{key}"

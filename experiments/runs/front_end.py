@@ -48,8 +48,11 @@ SPECS = (ModelSpec, ServerSpec, GpuSpec)
 
 @dataclass
 class Requested:
-    """What the caller asks for: words of the command line, values by key, parts of the run, parts
-    of its policy, and whole specs by key.
+    """A run as the caller describes it.
+
+    words: of the command line. values: by key. parts: policy, scheduler and so on as classes or
+    objects, by group. policy_parts: the same for parameters of the policy. specs: of model, server
+    and GPU, by key.
     """
 
     words: list[str]
@@ -59,7 +62,7 @@ class Requested:
     specs: dict[str, Any] = field(default_factory=dict)
 
     def add(self, key: str, value: Any) -> None:
-        """One option: a name of its group, an object of its kind, or a value."""
+        """Add one option: the name of an option, a spec, a class or object, or a value."""
         if isinstance(value, str) and key in GROUPS:
             self.words.append(f"{KEYS.get(key, key)}={value}")
         elif isinstance(value, SPECS):
@@ -73,21 +76,22 @@ class Requested:
 
     @property
     def user_groups(self) -> set[str]:
-        """The groups that a class of the user's fills, whose parameters have any name."""
-        choices = (word.partition("=") for word in self.words)
-        return {
-            group
-            for group, equals, choice in choices
-            if group in KINDS and equals and (choice == CUSTOM or choice not in names_of(group))
-        }
+        """The groups with a class of the user's, whose parameters may have any name."""
+        groups = set[str]()
+        for word in self.words:
+            group, equals, choice = word.partition("=")
+            if group in KINDS and equals and (choice == CUSTOM or choice not in names_of(group)):
+                groups.add(group)
+        return groups
 
 
 class HydraFrontEnd:
-    """Composes with Hydra, stores run folders."""
+    """The front end of this package: composes configs with Hydra and stores runs in folders."""
 
     def configure(self, overrides: Sequence[str], options: Mapping[str, Any]) -> RunConfig:
-        """Command-line overrides, then options: names of a group's options, values by key, or
-        objects. Raises InputError for an option that `testbed run` does not have.
+        """The config of command-line overrides and, after them, options by name or key.
+
+        Raises InputError for an option that `testbed run` does not have.
         """
         options = {key: _python(value) for key, value in options.items() if value is not None}
         overrides = _with_vllm_command(overrides, options)
@@ -104,12 +108,12 @@ class HydraFrontEnd:
         return _typed(requested, _composed(requested))
 
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
-        """The summary of a run, from its folder below `folder` if it is complete there."""
+        """The summary of a run, read from its folder below `folder` if the run is complete."""
         return run_into(config, folder).summary
 
     @property
     def views(self) -> Views:
-        """The pages of results, which are built on this package."""
+        """The module that shows and saves results."""
         from testbed.experiments.notebook import views
 
         return views
@@ -134,7 +138,7 @@ def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Seq
 
 
 def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Refuse an option that sets the size of a pool where the policy is an object with its pool."""
+    """Raise InputError for an option of the pool's size: a policy object has its pool already."""
     keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
     if pool := next((key for key in keys if key.startswith(POOL)), None):
         raise InputError(
@@ -143,7 +147,7 @@ def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None
 
 
 def _composed(requested: Requested) -> DictConfig:
-    """The composed configuration with the caller's values, and its parts by name."""
+    """The composed config with the caller's values; parts are classes by name."""
     config = composed("run", tuple(requested.words)).copy()
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
@@ -172,7 +176,7 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
 
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:
-    """The typed configuration, its parts the classes and objects of the caller."""
+    """The typed config, whose parts are the caller's classes and objects."""
     typed = typed_config(config)
     policy = typed.policy.updated(**requested.policy_parts)
     typed = replace(typed, policy=policy)
@@ -185,30 +189,23 @@ def _typed(requested: Requested, config: DictConfig) -> RunConfig:
 
 def _part(value: Any) -> Part:
     """A class, a function, an instance, or a pair of one of the first two and its parameters."""
-    if (
-        isinstance(value, list)
-        and len(value) == 2
-        and callable(value[0])
-        and isinstance(value[1], Mapping)
-    ):
+    is_pair = isinstance(value, list) and len(value) == 2
+    if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
         return Part(value[0], value[1])
     return Part(value)
 
 
 def _block_size(part: Part) -> Any:
+    """The block size of a policy, from the object, the parameters or a partial's keywords."""
     if part.is_instance:
         return getattr(part.target, "block_size", None)
     return part.parameters.get("block_size", getattr(part.target, "keywords", {}).get("block_size"))
 
 
 def _python(value: Any) -> Any:
-    """NumPy numbers as Python's, the only kind that a config accepts; a tuple, such as a pair, is
-    one value.
-    """
+    """A value that a config accepts: Python's number for one of NumPy, a list for a tuple."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return [_python(item) for item in value]
-    return (
-        value.item()
-        if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
-        else value
-    )
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        return value.item()
+    return value

@@ -1,4 +1,4 @@
-"""What a user's files of options (`--config-dir`) may not do: name foreign classes, change Hydra.
+"""Checks of a user's option files (`--config-dir`): no foreign classes, no changes of Hydra.
 
 Hydra composes such a file into the configuration. A file from elsewhere, such as one of a model,
 could place a class anywhere in it. It could also change Hydra's own part, which loads callbacks and

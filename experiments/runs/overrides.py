@@ -36,47 +36,62 @@ WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra overrides, without the folders of options; registers the plug-ins that
-    they name.
+    """The arguments as overrides that Hydra takes.
+
+    Registers the plug-ins that they name. The folders of options become Hydra's search path.
     """
     folders = user_folders(arguments)
     words = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
     words += hybrid_words(chosen(words))
-    given = dict(map(_choice, words))
-    result = [word for argument in words for word in _normalized(argument, set(given), folders)]
-    options = {key.partition("@")[2] or key: value for key, value in map(_choice, result)}
-    for (
-        word
-    ) in result:  # a class on the command line may not run under the name of another class's option
-        node, _, last = _choice(word)[0].rpartition(".")
+    selected = dict(map(_choice, words))
+    result = list[str]()
+    for word in words:
+        result += _normalized(word, set(selected), folders)
+    _check_targets(result)
+    if not {"server", "gpu"} & selected.keys():
+        _check_default_server(selected.get("model", ""), folders)
+    if not folders:
+        return result
+    search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
+    return [*result, f"hydra.searchpath=[{search}]"]
+
+
+def _check_targets(words: Sequence[str]) -> None:
+    """Raise InputError for a class that would run under the name of another class's option."""
+    options = {key.partition("@")[2] or key: value for key, value in map(_choice, words)}
+    for word in words:
+        key, _ = _choice(word)
+        node, _, last = key.rpartition(".")
         group = "eviction" if node == "policy.eviction" else node
         if last == "_target_" and group in GROUPS and options.get(node) != CUSTOM:
             way_out = f"set {'eviction@policy.eviction' if group == 'eviction' else group}={CUSTOM}"
             raise InputError(f"{word}: would run under the name of another {group} ({way_out})")
-    if not {"server", "gpu"} & given.keys():
-        for name in _names(given.get("model", "")):
-            if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
-                raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
-    search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
-    return [*result, f"hydra.searchpath=[{search}]"] if folders else result
+
+
+def _check_default_server(models: str, folders: Sequence[Path]) -> None:
+    """Raise InputError for a model without a default server, where no server is selected."""
+    for name in _names(models):
+        if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
+            raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
 
 
 def user_folders(arguments: Sequence[str]) -> list[Path]:
-    """The folders of options: the arguments --config-dir=DIR."""
+    """The folders of options: the arguments --config-dir=DIR.
+
+    Raises InputError for a file with the name of an option that ships, which Hydra would replace.
+    """
     folders = [
         Path(argument.removeprefix(FOLDER)) for argument in arguments if argument.startswith(FOLDER)
     ]
-    registered = {
-        f"{place}{name}.yaml" for name in model_names() for place in ("model/", f"server/{HIDDEN}")
-    }
-    registered |= {f"server/{name}.yaml" for name in files_of("gpu")}
+    registered = {f"server/{name}.yaml" for name in files_of("gpu")}
+    for name in model_names():
+        registered |= {f"model/{name}.yaml", f"server/{HIDDEN}{name}.yaml"}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"--config-dir {folder}: no such folder")
         for path in option_files(folder):
             place = path.relative_to(folder)
             check_option_file(path, place)
-            # Hydra would take it in place of one that ships.
             if (CONF / place).is_file() or place.as_posix() in registered:
                 raise InputError(
                     f"--config-dir {folder}: {place} has the name of one that ships; give it "
@@ -86,15 +101,15 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
 
 
 def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Iterator[str]:
+    """The overrides that stand for one argument; groups: the keys of all arguments."""
     key, value = _choice(argument)
     group = key.partition("@")[0]
     if group in GROUPS and value in ("null", ""):
         raise InputError(
             f"{argument}: no {group} selected (`testbed list {group}` shows the options)"
         )
-    if (
-        value.strip("{ }") == "" and "{" in value
-    ):  # Hydra would merge it with what is there, so that nothing changed
+    if value.strip("{ }") == "" and "{" in value:
+        # Merging an empty mapping would change nothing: the key is removed instead.
         yield f"~{key}"
     elif key.endswith("._target_") and CLASS.fullmatch(value):
         yield argument.replace(":", ".")
@@ -108,31 +123,32 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     else:
         if group in GROUPS:
             _check(group, value, folders)
-        whole = value.startswith("{") and not argument.startswith(
-            "+"
-        )  # Hydra lets no key into an empty mapping
-        yield f"++{argument}" if whole else argument
+        # Hydra adds no key to an empty mapping, unless it is forced to.
+        is_mapping = value.startswith("{") and not argument.startswith("+")
+        yield f"++{argument}" if is_mapping else argument
 
 
 def _choice(argument: str) -> tuple[str, str]:
-    """Key and value of an override such as policy=paged or +system=vllm; empty where there is
-    none.
-    """
+    """Key and value of an override such as policy=paged or +system=vllm; else two empty texts."""
     key, equals, value = argument.partition("=")
-    return (key.lstrip("+"), value) if equals and not argument.startswith(("-", "~")) else ("", "")
+    if not equals or argument.startswith(("-", "~")):
+        return "", ""
+    return key.lstrip("+"), value
 
 
 def _names(value: str) -> Iterator[str]:
-    """The plain names and classes in an override, or in a sweep over several; Hydra parses all
-    other forms.
+    """The plain names and classes in the value of an override, which may be a sweep over several.
+
+    Other forms are left to Hydra.
     """
     names = (name.strip() for name in value.split(","))
     return (name for name in names if PLAIN.fullmatch(name) or CLASS.fullmatch(name))
 
 
 def _check(group: str, value: str, folders: Sequence[Path]) -> None:
-    """Raise InputError unless every name is a file, a shipped model, a plug-in or MODULE:CLASS;
-    the last two are registered in Hydra.
+    """Raise InputError unless every name is an option, a plug-in or MODULE:CLASS of the group.
+
+    Plug-ins and classes are registered as options of Hydra.
     """
     names = names_of(group, folders)
     for name in _names(value):
@@ -167,5 +183,9 @@ def hybrid_words(given: Mapping[str, str]) -> list[str]:
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:
-    """Overrides by key."""
-    return {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+    """The values of overrides by key."""
+    values = dict[str, str]()
+    for word in words:
+        key, _, value = word.partition("=")
+        values[key.lstrip("+")] = value
+    return values

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.whole_files import whole
 
-# Blue, orange and grey of unlike lightness, which colour-blind readers distinguish; kinds without
-# tokens are hatched.
+# Blue, orange and grey differ in lightness, so colour-blind readers distinguish them; kinds
+# without tokens are hatched.
 KIND_COLORS = {
     "token_states": "#2f78b7",
     "reserved": "#ffd9a8",
@@ -61,7 +61,7 @@ class Shown(Figure):
 
 
 def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
-    """An empty figure of one column's width, without any global state."""
+    """An empty figure, by default of one column's width; pyplot's global state is not used."""
     with style.context(STYLE):
         figure = Shown(figsize=(width_in, height_in), layout="constrained")
         FigureCanvasAgg(figure)
@@ -69,16 +69,14 @@ def new_figure(width_in: float = 3.3, height_in: float = 2.2) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure in the format of the suffix. Equal figures give equal bytes."""
+    """Write the figure in the format of the suffix; equal figures give equal bytes."""
     metadata = {{".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix, "Software"): None}
     with style.context(STYLE), whole(path) as temporary:
         figure.savefig(temporary, metadata=metadata, dpi=200)
 
 
 def log_x(axes: Axes, low: float, high: float) -> None:
-    """A logarithmic x axis for values of more than a decade, with labels that cannot overlap; else
-    a linear one.
-    """
+    """Make the x axis logarithmic if the values span a decade; its labels cannot overlap."""
     if not 0 < 10 * low <= high:
         return
     axes.set_xscale("log")
@@ -95,8 +93,9 @@ OVER_TIME = ("live", "reserved", "internal", "running", "waiting", "swapped")
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
-    """Memory by kind, requests by state, and latencies of one run. Tables are data frames, or
-    columns by name. num_slots: of all engines together.
+    """Memory by kind, requests by state, and latencies of one run.
+
+    Tables are data frames, or columns by name. num_slots: of all engines together.
     """
     grid = over_time(spans)
     # In a paged pool all slots that are not held are free and interchangeable.
@@ -106,10 +105,8 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
     layers = zip(labels, [*used, 100 - sum(used)], strict=True)
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
-    names = [
-        name for name in ("running", "waiting", "swapped") if grid[name].any() or name == "running"
-    ]
-    states = [Series(name, grid["time_s"], grid[name]) for name in names]
+    others = [name for name in ("waiting", "swapped") if grid[name].any()]
+    states = [Series(name, grid["time_s"], grid[name]) for name in ("running", *others)]
     normalized = np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"])
     return [
         Chart(
@@ -121,8 +118,9 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
 
 
 def over_time(spans: Table) -> Grid:
-    """Time-weighted means of the spans over at most MAX_POINTS equal intervals; idle time counts as
-    zero. Of several engines the sums.
+    """Time-weighted means of the spans over at most MAX_POINTS equal intervals.
+
+    Idle time counts as zero. Several engines are added up.
     """
     start = np.asarray(spans["start_s"])
     if not len(start):
@@ -131,11 +129,11 @@ def over_time(spans: Table) -> Grid:
     last_s = float((start + columns["duration_s"]).max())
     edges = np.linspace(0, last_s, min(MAX_POINTS, 2 * len(start)) + 1)
     engine = np.asarray(spans["engine"]) if "engine" in spans else np.zeros(len(start))
-    own = [
+    tables = [
         {name: column[engine == number] for name, column in columns.items()}
         for number in np.unique(engine)
     ]
-    sums = {name: sum(_means(table, name, edges) for table in own) for name in OVER_TIME}
+    sums = {name: sum(_means(table, name, edges) for table in tables) for name in OVER_TIME}
     return {"time_s": (edges[1:] + edges[:-1]) / 2, **sums}
 
 
@@ -148,9 +146,7 @@ def _means(spans: Grid, name: str, edges: Any) -> Any:
 
 
 def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
-    """For each name the share of its values up to each value; logarithmic where they span a
-    decade.
-    """
+    """The cumulative distribution of each sample; the axis is logarithmic over a decade."""
     sorted_values = {
         name: np.sort(np.asarray(values)[~np.isnan(values)]) for name, values in samples.items()
     }
@@ -171,9 +167,7 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
 
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
-    """Charts in rows of so many; a legend for each, or one for all where all have the same
-    series.
-    """
+    """Charts in rows of `columns`; one legend for all if their series have the same names."""
     with style.context(STYLE):
         rows = -(-len(charts) // columns)
         figure = new_figure(3.3 * columns, 2.2 * rows)
@@ -206,26 +200,9 @@ def _legend(place: Axes | Figure, axes: Axes, columns: int) -> None:
 def plot(axes: Axes, chart: Chart) -> None:
     """Draw a chart with matplotlib."""
     if chart.stacked:
-        layers, names = (
-            [np.asarray(layer.y) for layer in chart.series],
-            [layer.name for layer in chart.series],
-        )
-        areas = axes.stackplot(
-            chart.series[0].x, *layers, labels=names, colors=list(KIND_COLORS.values()), linewidth=0
-        )
-        for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
-            area.set(hatch=hatch, edgecolor=HATCH_COLOR)
+        _plot_layers(axes, chart)
     else:
-        for i, curve in enumerate(chart.series):
-            axes.plot(
-                curve.x,
-                curve.y,
-                label=curve.name,
-                color=COLORS[i % len(COLORS)],
-                linestyle=LINES[i % len(LINES)],
-                marker="o" if chart.markers else None,
-                markersize=3,
-            )
+        _plot_curves(axes, chart)
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.limit is not None:
         axes.axhline(chart.limit, color="#333333", linestyle=":", linewidth=1)
@@ -239,3 +216,30 @@ def plot(axes: Axes, chart: Chart) -> None:
         log_x(axes, xs.min(), xs.max())
     elif not chart.markers and chart.x_label == "Time (s)":
         axes.set_xlim(0, None)
+
+
+def _plot_layers(axes: Axes, chart: Chart) -> None:
+    """Draw the series on each other, in the colours of the kinds of memory."""
+    areas = axes.stackplot(
+        chart.series[0].x,
+        *(np.asarray(layer.y) for layer in chart.series),
+        labels=[layer.name for layer in chart.series],
+        colors=list(KIND_COLORS.values()),
+        linewidth=0,
+    )
+    for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
+        area.set(hatch=hatch, edgecolor=HATCH_COLOR)
+
+
+def _plot_curves(axes: Axes, chart: Chart) -> None:
+    """Draw each series as a curve of its own colour and dashes."""
+    for i, curve in enumerate(chart.series):
+        axes.plot(
+            curve.x,
+            curve.y,
+            label=curve.name,
+            color=COLORS[i % len(COLORS)],
+            linestyle=LINES[i % len(LINES)],
+            marker="o" if chart.markers else None,
+            markersize=3,
+        )

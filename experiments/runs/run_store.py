@@ -1,6 +1,4 @@
-"""The store of the experiments' runs: configures runs by the paper's protocol, and simulates each
-only once.
-"""
+"""Configures the experiments' runs by the paper's protocol, and simulates each run only once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,9 +27,10 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class RunStore:
-    """Run folders are in `folder`; `lengths` maps embedded length models to files that are replayed
-    in their place. `overrides` follow those of every run, and so replace the studies' options.
-    `profile` is a file whose GPU replaces the paper's.
+    """A folder of run folders, and options of all its runs.
+
+    lengths: pairs of a length model's name and a file that is replayed in its place. overrides:
+    options that replace those of the studies. profile: a file whose GPU replaces the paper's.
     """
 
     folder: Path
@@ -42,9 +41,7 @@ class RunStore:
     def config(
         self, overrides: Sequence[str], values: Mapping[str, Any] | None = None
     ) -> RunConfig:
-        """The configuration of a run by the paper's protocol: Hydra overrides, then single values
-        by dotted key.
-        """
+        """The config of a run by the paper's protocol: overrides, then values by dotted key."""
         config = self._replayed(
             configured(("+protocol=sosp23", *overrides, *self.overrides), values)
         )
@@ -57,11 +54,12 @@ class RunStore:
         return self.measured(self.config(overrides, values))
 
     def measured(self, config: RunConfig) -> Measured:
-        """The summary of a run by its whole configuration."""
+        """The summary of a run by its config."""
         stored = run_into(config, self.folder)
         return Measured(stored.summary, stored.run_id)
 
     def _replayed(self, config: RunConfig) -> RunConfig:
+        """The config with the file that is replayed in place of its length model, if any."""
         files, embedded = dict(self.lengths), str(config.trace.parameters.get("model"))
         if embedded not in files:
             return config
@@ -86,10 +84,10 @@ def gpu_of_profile(path: str) -> GpuSpec:
 
 
 def on_gpu_of(path: str, config: RunConfig) -> RunConfig:
-    """The run on the profile's GPU, as many of them, with the pool that the paper's server has.
-    Kernel times are those of the profile for the model's shard, or derived from the nearest
-    profile; software times and the choice of kernels stay those of the system. A run whose costs
-    are not the paper's does not change.
+    """The run on as many of the profile's GPUs, with the pool of the paper's server.
+
+    Kernel times are the profile's, or derived from the nearest one. Software times and the choice
+    of kernels stay those of the system. A run whose costs are not the paper's does not change.
     """
     if config.cost.name != PAPERS_COST:
         return config

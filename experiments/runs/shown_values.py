@@ -43,7 +43,7 @@ def _keys_and_lines(text: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _meaning_of(path: Sequence[str], of_groups: Mapping[str, Comments]) -> str | None:
-    """What a key means: its option's comment, the model's description, or a shared comment."""
+    """The meaning of a key: its option's comment, the model's description, or a shared comment."""
     key = path[-1]
     comments = of_groups.get(path[0], {})
     if path[:2] == ["server", "gpu"]:

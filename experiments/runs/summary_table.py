@@ -245,7 +245,10 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
-    return {"engines": f"{run['replicas']} behind {run['router']}{faults}"}
+    split = ""
+    if "prefill_replicas" in run:
+        split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{faults}"}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

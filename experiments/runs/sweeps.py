@@ -1,6 +1,4 @@
-"""A sweep as a table, with axes before results, and as a figure: latencies over the differing
-number.
-"""
+"""A sweep as a table of axes and results, and as a figure over its main axis."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,28 +47,26 @@ def axes(points: Sequence[Point]) -> list[str]:
 
 
 def write_sweep(path: Path, points: Sequence[Point]) -> None:
-    """A row per point as CSV: axes, folder, description of the run, every number of its summary."""
-    rows, names = list[dict[str, Any]](), axes(points)
+    """Write a CSV row per point: axes, folder, the run's description and its whole summary."""
+    names = axes(points)
+    rows = list[dict[str, Any]]()
     for point in points:
-        chosen_values = {name: point.chosen.get(name) for name in names}
-        rows.append(
-            {**chosen_values, "folder": point.folder, **merge_axes(names, flat(point.summary))}
-        )
+        on_axes = {name: point.chosen.get(name) for name in names}
+        results = merge_axes(names, flat(point.summary))
+        rows.append({**on_axes, "folder": point.folder, **results})
     columns = dict.fromkeys(key for row in rows for key in row)
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
 def shown(points: Sequence[Point], width: int) -> Group:
-    """Where the costs come from, the axes and as many main numbers as fit `width` characters."""
+    """The costs' sources, the axes, and as many main numbers as fit `width` characters."""
     names = axes(points)
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     left = width - 1
-    for name, cells in [
-        *columns.items(),
-        *main_numbers([point.summary for point in points]).items(),
-    ]:
+    results = main_numbers([point.summary for point in points])
+    for name, cells in [*columns.items(), *results.items()]:
         left -= max(map(len, [name, *cells])) + 3
         if left >= 0:
             columns[name] = cells
@@ -83,7 +79,7 @@ def shown(points: Sequence[Point], width: int) -> Group:
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
-    """The figure of a sweep over a number; whether there is one."""
+    """Draw the figure of a sweep over a number; returns False if no axis is a number."""
     names = axes(points)
     different = pd.DataFrame(
         [[point.chosen.get(name, "") for name in names] for point in points], columns=names
@@ -95,8 +91,10 @@ def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
 
 
 def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Chart]:
-    """The charts of runs; axes: a row for each run, a column for each differing option; rows: flat
-    summaries. There are none unless an option is a number with FEWEST values or more.
+    """The charts of runs over the option that is a number with the most values.
+
+    axes: a row for each run, a column for each differing option. rows: flat summaries. The list is
+    empty unless a number has FEWEST values or more.
     """
     numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
     counts = {name: values.nunique() for name, values in numbers.items() if values.notna().all()}
@@ -119,28 +117,26 @@ def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Cha
 
 
 def legible(key: str, value: str) -> str:
-    """An option in a legend; a value that does not say what it is has its key before it."""
+    """An option in a legend; its key stands before a number, a truth value and no value."""
+    name = key.rpartition(".")[2]
     if value in ("null", "None", "-", ""):
-        return f"no {key.rpartition('.')[2]}"
-    number = value.replace(".", "", 1).replace("-", "", 1).isdigit() or value in (
-        "true",
-        "false",
-        "True",
-        "False",
-    )
-    return f"{key.rpartition('.')[2]} {value}" if number else value
+        return f"no {name}"
+    is_number = value.replace(".", "", 1).replace("-", "", 1).isdigit()
+    return f"{name} {value}" if is_number or value.lower() in ("true", "false") else value
 
 
 def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
+    """The chart of one column: a curve for each name, and the limit if all rows have the same."""
     label, option = PANELS[column]
     series = [
         Series(str(name), part["x"], part[column])
         for name, part in table.groupby("name", sort=False)
     ]
     positive = table[column][table[column] > 0]
-    log = "(s" in label and len(positive) > 0 and positive.max() > FACTOR * positive.min()
+    is_latency = "(s" in label
+    is_log = is_latency and len(positive) > 0 and positive.max() > FACTOR * positive.min()
     limits = set(table[option].dropna()) if option in table else set()
     limit = limits.pop() if len(limits) == 1 else None
     return Chart(
-        label.partition(" (")[0], x_label, label, series, markers=True, log_y=log, limit=limit
+        label.partition(" (")[0], x_label, label, series, markers=True, log_y=is_log, limit=limit
     )

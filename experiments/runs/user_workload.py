@@ -14,7 +14,7 @@ from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
 
-NAMES = {  # that a data frame's columns may have
+NAMES = {  # names that a data frame's columns may have
     "input": ("prompt_len", "input_tokens", "prompt_tokens"),
     "output": ("output_len", "output_tokens"),
     "num_seqs": ("n", "num_seqs"),
@@ -35,18 +35,26 @@ LEAST = {
 
 @dataclass(frozen=True)  # without slots, which would hide those of a compiled Workload
 class UserRequests(Workload):
-    """Requests that the caller built; `rows` are their lengths."""
+    """Requests that the caller built; rows: their lengths."""
 
     requests: tuple[Request, ...] = ()
+
+    def optional_fields(self) -> tuple[str, ...]:
+        """What the requests have, of `session` and `priority` (0 is that of a request without)."""
+        with_session = any(request.session is not None for request in self.requests)
+        with_priority = any(request.priority for request in self.requests)
+        named = {"session": with_session, "priority": with_priority}
+        return tuple(name for name, is_there in named.items() if is_there)
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self.requests)
 
 
 class FrameTrace(CsvLengths):
-    """Rows of a data frame, as of a CSV: prompt and output lengths in tokens; where these are
-    columns, arrival_s in seconds, and each request's prompt_ids, sampling (n sequences, whether
-    they are a beam), session and priority.
+    """The rows of a data frame, read as the rows of a CSV.
+
+    Required columns: prompt and output lengths in tokens. Optional ones: arrival_s (s), prompt_ids,
+    the number of sequences, beam, session and priority.
     """
 
     def __init__(self, frame: Any) -> None:
@@ -64,23 +72,22 @@ class FrameTrace(CsvLengths):
         super().__init__("the data frame", tokens_per_id=1, **named)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """The named columns as text, optional ones where there are such."""
+        """The named columns as text, and the optional ones that exist."""
         places = places_of(self.path, self.columns, names, optional)
         return {name: list(map(text, self._frame.iloc[:, place])) for name, place in places.items()}
 
 
 def text(value: Any) -> str:
-    """A value as a CSV has it; of several, such as the ids of a prompt, with spaces between."""
-    return (
-        str(value)
-        if isinstance(value, str) or not hasattr(value, "__len__")
-        else " ".join(map(str, value))
-    )
+    """The text of a CSV cell; several values, such as a prompt's ids, are separated by spaces."""
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return str(value)
+    return " ".join(map(str, value))
 
 
 def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | Trace | None:
-    """The option `trace` as a workload or a trace, where it is a list of requests or a data frame;
-    else None. `words` are the other overrides.
+    """The option `trace` if it is a list of requests or a data frame; else None.
+
+    words: the overrides on the command line.
     """
     trace = options.get("trace")
     if isinstance(trace, list):
@@ -96,9 +103,7 @@ def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | T
 
 
 def user_requests(requests: Sequence[Any]) -> UserRequests:
-    """The requests in order of arrival, with Python numbers; raises InputError for other
-    objects.
-    """
+    """The requests in order of arrival; raises InputError for other objects and wrong values."""
     wrong = next((item for item in requests if not isinstance(item, Request)), None)
     if wrong is not None:
         raise InputError(
@@ -125,7 +130,7 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
 
 
 def the_only(name: str, values: set[int], otherwise: int) -> int:
-    """The one value that the requests of a list have, or `otherwise` where none has any."""
+    """The only value of a list's requests, or `otherwise` if there is none."""
     if len(values) > 1:
         raise InputError(
             f"trace: the requests have more than one {name}, {sorted(values)}; a list may have one"
@@ -134,17 +139,17 @@ def the_only(name: str, values: set[int], otherwise: int) -> int:
 
 
 def plain_request(given: Request) -> Request:
-    """The request, its numbers as Python's own, each in its range."""
+    """The request with plain Python numbers, each checked against its range."""
     name = f"trace: request {given.request_id!r}"
     values: dict[str, Any] = {
         field: whole(f"{name}: {field}", getattr(given, field), least)
         for field, least in LEAST.items()
     }
-    session = None if given.session is None else whole(f"{name}: session", given.session, None)
+    session = None if given.session is None else whole(f"{name}: session", given.session, 0)
     request = given._replace(
         **values, session=session, priority=whole(f"{name}: priority", given.priority, None)
     )
-    if type(given.beam).__name__ not in ("bool", "bool_"):
+    if not is_truth_value(given.beam):
         raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
     if request.arrival_ps > LAST_S * PS:
         raise InputError(
@@ -154,25 +159,42 @@ def plain_request(given: Request) -> Request:
         raise InputError(
             f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
         )
+    return request._replace(beam=bool(given.beam), prompt_ids=plain_ids(name, request))
+
+
+def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
+    """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
+    the last may be left out where it stands for fewer.
+    """
+    each = request.tokens_per_id
     if request.prompt_ids is None:
-        return request._replace(beam=bool(given.beam))
-    ids = tuple(
-        whole(f"{name}: one of prompt_ids", prompt_id, None) for prompt_id in request.prompt_ids
-    )
-    if len(ids) < request.prompt_len // request.tokens_per_id:
-        named = f"{len(ids)} prompt_ids of {request.tokens_per_id} tokens each"
-        raise InputError(f"{name}: {named} do not name a prompt of {request.prompt_len} tokens")
-    return request._replace(beam=bool(given.beam), prompt_ids=ids)
+        if each != 1:
+            raise InputError(f"{name}: tokens_per_id={each} without prompt_ids (leave it out)")
+        return None
+    if not hasattr(request.prompt_ids, "__len__"):
+        raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
+    ids = tuple(whole(f"{name}: one of prompt_ids", value, None) for value in request.prompt_ids)
+    if not request.prompt_len // each <= len(ids) <= -(-request.prompt_len // each):
+        raise InputError(
+            f"{name}: {len(ids)} prompt_ids of {each} tokens each do not name a prompt of "
+            f"{request.prompt_len} tokens"
+        )
+    return ids
 
 
 def whole(name: str, value: Any, least: int | None) -> int:
-    """The value as Python's own whole number, at least `least` and within 64 bits where that is not
-    None.
-    """
+    """The value as an int; unless `least` is None, it must be at least that and fit 64 bits."""
     try:
         number = index(value)
     except TypeError:
         raise InputError(f"{name} is {value!r}; it must be a whole number") from None
+    if is_truth_value(value):
+        raise InputError(f"{name} is {value!r}; it must be a whole number")
     if least is not None and not least <= number < 1 << 63:
         raise InputError(f"{name} is {number}; it must be at least {least}, and fit into 64 bits")
     return number
+
+
+def is_truth_value(value: Any) -> bool:
+    """Whether it is a bool, of Python or of NumPy."""
+    return type(value).__name__ in ("bool", "bool_")

@@ -1,7 +1,7 @@
 """Files and folders that appear as a whole or not at all: written beside their place, then renamed.
 
-The temporary file or folder is locked while its process lives. The lock ends with the process, so
-whoever can take it has found what a killed process left, and removes it.
+The temporary file or folder is locked while its process lives. A lock that can be taken belonged to
+a killed process, so its file is removed.
 """
 
 import csv
@@ -26,8 +26,9 @@ ATTEMPTS = 100
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A temporary path, which is renamed to `path` at the end, or removed after an error. The
-    temporary name keeps the suffix, because writers choose a format by it.
+    """A temporary path, which is renamed to `path` at the end, or removed after an error.
+
+    The temporary name keeps the suffix, because writers choose a format by it.
     """
     remove_leftovers(path.parent, path.stem)
     with locked_place(path, is_folder=False) as temporary:
@@ -59,8 +60,8 @@ def whole_folder(
 ) -> Iterator[Path]:
     """A temporary folder, which is renamed to `folder` at the end, or removed after an error.
 
-    A folder that is there already is replaced at once; files of it for which `stale` is false are
-    kept. Where `is_there()` at the end, another process has been faster: its folder stays.
+    An existing folder is replaced at once, but its files for which `stale` is false are kept. If
+    `is_there()` is true at the end, another process was faster, and its folder stays.
     """
     place = folder.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def whole_folder(
 
 
 def _put(temporary: Path, folder: Path) -> None:
-    """Rename a folder to a place where another one may be, or may appear; the last one stays."""
+    """Rename a folder to a place that another process may fill meanwhile; the last one stays."""
     for _ in range(ATTEMPTS):
         with suppress(OSError):
             os.rename(temporary, folder)
@@ -99,9 +100,7 @@ def _keep_others(folder: Path, temporary: Path, stale: Callable[[str], bool]) ->
 
 @contextmanager
 def locked_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
-    """A new file or folder beside `path`, locked by this process; removed if it is still there at
-    the end.
-    """
+    """A new file or folder beside `path`, locked by this process, and removed at the end."""
     temporary, lock = _locked_new(path, is_folder=is_folder)
     try:
         yield temporary
@@ -147,7 +146,7 @@ def remove(path: Path) -> None:
 
 
 def remove_leftovers(parent: Path, name: str = "") -> None:
-    """Remove what killed processes left in a folder: of the file or folder of this name, or all."""
+    """Remove the leftovers of killed processes in a folder: those of `name`, or all."""
     pattern = f".{name}." if name else "."
     for entry in parent.iterdir() if parent.is_dir() else ():
         is_temporary = MARK in (entry.suffix, Path(entry.stem).suffix)
@@ -166,8 +165,9 @@ def _remove_unlocked(entry: Path) -> None:
 
 
 def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
-    """Write columns, arrays or lists, as a CSV: None and NaN are empty, numbers have all digits, no
-    text is a formula.
+    """Write columns (arrays or lists) as a CSV.
+
+    None and NaN are empty cells, numbers keep all digits, and no text is a formula.
     """
     cells = [_cells(column) for column in columns.values()]
     names = [guarded(name) for name in columns]

@@ -1,1 +1,1 @@
-"""Replays what real servers logged, and says how far off the simulation is."""
+"""Replays the logs of real servers, and reports the errors of the simulation."""

@@ -1,9 +1,8 @@
-"""Whole batches that start and end together: a table of measured and predicted latencies, and lines
-on its errors.
+"""Static batches: predicted latencies next to measured ones, and a report of the errors.
 
-The columns of the table are the fields of Batch and latency_ms, empty where nobody measured. Costs
-are of dense GPTs on A100s: by AIConfigurator's measured kernels, or FasterTransformer's of the
-figures.
+The columns of the table are the fields of Batch and latency_ms, which is empty for a batch that
+nobody measured. The costs are of dense GPTs on A100s: from AIConfigurator's measured kernels, or
+FasterTransformer's costs in the paper's figures.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from testbed.machine import make_cost
 MS = 1e-9  # of a picosecond
 WITHIN = 0.20
 FEWEST_ROWS = 10  # that separate the three shares of the missing time
-LARGEST_BATCH = 32  # of decode steps that are judged; larger ones are prompts more than steps
+LARGEST_BATCH = 32  # whose decode steps are judged; larger batches are mostly prefill
 DIFFERENCES = ["input_len", "output_len", "latency_ms", "predicted_ms", "predicted_prompts_ms"]
 SHAPE = ["num_layers", "num_heads", "head_size", "vocab_size"]
 # Share of the peak that large matrix products reach under load: measured,
@@ -41,9 +40,9 @@ MAX_LEN = 2048
 
 
 class Batch(NamedTuple):
-    """batch_size prompts of input_len tokens each, and output_len tokens generated for each in
-    beam_width beams. device: the card as its driver names it; empty where all batches are of the
-    one that the costs are of.
+    """batch_size prompts of input_len tokens, each with output_len tokens in beam_width beams.
+
+    device: the card as its driver names it; empty if all batches are of the costs' card.
     """
 
     model: str
@@ -61,18 +60,19 @@ ALIKE = [name for name in FIELDS if name not in ("input_len", "output_len")]
 
 
 def predict(cost: CostModel, batch: Batch) -> tuple[float, float]:
-    """Milliseconds of the prompts, each computed once in one iteration, and of the steps for the
-    further tokens.
-    """
-    size, num_stored = batch.batch_size, batch.input_len
-    prompts = cost.iteration(Work(prefill=((num_stored, 0),) * size, num_requests=size))
-    lengths, seqs = range(num_stored + 1, num_stored + batch.output_len), size * batch.beam_width
-    steps = sum(cost.iteration(Work(seqs, seqs * n, n, num_requests=size)) for n in lengths)
-    return prompts * MS, steps * MS
+    """Milliseconds of the prefill, which is one iteration, and of all decode steps."""
+    size, prompt_len = batch.batch_size, batch.input_len
+    prefill_ps = cost.iteration(Work(prefill=((prompt_len, 0),) * size, num_requests=size))
+    num_seqs = size * batch.beam_width
+    steps_ps = 0
+    for context in range(prompt_len + 1, prompt_len + batch.output_len):
+        work = Work(num_seqs, num_seqs * context, context, num_requests=size)
+        steps_ps += cost.iteration(work)
+    return prefill_ps * MS, steps_ps * MS
 
 
 def with_predictions(table: pd.DataFrame, cost_of: CostOf) -> pd.DataFrame:
-    """The table with predicted_ms, predicted_prompts_ms and error, and with the decode steps."""
+    """The table with predicted_ms, predicted_prompts_ms, error and the columns of with_steps."""
     batches = [Batch(*row) for row in table[FIELDS].itertuples(index=False)]
     costs = [cost_of(batch.model, batch.tensor_parallel, batch.device) for batch in batches]
     prompts, steps = np.array(list(map(predict, costs, batches))).T
@@ -81,10 +81,11 @@ def with_predictions(table: pd.DataFrame, cost_of: CostOf) -> pd.DataFrame:
 
 
 def with_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """step_ms and predicted_step_ms of each batch with a shorter one, and whether outputs differ
-    more than prompts. A step is the difference of the two latencies, less the predicted difference
-    of their prompts. The shorter batch is of the same kind, with fewer output tokens: the one whose
-    prompts are nearest and not longer.
+    """The table with step_ms and predicted_step_ms of each batch that has a shorter one.
+
+    The shorter batch is of the same kind, with fewer output tokens and the nearest prompts that are
+    not longer. The time of the steps is the difference of both latencies, less the predicted
+    difference of their prefills. is_decoding: whether the outputs differ by more than the prompts.
     """
     timed = table[table["latency_ms"].notna()].rename_axis("place").reset_index()
     both = timed.merge(timed, on=ALIKE, suffixes=("", "_0"))
@@ -108,7 +109,7 @@ def with_steps(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(table: pd.DataFrame) -> Iterator[str]:
-    """Errors by model and number of GPUs, worst rows, and rows without a measurement."""
+    """Lines: errors by model and number of GPUs, the worst rows, and the rows never measured."""
     measured = table[table["latency_ms"].notna()]
     steps = measured[measured["step_ms"].notna() & (measured["batch_size"] <= LARGEST_BATCH)]
     steps = steps.assign(error=steps["predicted_step_ms"] / steps["step_ms"] - 1)
@@ -133,12 +134,12 @@ def report(table: pd.DataFrame) -> Iterator[str]:
 
 
 def by_kind(what: str, table: pd.DataFrame) -> Iterator[str]:
-    """A line for each model and number of GPUs; where cards differ, for each card and batch size
-    too.
-    """
+    """A line for each kind of batch (see kind_of)."""
+    if not len(table):
+        return
     size = table["batch_size"].where(table["device"] != "", 0)
     table = table.assign(size=size).sort_values(["device", "size"], kind="stable")
-    for kind, rows in table.groupby(table.apply(kind_of, axis=1), sort=False) if len(table) else ():
+    for kind, rows in table.groupby(table.apply(kind_of, axis=1), sort=False):
         error, sizes = rows["error"], rows["error"].abs()
         yield (
             f"{what}, {kind}: median {error.median():+.1%}, of sizes {sizes.median():.1%}, "
@@ -147,21 +148,19 @@ def by_kind(what: str, table: pd.DataFrame) -> Iterator[str]:
 
 
 def kind_of(batch: pd.Series) -> str:
-    """Model and number of GPUs; where cards differ, card and batch size too."""
+    """Model and number of GPUs; also card and batch size if the table names cards."""
     kind = f"{batch['model']} on {batch['tensor_parallel']}"
     return f"{kind} {batch['device']}, batch {batch['batch_size']}" if batch["device"] else kind
 
 
 def named(batch: pd.Series) -> str:
-    """The batch for people."""
+    """A batch in words."""
     size = "" if batch["device"] else f", batch {batch['batch_size']}"
     return f"{kind_of(batch)}{size}, {batch['input_len']} + {batch['output_len']} tokens"
 
 
 def left_over(table: pd.DataFrame) -> Iterator[str]:
-    """What batches of a kind take beyond their cost: so much each, by prompt token and by step
-    (least squares).
-    """
+    """Time beyond the cost by kind of batch: fixed, per prompt token, per step (least squares)."""
     for kind, rows in table.groupby(table.apply(kind_of, axis=1), sort=False):
         counts = np.stack(
             [np.ones(len(rows)), rows["batch_size"] * rows["input_len"], rows["output_len"] - 1],
@@ -176,9 +175,7 @@ def left_over(table: pd.DataFrame) -> Iterator[str]:
 
 
 def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
-    """Models by name; as wide as their heads together, with a feed-forward layer four times as
-    wide.
-    """
+    """Models by name: as wide as all heads, and a feed-forward layer of four times the width."""
     models = {}
     for name, *shape in table[["model", *SHAPE]].itertuples(index=False, name=None):
         layers, heads, size, vocab = map(int, shape)
@@ -190,42 +187,49 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
 
 
 def costs(folder: Path, models: Mapping[str, ModelSpec], layer_s: Mapping[int, float]) -> CostOf:
-    """The costs by AIConfigurator's kernels; layer_s is what a layer takes beyond its kernels on so
-    many GPUs. A model is one of `models`, or one that ships. Matrix products take at least what
-    their FLOPs need at PEAK_SHARE of the peak.
+    """The costs from AIConfigurator's kernels.
+
+    models: shapes by name, besides the models that ship. layer_s: seconds of a layer beyond its
+    kernels, by number of GPUs.
     """
 
     @cache
-    def of(name: str, degree: int, device: str) -> ProfileCost:
+    def cost_of(name: str, num_gpus: int, device: str) -> ProfileCost:
         if name not in (*models, *model_names()):
             listed = ", ".join([*models, *model_names()])
             raise InputError(f"no shape of model {name!r}; add it to the models ({listed})")
         model = models[name] if name in models else read_model(name)
-        imported = aiconfigurator.read(folder, Requested(model, None, degree))
-        if imported.gpu is None:
-            raise InputError(
-                f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"
-            )
-        if device and gpu_of_device(device) != gpu_of_device(imported.device):
-            raise InputError(
-                f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)"
-            )
-        linear, needed_us = imported.sections["linear"], 2e6 * model.layer_params / degree
-        needed_us /= imported.gpu.fp16_flops * PEAK_SHARE
-        linear["points"] = [[n, max(measured, needed_us * n)] for n, measured in linear["points"]]
-        if degree > 1:
-            imported.sections["all_reduce"]["points"] = nccl_points(folder, degree)
-        server = ServerSpec(imported.gpu.name, imported.gpu, degree)
-        return ProfileCost(model, server, imported.profile(), Choices(parallel_layer_s=layer_s))
+        return _profile_cost(folder, model, num_gpus, device, layer_s)
 
-    return of
+    return cost_of
+
+
+def _profile_cost(
+    folder: Path, model: ModelSpec, num_gpus: int, device: str, layer_s: Mapping[int, float]
+) -> ProfileCost:
+    """The costs of one model's shard; matrix products take no less than at PEAK_SHARE."""
+    imported = aiconfigurator.read(folder, Requested(model, None, num_gpus))
+    if imported.gpu is None:
+        raise InputError(
+            f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"
+        )
+    if device and gpu_of_device(device) != gpu_of_device(imported.device):
+        raise InputError(
+            f"{folder}: measured on {imported.device}, a batch on {device} (choose by --device)"
+        )
+    least_us = 2e6 * model.layer_params / num_gpus  # of a token
+    least_us /= imported.gpu.fp16_flops * PEAK_SHARE
+    linear = imported.sections["linear"]
+    linear["points"] = [[n, max(measured, least_us * n)] for n, measured in linear["points"]]
+    if num_gpus > 1:
+        imported.sections["all_reduce"]["points"] = nccl_points(folder, num_gpus)
+    server = ServerSpec(imported.gpu.name, imported.gpu, num_gpus)
+    return ProfileCost(model, server, imported.profile(), Choices(parallel_layer_s=layer_s))
 
 
 @cache
 def figures(model: str, degree: int, device: str) -> CostModel:
-    """FasterTransformer's costs in the figures: an H200's measurements, scaled to the card
-    `device`.
-    """
+    """FasterTransformer's costs in the paper's figures: an H200's, scaled to the card `device`."""
     gpu = gpu_of_device(device)
     if gpu is None:
         raise InputError(

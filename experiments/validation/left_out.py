@@ -1,11 +1,11 @@
-"""Profiles and rows left out in turn and predicted from the others: decodes, prefills, whole runs;
-rows of tables.
+"""Two tests of costs: whole profiles, and rows of tables, predicted from the others.
 
-Of profiles, the truth is the one left out. Both sides serve the same requests by the same system
-with the same software time, so that what differs is the costs of the kernels. Of AIConfigurator's
-tables every n-th row is held back: every shipped model that is not plain and whose parts the tables
-have is imported on 1, 2, 4 and 8 GPUs, with 16-bit and with fp8 K and V. Matrix products are left
-out, because they are read between rows of a whole grid.
+1. Each profile is left out, and its decodes, prefills and whole runs are predicted from the other
+   profiles. Both sides serve the same requests by the same system with the same software time, so
+   only the kernels' costs differ.
+2. Every n-th row of AIConfigurator's tables is held back. Every shipped model that is not plain and
+   is in the tables is imported on 1, 2, 4 and 8 GPUs, with 16-bit and with fp8 K and V. Matrix
+   products are not tested, because they are interpolated in a whole grid.
 """
 
 from collections import defaultdict
@@ -44,11 +44,8 @@ DECODES = [
     Work(seqs, seqs * mean, mean) for seqs in (1, 8, 32, 64, 128) for mean in (128, 512, 2048)
 ]
 PREFILLS = [Work(prefill=((new, 0),)) for new in (128, 512, 1024, 2048)]
-BATCH, MEAN_OUTPUT, NUM_REQUESTS = (
-    16,
-    300,
-    300,
-)  # a load that keeps about so many sequences in the batch
+BATCH = 16  # sequences that the load keeps in the batch, about
+MEAN_OUTPUT, NUM_REQUESTS = 300, 300
 SYSTEM = (
     "+system=vllm-v1",
     "scheduler.max_num_batched_tokens=2048",
@@ -75,9 +72,7 @@ Key = tuple[Any, ...]
 
 
 def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]:
-    """The profile in a folder; of a folder with tables for any model, one for each of these
-    shards.
-    """
+    """The profile in a folder; for AIConfigurator's tables, the profiles of these shards."""
     reader = reader_of(folder)
     any_model = reader.NAME == "AIConfigurator"
     for model, num_gpus in shards if any_model else [(None, None)]:
@@ -156,10 +151,9 @@ def _config() -> RunConfig:
 
 
 def _served(cost: Costs, model: ModelSpec, server: ServerSpec, rate: float) -> dict[str, float]:
+    """The mean latencies of a run with these costs."""
     config = _config()
-    gpu = replace(
-        server.gpu, memory_bytes=maxsize
-    )  # so that the pool need not fit next to the weights
+    gpu = replace(server.gpu, memory_bytes=maxsize)  # the pool need not fit beside the weights
     machine = ServerConfig(server.name, gpu, server.num_gpus, num_blocks=NUM_BLOCKS)
     arrivals = config.arrivals.updated(rate=rate, duration_s=NUM_REQUESTS / rate)
     changed = replace(config, model=model, server=machine, arrivals=arrivals, cost=Part(cost))
@@ -174,8 +168,9 @@ def _place(profile: Known, columns: Sequence[str]) -> Row:
 
 
 class HeldBack(NamedTuple):
-    """A held-back row: its kind, its shape and how far off the profile without it is; None outside
-    its other rows.
+    """A held-back row: its kind, its shape, and the error of the profile without it.
+
+    error: None if the row is outside the other rows.
     """
 
     kind: str

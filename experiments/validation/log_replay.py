@@ -120,9 +120,9 @@ def _sized_by_vllm(server: DictConfig) -> dict[str, Any]:
     values = OmegaConf.to_container(server, resolve=False)
     assert isinstance(values, dict)
     return {
-        name: value
+        str(name): value
         for name, value in values.items()
-        if isinstance(name, str) and OmegaConf.is_interpolation(server, name)
+        if OmegaConf.is_interpolation(server, str(name))
     }
 
 

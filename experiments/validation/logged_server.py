@@ -1,5 +1,7 @@
-"""What a log and its folder say of their server, set in the config: its KV blocks, its links;
-doubts about the log.
+"""The server of a log: a config with the KV blocks and links that the log's folder records.
+
+Without a recorded number, the most blocks that requests used at once can stand for the pool.
+`doubts` reports why the log itself may be wrong.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,21 +20,19 @@ from testbed.experiments.importers.imported import bench_link
 from testbed.experiments.validation.log_replay import PROFILE_COST, meta_of
 from testbed.traces.vllm_log import Times, VllmLog
 
-# Of the high-water mark, where the pool counts as full, and of the limit of running requests
-NEAR = 0.95
-# Decode steps: where memory is free, a request is let in at the next iteration, and its prompt done
-# soon
-LONG = 20
-RECURRING = 0.9  # of the prompts' lengths that are those of one period before
-FEWEST_LENGTHS = 8  # in a period; a benchmark of one length recurs by itself
-IMPOSSIBLE = 0.02  # of the requests
+NEAR = 0.95  # share of the high-water mark, and of max_num_seqs, that counts as reached
+LONG = 20  # decode steps; a request that waits longer for its first token waits for memory
+RECURRING = 0.9  # share of prompts that must be as long as those of one period before
+FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
+IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
 POOL = ("server.num_blocks=", "server.kv_memory_gib")
 
 
 class HighWater(NamedTuple):
-    """The most blocks that requests used at once; memory_short: whether somebody waited for blocks
-    at about that level, while fewer requests were running than the server's limit. Only then is it
-    the size of the pool.
+    """The most blocks that requests used at once.
+
+    memory_short: whether a request waited for blocks at about that level, while fewer requests were
+    running than the server's limit. Only then is `blocks` the size of the pool.
     """
 
     blocks: int
@@ -40,10 +40,11 @@ class HighWater(NamedTuple):
 
 
 def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighWater:
-    """Blocks of requests between their first and last token, which grow by a token a step; at its
-    first tokens and just before its ends, where the sum is largest. Prompts on their way count
-    nothing; blocks that are shared, or of requests that are preempted meanwhile, count as if no
-    block were shared.
+    """The most blocks of requests between their first and their last token.
+
+    The sum is largest at a first token or just before an end, so only these moments are looked at.
+    A request grows by a token a step. Prompts in prefill count nothing, and a shared block counts
+    once for each request.
     """
     times, prompts = log.times, log.read().prompt_len
     moments = np.unique(
@@ -66,6 +67,10 @@ def high_water(log: VllmLog, block_size: int, max_num_seqs: int | None) -> HighW
 
 
 def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) -> bool:
+    """Whether a request waits long at this moment (s), and not for the limit max_num_seqs.
+
+    If memory is free, a request is admitted at the next iteration, and its prompt is done soon.
+    """
     waiting = (times.arrival_s <= moment) & (moment < times.first_token_s)
     step_s = float(np.median(times.tpot_s)) if len(times.tpot_s) else 0.0
     long = bool((times.ttft_s[waiting] > LONG * step_s).any())
@@ -75,8 +80,9 @@ def _memory_waited_for(times: Times, moment: float, max_num_seqs: int | None) ->
 
 
 def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    """Lines for the reader; InputError where a prefix cache meets prompts that recur and whose
-    contents are unknown.
+    """Remarks on the log.
+
+    Raises InputError for a prefix cache if prompts recur whose contents are unknown.
     """
     recurring = recurrence(log.read().prompt_len)
     caches = "prefix_cach" in config.policy.name
@@ -100,8 +106,9 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 
 def recurrence(prompt_len: Column) -> tuple[int, float] | None:
-    """The shortest period, in requests, after which nearly all lengths recur, and their share; None
-    without one.
+    """The shortest period (requests) after which nearly all lengths recur, and their share.
+
+    None if there is no such period.
     """
     for period in range(FEWEST_LENGTHS, len(prompt_len) // 2 + 1):
         share = float((prompt_len[period:] == prompt_len[:-period]).mean())
@@ -111,25 +118,20 @@ def recurrence(prompt_len: Column) -> tuple[int, float] | None:
 
 
 def impossible_lengths(times: Times) -> int:
-    """How many requests have more output tokens than another whose decoding began no later and
-    ended no earlier, if these are more than a few. That one had a token in every iteration in which
-    the other had one.
+    """The number of requests with impossible output lengths, or 0 if they are few.
+
+    A request that decodes all the time that another one decodes has a token in each of the other's
+    iterations. So the other one cannot have more output tokens.
     """
-    wrong = sum(
-        bool(
-            (
-                (times.first_token_s <= first)
-                & (times.finish_s >= finish)
-                & (times.output_len < length)
-            ).any()
-        )
-        for _, first, finish, length in zip(*times, strict=True)
-    )
-    return wrong if wrong > IMPOSSIBLE * len(times.output_len) else 0
+    num_wrong = 0
+    for _, first, finish, length in zip(*times, strict=True):
+        decodes_meanwhile = (times.first_token_s <= first) & (times.finish_s >= finish)
+        num_wrong += bool((decodes_meanwhile & (times.output_len < length)).any())
+    return num_wrong if num_wrong > IMPOSSIBLE * len(times.output_len) else 0
 
 
 class Described(NamedTuple):
-    """A log's server: a config, and where its parts come from."""
+    """A log's server: a config, and notes on the sources of its values."""
 
     config: RunConfig
     notes: list[str]
@@ -141,10 +143,11 @@ def described(
     overrides: Sequence[str],
     blocks_from_log: bool = False,
 ) -> list[Described]:
-    """The server of each log, with what speaks against the log itself. blocks_from_log: without a
-    recorded number, the logs' high-water mark is the pool.
+    """The server of each log, with remarks on the log.
+
+    blocks_from_log: if no number of blocks is recorded, the logs' high-water mark is the pool.
     """
-    configured = any(text.startswith(POOL) for text in overrides)
+    configured = any(word.startswith(POOL) for word in overrides)
     servers = []
     for log in logs:
         here = Described(config, [])
@@ -158,7 +161,7 @@ def described(
 
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
-    """The number of KV blocks that meta.json has; None where it has none."""
+    """The server with the number of KV blocks in meta.json; None if the file has none."""
     meta, size = meta_of(log), config.policy.parameters.get("block_size")
     resolved = meta.get("resolved_config") or {}
     places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
@@ -175,6 +178,7 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
 
 
 def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
+    """The server with as many blocks as its memory leaves, or as the logs used at most."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
     rest, sized = server.num_blocks, "as testbed fits sizes the pool"
     if rest is None:
@@ -198,6 +202,7 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
+    """The config with this number of blocks in place of a share of the memory."""
     computing = {
         name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")
     }
@@ -205,8 +210,9 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
 
 
 def _links(log: VllmLog, config: RunConfig) -> Described:
-    """Links as config.json of the benchmark has them, where several GPUs have no measured
-    all-reduces.
+    """The server with the links in the benchmark's config.json.
+
+    Only servers of several GPUs whose profile has no measured all-reduces need them.
     """
     num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
     if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):

@@ -19,8 +19,10 @@ DENSE_GPTS = Path(batches.__file__).with_name("dense_gpt_96.csv")
 
 
 def predicted(table: pd.DataFrame, kernels: Path | None, shapes: Path | None) -> pd.DataFrame:
-    """The table of latencies with predictions: by AIConfigurator's `kernels` and a CSV of
-    `shapes`, or by FasterTransformer's costs in the figures.
+    """The table of latencies with predictions.
+
+    kernels: AIConfigurator's folder of the GPU; None for FasterTransformer's costs in the paper's
+    figures. shapes: a CSV of models.
     """
     costs: batches.CostOf = batches.figures
     if kernels is not None:
@@ -35,7 +37,7 @@ def predicted(table: pd.DataFrame, kernels: Path | None, shapes: Path | None) ->
 
 
 def as_csv(table: pd.DataFrame) -> str:
-    """The predictions of all rows, also of those without a latency."""
+    """The predictions of all rows as CSV, including rows without a latency."""
     first = table.columns.get_loc("predicted_ms")
     names = [*COLUMNS, "beam_width", "device", "latency_ms", *table.columns[first:]]
     kept = table[names].drop(columns="is_decoding")
@@ -43,28 +45,18 @@ def as_csv(table: pd.DataFrame) -> str:
 
 
 def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataFrame:
-    """A row for each batch, with its milliseconds; of one that was timed several times, the
-    mean.
+    """A row for each batch with its latency in ms, the mean if it was timed several times.
+
+    values: words COLUMN=VALUE for columns that the file lacks. device: keep only batches of cards
+    whose name contains this text.
     """
-    table = read(path, [])
-    for word in values:
-        name, equals, value = word.partition("=")
-        if not equals or name not in (*COLUMNS, *DEFAULTS) or name in table:
-            raise InputError(
-                f"{word}: not COLUMN=VALUE of a column that the file lacks ({', '.join(COLUMNS)})"
-            )
-        table[name] = value
+    table = _with_values(read(path, []), values)
     if "latency_ms" not in table and "latency_s" in table:
         table["latency_ms"] = 1000 * table["latency_s"]
     table = table.assign(**{name: value for name, value in DEFAULTS.items() if name not in table})
     check(path, table, [*COLUMNS, "latency_ms"])
     for name in (*COLUMNS[1:], "beam_width", "latency_ms"):
-        numbers = pd.to_numeric(table[name], errors="coerce")
-        if not (numbers > 0).all():
-            raise InputError(
-                f"{path}: {name} is {table[name][~(numbers > 0)].iloc[0]!r}; it must be a number "
-                f"above 0"
-            )
+        numbers = _positive(path, name, table[name])
         table[name] = numbers if name == "latency_ms" else numbers.astype(int)
     if device is not None:
         table = table[table["device"].str.contains(device, regex=False)]
@@ -76,8 +68,29 @@ def latencies(path: Path, values: Sequence[str], device: str | None) -> pd.DataF
     return table.groupby(fields, sort=False, as_index=False, dropna=False)["latency_ms"].mean()
 
 
+def _with_values(table: pd.DataFrame, values: Sequence[str]) -> pd.DataFrame:
+    """The table with the columns of the words COLUMN=VALUE."""
+    for word in values:
+        name, equals, value = word.partition("=")
+        if not equals or name not in (*COLUMNS, *DEFAULTS) or name in table:
+            raise InputError(
+                f"{word}: not COLUMN=VALUE of a column that the file lacks ({', '.join(COLUMNS)})"
+            )
+        table = table.assign(**{name: value})
+    return table
+
+
+def _positive(path: Path, name: str, column: pd.Series) -> pd.Series:
+    """The column as numbers; raises InputError for one that is not above 0."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    wrong = column[~(numbers > 0)]
+    if len(wrong):
+        raise InputError(f"{path}: {name} is {wrong.iloc[0]!r}; it must be a number above 0")
+    return numbers
+
+
 def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A CSV with these columns; raises InputError where one is missing."""
+    """The table in a CSV; raises InputError if one of these columns is missing."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a CSV with {', '.join(columns or COLUMNS)}")
     table = read_csv_table(path)
@@ -86,7 +99,7 @@ def read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def check(path: Path, table: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Each of these columns is there."""
+    """Raise InputError unless the table has these columns."""
     missing = [name for name in columns if name not in table]
     if missing:
         raise InputError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.columns)}")

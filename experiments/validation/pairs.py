@@ -1,9 +1,8 @@
-"""The simulated side of the runs that `testbed gpu pairs` made on a GPU, and tables and a figure of
-both sides.
+"""Simulates the runs that `testbed gpu pairs` made on a GPU, and compares both sides.
 
-It needs no GPU: a simulated run has the config of the real one, so the same requests, policy and
-scheduler. Costs are those of the profile measured on the engine and the software time that was
-measured before the pairs began; nothing is fitted to a pair.
+A simulated run has the config of the real one, so the same requests, policy and scheduler; it needs
+no GPU. Its costs are the profile measured on the engine and the software time measured before the
+pairs began. Nothing is fitted to a pair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,10 +32,10 @@ from testbed.kernels.engine.pairs.plan import (
 from testbed.run import run
 
 INDEX = ["pair", "about", "load"]
-JUDGED = list(FIGURES[2:])  # not the numbers of requests
-POINTS = "hit_rate"  # its errors are differences in points
-GOALS = {"mean_batch": 3.0, POINTS: 1.0, "tpot_mean_s": 5.0}  # percent, or points, up to KNEE
-WIDER = 0.05  # by which the measured range is widened, beyond KNEE
+JUDGED = list(FIGURES[2:])  # the first two are numbers of requests
+POINTS = "hit_rate"  # its errors are differences in percentage points
+GOALS = {"mean_batch": 3.0, POINTS: 1.0, "tpot_mean_s": 5.0}  # largest errors up to KNEE
+WIDER = 0.05  # beyond KNEE the measured range is widened by this share
 UNITS = {
     POINTS: (100, ".1f"),
     "ttft_mean_s": (1000, ".1f"),
@@ -65,29 +64,26 @@ STYLES = {"measured, range of the seeds": "ko-", "simulated": "C0s--"}
 
 
 class Sides(NamedTuple):
-    """The figures of each pair, as measured and as simulated; the index is the pair, its series and
-    its load.
-    """
+    """The measured and the simulated figures of each pair, by pair, series and load."""
 
     real: pd.DataFrame
     ours: pd.DataFrame
 
     @property
     def errors(self) -> pd.DataFrame:
-        """Percent of the measured value, or points; none where a side has no value, or the measured
-        one is 0.
-        """
+        """Errors in percent, of the hit rate in points; NaN without a value or for 0 measured."""
         percent = 100 * (self.ours / self.real - 1).where(self.real != 0)
         return percent.assign(**{POINTS: 100 * (self.ours - self.real)[POINTS]})
 
     def of(self, chosen: Any) -> "Sides":
-        """These pairs alone."""
+        """The sides of the chosen pairs."""
         return Sides(self.real[chosen], self.ours[chosen])
 
 
 def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) -> Sides:
-    """Every pair that `runs` has a measured line of, simulated; `out` gets the simulated run
-    folders.
+    """Simulate every pair with a measured line in the folder `runs`.
+
+    out: a folder for the simulated run folders; None for none.
     """
     path, software = runs / "measured.csv", runs / "software.csv"
     if not path.is_file():
@@ -107,7 +103,7 @@ def simulated(runs: Path, profile: Path, stage: Stage, out: Path | None = None) 
 
 
 def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[str, float | None]:
-    """Simulate a config; the run is written below `out`."""
+    """The figures of a simulated pair; its run folder is written below `out`, if given."""
     result = run(RunConfig.from_values(config))
     setup = result.setup
     if out is not None:
@@ -121,9 +117,7 @@ def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[st
 
 
 def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[str, Any]:
-    """The config of a pair, simulated by a profile and by the software times of requests with as
-    many sequences.
-    """
+    """The values of a simulated pair's config, with the profile and the measured software times."""
     values: dict[str, Any] = pair.config(stage)
     del values["engine"]
     cost = values["cost"]
@@ -138,24 +132,27 @@ def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[
 
 
 def section(sides: Sides) -> str:
-    """Both tables in Markdown, and what they say about the goals."""
+    """Both tables in Markdown, each with its verdicts."""
     is_below = sides.real.index.get_level_values("load") <= KNEE
     below, above = sides.of(is_below), sides.of(~is_below)
     return "\n".join([*_markdown(_compared(below)), "", *_verdicts(below), "", *_overloads(above)])
 
 
 def _compared(sides: Sides) -> Iterator[Sequence[str]]:
+    """A row for each pair: simulated and measured figures with the error."""
     rows = zip(sides.ours.iterrows(), sides.real.iloc, sides.errors.iloc, strict=True)
     for ((_, about, load), ours), real, errors in rows:
-        cells = [f"{_value(name, ours[name])} / {_value(name, real[name])}" for name in JUDGED]
-        off = [
-            "" if pd.isna(errors[name]) else f", {errors[name]:+.1f}{_unit(name)}"
-            for name in JUDGED
-        ]
-        yield about, f"{load:g}", *map("".join, zip(cells, off, strict=True))
+        cells = [_cell(name, ours[name], real[name], errors[name]) for name in JUDGED]
+        yield about, f"{load:g}", *cells
+
+
+def _cell(name: str, ours: float, real: float, error: float) -> str:
+    both = f"{_value(name, ours)} / {_value(name, real)}"
+    return both if pd.isna(error) else f"{both}, {error:+.1f}{_unit(name)}"
 
 
 def _verdicts(sides: Sides) -> Iterator[str]:
+    """A line for each goal: the number of pairs within it, and the others."""
     for name, limit in GOALS.items():
         errors = sides.errors[name].dropna()
         missed = [
@@ -170,31 +167,38 @@ def _verdicts(sides: Sides) -> Iterator[str]:
 
 
 def _overloads(sides: Sides) -> Iterator[str]:
-    """The ranges of simulated and measured values over the seeds, bold where the simulated mean is
-    outside; and how many figures are inside, as means over the seeds and seed by seed.
+    """A table of the ranges over the seeds, and the number of figures inside the measured range.
+
+    A cell is bold if the simulated mean is outside the measured range.
     """
-    cells, means, each = [], list[bool](), list[bool]()
+    lines, means, each = [], list[bool](), list[bool]()
     seeds = sides.real.groupby(INDEX[1:], sort=False).filter(lambda rows: len(rows) > 1)
     for (about, load), real in seeds.groupby(INDEX[1:], sort=False):
         ours, line = sides.ours.loc[real.index], [str(about), f"{load:g}"]
         for name in JUDGED:
-            both = ours[name], real[name]
             low, high = real[name].min() * (1 - WIDER), real[name].max() * (1 + WIDER)
-            is_mean_inside = low <= ours[name].mean() <= high
-            cell = " / ".join(
-                f"{_value(name, side.min())} to {_value(name, side.max())}" for side in both
-            )
-            line.append("-" if pd.isna(low) else cell if is_mean_inside else f"**{cell}**")
+            is_mean_inside = bool(low <= ours[name].mean() <= high)
+            line.append(_ranges(name, ours[name], real[name], is_mean_inside))
             if not pd.isna(low) and (high or ours[name].any()):
-                means, each = [*means, is_mean_inside], [*each, *ours[name].between(low, high)]
-        cells.append(line)
-    yield from _markdown(cells)
+                means.append(is_mean_inside)
+                each += ours[name].between(low, high).tolist()
+        lines.append(line)
+    yield from _markdown(lines)
     yield ""
     yield (
         f"Inside the measured range, widened by {WIDER:.0%}: {sum(means)} of {len(means)} figures "
         f"({sum(means) / max(1, len(means)):.0%}); seed by seed {sum(each)} of {len(each)}. "
         "Zeros on both sides do not count."
     )
+
+
+def _ranges(name: str, ours: pd.Series, real: pd.Series, is_mean_inside: bool) -> str:
+    """The simulated and the measured range of a figure, bold unless the mean is inside."""
+    if pd.isna(real.min()):
+        return "-"
+    ranges = [f"{_value(name, side.min())} to {_value(name, side.max())}" for side in (ours, real)]
+    cell = " / ".join(ranges)
+    return cell if is_mean_inside else f"**{cell}**"
 
 
 def _value(name: str, value: float) -> str:
@@ -212,9 +216,7 @@ def _markdown(rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def draw(sides: Sides, path: Path) -> None:
-    """A column of panels for each series that has all loads; means over the seeds, and their
-    range.
-    """
+    """Draw a column of panels for each series with all loads: means and ranges over the seeds."""
     figure = Figure(figsize=(14, 12), layout="constrained")
     axes = figure.subplots(len(ROWS), len(SERIES))
     for column, series in zip(axes.T, SERIES, strict=True):
@@ -231,6 +233,7 @@ def draw(sides: Sides, path: Path) -> None:
 
 
 def _panel(panel: Axes, sides: Sides, name: str) -> None:
+    """One figure over the load; each measured point has the simulation's error."""
     means = []
     for (label, style), side in zip(STYLES.items(), sides, strict=True):
         of_load = (
@@ -258,14 +261,11 @@ def _panel(panel: Axes, sides: Sides, name: str) -> None:
         )
     panel.set_xticks(range(len(LOADS)), [f"{load:g}" for load in LOADS])
     panel.margins(y=0.2)
-    for at, (real, ours) in enumerate(zip(*means, strict=True)):
-        text = (
-            f"{ours - real:+.1f}"
-            if name == "hit_rate"
-            else f"{100 * (ours / real - 1):+.0f}%"
-            if real
-            else ""
-        )
-        panel.annotate(
-            text, (at, max(real, ours)), (0, 6), textcoords="offset points", ha="center", fontsize=7
-        )
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
+    for place, (real, ours) in enumerate(zip(*means, strict=True)):
+        text = ""
+        if name == "hit_rate":
+            text = f"{ours - real:+.1f}"
+        elif real:
+            text = f"{100 * (ours / real - 1):+.0f}%"
+        panel.annotate(text, (place, max(real, ours)), (0, 6), **look)

@@ -1,4 +1,4 @@
-"""Profiles of servers that nobody measured: the nearest one, and what fits to logs put into it."""
+"""Profiles of servers that nobody measured: the nearest profile, changed by a fit to logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,19 +17,15 @@ from testbed.identity import content_hash
 from testbed.traces.vllm_log import Times, VllmLog
 
 FEWEST = 10  # requests on each side of a log that is split
-UNSCALED = {
-    "unequal_lengths",
-    "overhead",
-    "all_reduce",
-    "swap",
-}  # shares, software, links: no kernels
+UNSCALED = {"unequal_lengths", "overhead", "all_reduce", "swap"}  # sections that are no kernels
 NAMES = dict(zip(FRONT, FRONT_END, strict=True))
 Profile = dict[str, Any]
 
 
 def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
-    """A shipped profile of the model's shape on so many GPUs, best of the same GPU, else carried to
-    its data sheet.
+    """A shipped profile of the model's shape and number of GPUs, carried to the GPU's data sheet.
+
+    A profile of the same GPU is preferred.
     """
     alike = [
         profile
@@ -49,9 +45,7 @@ def nearest(model: ModelSpec, num_gpus: int, gpu: GpuSpec) -> Profile:
 
 
 def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | None) -> Profile:
-    """The profile under the model's name, on that GPU; one of another GPU goes by the two data
-    sheets.
-    """
+    """The profile under the model's name, carried to the GPU by the two data sheets."""
     if model is not None:
         if not ModelSpec(**profile["model"]).is_shaped_like(model):
             raise InputError(
@@ -73,21 +67,19 @@ def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | 
 
 
 def fitted_profile(profile: Profile, fitted: Fitted, path: str) -> Profile:
-    """The profile with its kernels scaled and its software times, those of the log's machine."""
+    """The profile with the kernels scaled and the software times of the log's machine."""
     (factor,) = fitted.slowness.values()
-    fitted_to = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
+    changed = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
     origin = {
-        **fitted_to["fingerprint"],
+        **changed["fingerprint"],
         "source": "scaled to a log",
         "kernel_factor": round(factor, 4),
     }
-    return {**fitted_to, "fingerprint": {**origin, "from": profile["fingerprint"]}}
+    return {**changed, "fingerprint": {**origin, "from": profile["fingerprint"]}}
 
 
 def half_time(log: VllmLog) -> float:
-    """The second that halves the log; refused where one side has too few requests to say
-    anything.
-    """
+    """Half of the log's duration (s); InputError if too few requests end in one half."""
     until_s = float(log.times.finish_s.max()) / 2
     ended = int((log.times.finish_s <= until_s).sum())
     if min(ended, len(log.times.finish_s) - ended) < FEWEST:
@@ -101,17 +93,15 @@ def half_time(log: VllmLog) -> float:
 def errors(
     real: Times, simulated: Times, after_s: float = 0.0, until_s: float = float("inf")
 ) -> list[Compared]:
-    """TTFT of the requests whose first token came in that time, TPOT and latency of those that
-    ended in it.
+    """The errors of the requests between two moments (s).
+
+    TTFT is of the requests whose first token came in between, TPOT and latency of those that ended.
     """
     rows: list[Compared] = []
     for moments, kinds in ((real.first_token_s, ("ttft",)), (real.finish_s, ("tpot", "e2e"))):
-        here = (moments > after_s) & (moments <= until_s)
-        rows += [
-            row
-            for row in compare("", real.take(here), simulated.take(here))
-            if row.metric.startswith(kinds)
-        ]
+        is_inside = (moments > after_s) & (moments <= until_s)
+        compared = compare("", real.take(is_inside), simulated.take(is_inside))
+        rows += [row for row in compared if row.metric.startswith(kinds)]
     return rows
 
 

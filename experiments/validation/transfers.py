@@ -1,6 +1,4 @@
-"""Measured transfers against points held back from the fit, and those of the GPU engine against
-their simulation.
-"""
+"""Two tests of measured transfers: points held back, and the transfers of runs on a GPU."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,17 +23,17 @@ from testbed.run import run_setup
 EVERY = 5
 BY_METHOD = ("way", "method", "points", "held back", "median error, %", "90th percentile, %")
 MOVED = ("run", "way", "transfers", "GB", "GPU, ms", "by its extents, ms", "simulated, ms")
-WAYS = {
+WAYS = {  # the direction on the link of swaps, and of transfers to and from a tier
     "out": OUT,
     "in": INTO,
     "store": OUT,
     "load": INTO,
-}  # swaps, and transfers from and to a tier, on the link
+}
 
 
 def held_back(points: Rows) -> list[tuple[str, str, float]]:
-    """Way, method and relative error of every fifth point, predicted from the others."""
-    times = LinkTimes([point for at, point in enumerate(points) if at % EVERY])
+    """Way, method and relative error of every fifth point, predicted from the other points."""
+    times = LinkTimes([point for place, point in enumerate(points) if place % EVERY])
     return [
         (way, method, times(method, way, count, count * size, block) / ps - 1)
         for (method, way, count, size, block), ps in points[::EVERY]
@@ -43,9 +41,7 @@ def held_back(points: Rows) -> list[tuple[str, str, float]]:
 
 
 def by_method(points: Rows) -> Iterator[list[str]]:
-    """For each way and method: points, those held back, median and 90th percentile of their errors
-    in percent.
-    """
+    """Rows of BY_METHOD; errors are the sizes of the held-back points' errors in percent."""
     counts = Counter((way, method) for (method, way, *_), _ in points)
     errors = pd.DataFrame(held_back(points), columns=["way", "method", "error"])
     for key, rows in errors.groupby(["way", "method"], sort=False):
@@ -60,9 +56,7 @@ def by_method(points: Rows) -> Iterator[list[str]]:
 
 
 class TransferTotals(CostModel):
-    """The costs of a run, which adds up what its swaps and its transfers from and to a tier take by
-    themselves.
-    """
+    """The costs of a run; ps: the total time of its swaps and transfers by way, each alone."""
 
     def __init__(self, cost: ProfileCost) -> None:
         self._cost = cost
@@ -71,10 +65,10 @@ class TransferTotals(CostModel):
     def iteration(self, work: Work) -> int:
         for way, moves in swapped(work.moves).items():
             self.ps[way] += self._cost.swap_ps(way, moves)
-        if written := tuple(move for move in work.moves if HOST not in (move.source, move.target)):
-            self.transfer(
-                written
-            )  # an iteration writes evicted blocks to a tier, and reads none: loads are transfers
+        # An iteration writes evicted blocks to a tier; loads are transfers of their own.
+        written = tuple(move for move in work.moves if HOST not in (move.source, move.target))
+        if written:
+            self.transfer(written)
         return self._cost.iteration(work)
 
     def decode(self, work: Work) -> Affine:
@@ -87,8 +81,9 @@ class TransferTotals(CostModel):
 
 
 def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[list[str]]:
-    """By way: transfers, GB, and ms on the GPU, by the table for the engine's extents, and in the
-    simulated run.
+    """Rows of MOVED: the transfers of a run on a GPU, by way.
+
+    Milliseconds are measured, from the table for the engine's extents, and of the simulated run.
     """
     config = read_config(folder, trusts_plug_ins=trusts_plug_ins)
     setup = build(replace(config, engine=None))
@@ -106,17 +101,19 @@ def engine_transfers(folder: Path, *, trusts_plug_ins: bool = False) -> list[lis
         by_extents = sum(
             link.times(GATHER, WAYS[way], count, size, block_bytes) for count, size in sizes
         )
-        off = [
+        predictions = [
             f"{ms:.1f} ({100 * (ms / measured - 1):+.1f}%)"
             for ms in (1e3 / PS * by_extents, 1e3 / PS * simulated_ps)
         ]
-        lines.append([folder.name, way, f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}", *off])
+        counts = f"{len(own)}", f"{gigabytes:.2f}", f"{measured:.1f}"
+        lines.append([folder.name, way, *counts, *predictions])
     return lines
 
 
 def draw(points: Rows, path: Path) -> None:
-    """GB/s by the bytes of an extent, 256 extents at once and one, by way and method (gather: its
-    smallest block).
+    """Draw GB/s over the bytes of an extent, for 256 extents and for one, by way and method.
+
+    For gather the points of its smallest block are drawn.
     """
     figure = Figure(figsize=(12, 4), layout="constrained")
     panels = figure.subplots(1, 3)

@@ -210,6 +210,11 @@ class Workload:
         """Whether any request uses beam search."""
         return self.beam if self.rows.beam is None else bool(self.rows.beam.any())
 
+    def optional_fields(self) -> tuple[str, ...]:
+        """What the requests have, of `session` and `priority`."""
+        columns = {"session": self.rows.sessions, "priority": self.rows.priority}
+        return tuple(name for name, column in columns.items() if column is not None)
+
     def __iter__(self) -> Iterator[Request]:
         rows = self.rows
         num_seqs = [self.num_seqs] * len(rows) if rows.num_seqs is None else rows.num_seqs.tolist()

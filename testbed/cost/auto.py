@@ -54,6 +54,7 @@ def auto_cost(
     no profile is near; its byte_kv_bandwidth also serves a profile of a wider cache. Software times
     are the choices', but for a fitted profile's own.
     """
+    check_data_sheet(source, server.gpu)
     of_system = [] if path else profiles_of(choices.software, server.gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
     nearest_by_way = by_way(model, server, candidates)
@@ -67,6 +68,19 @@ def auto_cost(
             way, nearest, model, server, candidates, share, roofline.byte_kv_bandwidth
         )
     return ProfileCost(model, server, profile, suited(choices, profile))
+
+
+def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
+    """A GPU of the source's name has its data sheet: times measured on it follow no other."""
+    for name in ("memory_bandwidth", "fp16_flops", "link_bandwidth"):
+        value, known = getattr(gpu, name), getattr(source, name)
+        if source.name == gpu.name and value != known:
+            raise InputError(
+                f"server.gpu.{name}={value:g}: nothing reads it, for the times were measured on "
+                f"{gpu.name}, which has {known:g} (cost=analytic computes them; server.gpu.name=X "
+                f"server.gpu.device='' server.gpu.transfers=null is another GPU, for which they "
+                f"are derived)"
+            )
 
 
 def _roofline_cost(

@@ -17,6 +17,7 @@ from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
+from testbed.engine.sides import Side
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_of
@@ -33,7 +34,8 @@ class Engine:
     that could change the next plan, and a cancellation, end a span of iterations at the first
     boundary at or after it, as the run step by step would see them. snapshots_ps: when the recorder
     keeps the totals, at the first boundary at or after each time. Plans in flight are a queue: of
-    one plan, or of two where the scheduler plans ahead.
+    one plan, or of two where the scheduler plans ahead. side: the engine's part in a hand-over, if
+    it prefills for others or decodes what others have prefilled.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         recorder.policy = scheduler.memory.name
         executor.on_landed = self._wake_if_idle
         self._alarm = executor.alarm
+        self.side: Side | None = None
         self._windows = windows
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
@@ -88,7 +91,7 @@ class Engine:
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it could never run, and is rejected at once."""
         self.recorder.totals.arrived += 1
-        if reason := self._never_fits(request):
+        if reason := self.never_fits(request):
             self._reject(request, reason)
             return False
         self.outputs.arrived(request)
@@ -99,6 +102,16 @@ class Engine:
                 self._cut(flight)
         return True
 
+    def never_fits(self, request: Request) -> str:
+        """Why the request could never run; empty if it could."""
+        final_len, policy = request.final_len, self.scheduler.state.policy
+        if final_len > self.max_len:
+            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
+        longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
+        if final_len > whole(policy, "max_seq_len()", longest):
+            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
+        return ""
+
     def cancel(self, request_id: int) -> bool:
         """Nobody waits for the request any more: it leaves at the next iteration boundary, unless
         it has ended by then. False if it has ended already, or has not arrived.
@@ -107,14 +120,14 @@ class Engine:
         """
         if request_id not in self.outputs.requests:
             return False
-        self._change(lambda now_ps: self._cancel(request_id, now_ps))
+        self.change(lambda now_ps: self._cancel(request_id, now_ps))
         return True
 
     def close_session(self, session: int) -> None:
         """The last request of the session has ended: what is kept for it is given back at the next
         iteration boundary, as by `cancel`.
         """
-        self._change(lambda now_ps: self.scheduler.close_session(session))
+        self.change(lambda now_ps: self.scheduler.close_session(session))
 
     def fail(self, hand_back: HandBack) -> None:
         """The engine ends at the next iteration boundary, with all that its memory stores.
@@ -122,7 +135,26 @@ class Engine:
         hand_back: called then, with the requests that it has not answered, in order of arrival.
         Nothing is recorded of them but `Recorder.num_moved`.
         """
-        self._change(lambda now_ps: self._fail(hand_back, now_ps))
+        self.change(lambda now_ps: self._fail(hand_back, now_ps))
+
+    def change(self, change: Change) -> None:
+        """Something is to change between two iterations, which may give memory back."""
+        self._changes_ahead.append(change)
+        self._wake_if_idle()
+        for flight in self._in_flight:
+            self._cut(flight)
+
+    def take_over(self, request: Request, group: SequenceGroup, first_ps: int) -> None:
+        """A group for which slots were reserved decodes from now on: its prompt, which another
+        engine has computed, has landed. first_ps: when its first token was there. Called between
+        two iterations.
+        """
+        self.recorder.taken_over(request, first_ps)
+        self.outputs.arrived(request)
+        self.executor.added(group)
+        self.scheduler.state.land(group)
+        self.outputs.decodes(group)
+        self.meter.joined(group)
 
     @property
     def flight(self) -> Flight | None:
@@ -164,16 +196,6 @@ class Engine:
             self._commit(flight, results)
         self._stop(now_ps)
 
-    def _never_fits(self, request: Request) -> str:
-        """Why the request could never run; empty if it could."""
-        final_len, policy = request.final_len, self.scheduler.state.policy
-        if final_len > self.max_len:
-            return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
-        if final_len > whole(policy, "max_seq_len()", longest):
-            return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
-        return ""
-
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
@@ -183,6 +205,8 @@ class Engine:
             for move_id in landed:
                 transfers.landed(move_id)
             scheduler.state.memory_released()
+        if self.side is not None:
+            self.side.before_plan()
         scheduler.now_ps = now_ps
         plan = scheduler.plan()
         if plan.preempted:
@@ -280,6 +304,8 @@ class Engine:
         )
         if outcome.first_tokens:
             recorder.first_tokens(outcome.first_tokens, end_ps)
+        if self.side is not None:
+            self.side.computed(plan, flight.start_ps, end_ps)
         if self._token_listeners:
             self._deliver_last(flight, outcome, end_ps)
         for group in outcome.finished:
@@ -317,6 +343,9 @@ class Engine:
 
     def _finish(self, group: SequenceGroup, now_ps: int) -> None:
         request = self.outputs.removed(group.request.request_id)
+        if self.side is not None and self.side.takes(group):
+            self.recorder.moved_on(request)
+            return
         self.recorder.served(request, group, now_ps)
         for listener in self._listeners:
             listener.on_finished(request.request_id, now_ps)
@@ -325,13 +354,6 @@ class Engine:
         self.recorder.rejected(request, reason)
         for listener in self._listeners:
             listener.on_rejected(request.request_id, reason, self.clock.now_ps)
-
-    def _change(self, change: Change) -> None:
-        """Something is to change between two iterations, which gives memory back."""
-        self._changes_ahead.append(change)
-        self._wake_if_idle()
-        for flight in self._in_flight:
-            self._cut(flight)
 
     def _make_changes(self, now_ps: int) -> None:
         if not self._in_flight:
@@ -402,7 +424,8 @@ class Engine:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]
-        if queue and not executor.has_transfers and wake_ps == UNBOUNDED:
+        is_waiting = executor.has_transfers or state.handed_over
+        if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
             raise PlugInError(f"{type(state.policy).__name__} refuses {stuck} though nothing runs")

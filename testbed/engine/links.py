@@ -43,11 +43,19 @@ class Link:
 
     def begin(self, flow: Flow, now_ps: int) -> None:
         """One transfer more; `land` was called up to now."""
-        served = self.served()
-        for one in served:
-            one.left_ps -= (now_ps - self.since_ps) // len(served)
-        self.since_ps = now_ps
+        self._share_until(now_ps)
         self.flows.append(flow)
+
+    def drop(self, move_id: int, now_ps: int) -> None:
+        """A transfer less; `land` was called up to now."""
+        self._share_until(now_ps)
+        self.flows = [flow for flow in self.flows if flow.move_id != move_id]
+
+    def _share_until(self, now_ps: int) -> None:
+        served = self.served()
+        for flow in served:
+            flow.left_ps -= (now_ps - self.since_ps) // len(served)
+        self.since_ps = now_ps
 
     def land(self, now_ps: int) -> list[int]:
         """The transfers that have landed by now, in order."""

@@ -35,6 +35,10 @@ class Meter(ABC):
         """The memory of the `steps` iterations that were carried out, in duration_ps."""
 
     @abstractmethod
+    def joined(self, group: SequenceGroup) -> None:
+        """The group decodes from now on, and was never in a plan here."""
+
+    @abstractmethod
     def forget(self, group: SequenceGroup) -> None:
         """The group has left: it holds nothing any more."""
 
@@ -105,6 +109,9 @@ class PlainMeter(Meter):
         """The same, by the tables of all that decode."""
         batch, others = decoding(plan, self.state.batch) if plan.decode_seqs else (Batch(), [])
         return self.memory.reads_by_tables(batch, others)
+
+    def joined(self, group: SequenceGroup) -> None:
+        """See Meter; every table is walked all the same."""
 
     def forget(self, group: SequenceGroup) -> None:
         """See Meter; nothing is kept of a group."""

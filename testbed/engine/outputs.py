@@ -5,7 +5,7 @@ the engine alone.
 import heapq
 
 from testbed.core.request import Request
-from testbed.core.sequence import SequenceStatus
+from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import record
 from testbed.sched.beams import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
@@ -92,9 +92,14 @@ class Outputs:
         for group in (*outcome.first_tokens, *plan.swapped_in):
             request_id = group.request.request_id
             if group.status is SequenceStatus.RUNNING and request_id not in ended:
-                step = self._state.batch.steps + self.lengths[request_id] - group.num_generated
-                self._end_step[request_id] = step
-                heapq.heappush(self._ends, (step, request_id))
+                self.decodes(group)
+
+    def decodes(self, group: SequenceGroup) -> None:
+        """The group is in the batch from now on."""
+        request_id = group.request.request_id
+        step = self._state.batch.steps + self.lengths[request_id] - group.num_generated
+        self._end_step[request_id] = step
+        heapq.heappush(self._ends, (step, request_id))
 
     def _pop_ended(self, step: int) -> list[int]:
         ends = self._ends

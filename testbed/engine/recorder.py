@@ -145,6 +145,11 @@ class Recorder:
         self.totals.arrived -= 1
         self.num_moved += 1
 
+    def taken_over(self, request: Request, first_ps: int) -> None:
+        """The request has come from another engine, where it had its first token at first_ps."""
+        self._first_ps[request.request_id] = first_ps
+        self.totals.arrived += 1
+
     def span(
         self,
         start_ps: int,

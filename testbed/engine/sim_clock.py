@@ -63,10 +63,7 @@ class SimAlarm(Alarm):
 
     def has_rung(self) -> bool:
         now_ps = self._clock.now_ps
-        for alarm in self._clock.alarms[self._rank :]:
-            if alarm.rang_at(now_ps):
-                return True
-        return False
+        return any(alarm.rang_at(now_ps) for alarm in self._clock.alarms[self._rank :])
 
     def rang_at(self, now_ps: int) -> bool:
         """Whether it has rung at the present time."""

@@ -222,6 +222,10 @@ class SpanMeter(Meter):
         self._internal += tracked.active
         return tracked
 
+    def joined(self, group: SequenceGroup) -> None:
+        self._track(group)
+        self._joined(group)
+
     def _joined(self, group: SequenceGroup) -> None:
         tracked = self._tracked[group.request.request_id]
         if len(group.sequences) > 1:

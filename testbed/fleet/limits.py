@@ -6,7 +6,8 @@ from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
 from testbed.memory.prefix_cache.eviction.order import oracle_of
 from testbed.parts import Part
-from testbed.sched.scheduler import Scheduler
+from testbed.sched.protocols import chooses_order
+from testbed.sched.scheduler import IterationLevel, Scheduler
 
 
 def check_fleet(
@@ -59,3 +60,46 @@ def _check_router(router: Router, workload: Workload) -> None:
 def _is_oracle(policy: Part) -> bool:
     eviction = policy.parameters.get("eviction")
     return isinstance(eviction, Part) and oracle_of(eviction.make("eviction")) is not None
+
+
+def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
+    """Raise InputError for what is not modelled where some engines prefill for others."""
+    shown = f"prefill_replicas={config.prefill_replicas}"
+    if config.router is not None and config.router.is_instance:
+        raise InputError(
+            f"{shown}: router is an object, and the prefill and the decode engines need one each "
+            f"(give the class)"
+        )
+    _check_sampling(shown, workload)
+    _check_scheduler(shown, scheduler)
+    memory = scheduler.memory
+    if memory.leases is None or memory.loads is not None or memory.layered is not None:
+        raise InputError(
+            f"{shown}: hand-overs are not modelled with policy={memory.name} (choose "
+            f"policy=paged, or another policy with leases, without tiers and groups of layers)"
+        )
+
+
+def _check_sampling(shown: str, workload: Workload) -> None:
+    requests = getattr(workload, "requests", ())
+    sequences = [workload.num_seqs, *[one.num_seqs for one in requests]]
+    if workload.rows.num_seqs is not None:
+        sequences += workload.rows.num_seqs.tolist()
+    if max(sequences) > 1:
+        raise InputError(
+            f"{shown}: hand-overs of several sequences are not modelled (give each request one)"
+        )
+    if workload.rows.registered_prefix:
+        raise InputError(
+            f"{shown}: hand-overs are not modelled with a registered prefix (leave it out)"
+        )
+
+
+def _check_scheduler(shown: str, scheduler: Scheduler) -> None:
+    name = type(scheduler).__name__
+    by_rank = chooses_order(scheduler) is not None
+    if scheduler.plans_ahead or by_rank or not isinstance(scheduler, IterationLevel):
+        raise InputError(
+            f"{shown}: hand-overs are not modelled with scheduler={name} (choose one that serves "
+            f"in order of arrival and does not plan ahead, such as mixed or vllm_v1)"
+        )

@@ -60,14 +60,14 @@ def summed(parts: Sequence[Totals]) -> Totals:
     return whole
 
 
-def check_conservation(whole: Recorder, num_arrived: int, recorders: Sequence[Recorder]) -> None:
+def check_conservation(num_arrived: int, recorders: Sequence[Recorder]) -> None:
     """Every request that has arrived at the fleet has ended on exactly one engine.
 
     Raises PlugInError where one is lost, or answered twice.
     """
     ids = np.concatenate([one.requests.columns()["request_id"] for one in recorders])
     twice = len(ids) - len(np.unique(ids))
-    totals = whole.totals
+    totals = summed([one.totals for one in recorders])
     ended = totals.finished + totals.rejected + totals.cancelled
     if twice or len(ids) != num_arrived or ended != num_arrived:
         raise PlugInError(

@@ -12,8 +12,9 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet import Fleet, MakeEngine
+from testbed.fleet.handovers.split import Split, SplitFleet
 from testbed.fleet.parts import MakeParts
-from testbed.fleet.records import check_conservation, together
+from testbed.fleet.records import check_conservation
 from testbed.fleet.routers.router import Router
 
 
@@ -23,6 +24,7 @@ def simulate_fleet(
     recorders: Sequence[Recorder],
     router: Router,
     *,
+    split: Split | None = None,
     faults: tuple[Fault, ...] = (),
     fast_forward: bool = True,
     stop_ps: int = UNBOUNDED,
@@ -31,6 +33,7 @@ def simulate_fleet(
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at.
 
+    split: how the first engines prefill for the others; None: each engine does all.
     make_parts: new parts of the engine of a number, called once for each, and again when one comes
     back after a fault; engines may differ. Raises PlugInError where a request is lost or answered
     twice.
@@ -44,7 +47,7 @@ def simulate_fleet(
         stop_ps=stop_ps,
         snapshots_ps=tuple(snapshots_ps),
     )
-    fleet = Fleet(clock, clock.start, make_engine, len(recorders), router)
+    fleet = make_fleet(clock, make_engine, len(recorders), router, split)
     if isinstance(requests, SessionWorkload):
         ClosedLoop(clock, fleet, requests).start()
     else:
@@ -53,8 +56,21 @@ def simulate_fleet(
     fleet.start()
     run_to_end(clock, fleet, stop_ps)
     if stop_ps == UNBOUNDED:
-        check_conservation(together(recorders), fleet.num_arrived, recorders)
+        check_conservation(fleet.num_arrived, recorders)
     return fleet
+
+
+def make_fleet(
+    clock: SimClock,
+    make_engine: MakeEngine,
+    num_engines: int,
+    router: Router,
+    split: Split | None = None,
+) -> Fleet:
+    """Engines that do all the same, or, with a split, some that only prefill."""
+    if split is None:
+        return Fleet(clock, clock.start, make_engine, num_engines, router)
+    return SplitFleet(clock, clock.start, make_engine, num_engines, router, split)
 
 
 def engine_maker(

@@ -1,5 +1,7 @@
 """What a router sees of an engine."""
 
+from collections.abc import Mapping
+
 from testbed.core.request import Incoming
 from testbed.core.sequence import SequenceGroup
 from testbed.engine.engine import Engine
@@ -20,8 +22,8 @@ class EngineView:
 
     @property
     def num_requests(self) -> int:
-        """Requests that the engine has not answered."""
-        return len(self.engine.outputs.requests)
+        """Requests that the engine has not answered, or will get from an engine that prefills."""
+        return len(self.engine.outputs.requests) + len(self._expected)
 
     @property
     def num_running(self) -> int:
@@ -38,7 +40,12 @@ class EngineView:
         """Tokens of their prompts, and of the outputs of all their sequences so far."""
         state, steps = self.engine.scheduler.state, steps_since_commit(self.engine)
         groups = [*state.waiting, *state.swapped, *state.running.values()]
-        return sum(_tokens_of(group, steps) for group in groups)
+        return sum(_tokens_of(group, steps) for group in groups) + sum(self._expected.values())
+
+    @property
+    def _expected(self) -> Mapping[int, int]:
+        side = self.engine.side
+        return {} if side is None else side.expected
 
     def num_cached(self, request: Incoming) -> int:
         """Leading tokens of the request's prompt that the engine's prefix cache had, cache_age_s of

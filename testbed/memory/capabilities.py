@@ -36,6 +36,7 @@ from testbed.memory.protocols import (
     Loads,
     Predicts,
     Publishes,
+    ReadsColumns,
     RegistersPrefixes,
     ReportsCache,
     StoresBelow,
@@ -68,6 +69,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.StoresBelow: ("tier_slots",),
     protocols.FollowsSessions: ("close_session",),
     protocols.ForeseesPrompts: ("foresee_prompts",),
+    protocols.ReadsColumns: ("columns_read",),
 }
 NEEDS: Mapping[type, tuple[type, ...]] = {
     protocols.RegistersPrefixes: (protocols.Forks, protocols.ListsOtherSlots),
@@ -102,6 +104,7 @@ class Capabilities:
         "policy",
         "predicts",
         "publishes",
+        "reads_columns",
         "registers_prefixes",
         "reports_cache",
         "stores_below",
@@ -137,6 +140,7 @@ class Capabilities:
         self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
         self.follows_sessions: FollowsSessions | None = _having(policy, protocols.FollowsSessions)
         self.foresees_prompts: ForeseesPrompts | None = _having(policy, protocols.ForeseesPrompts)
+        self.reads_columns: ReadsColumns | None = _having(policy, protocols.ReadsColumns)
 
     @property
     def name(self) -> str:

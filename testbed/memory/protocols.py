@@ -295,6 +295,16 @@ class ForeseesPrompts(Protocol):
 
 
 @runtime_checkable
+class ReadsColumns(Protocol):
+    """It decides by what a trace need not say of its requests. On a trace without it, it would
+    decide as another one does. A scheduler or an eviction order may have this too.
+    """
+
+    def columns_read(self) -> tuple[str, ...]:
+        """What it reads, of `session` and `priority`."""
+
+
+@runtime_checkable
 class ForeseesChains(Protocol):
     """The same of an eviction order (testbed.memory.prefix_cache.eviction.order)."""
 

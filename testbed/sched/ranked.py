@@ -85,6 +85,10 @@ class PriorityClasses(Ranked):
         )
         self.patience_ps = round(patience_s * PS)
 
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return ("priority",)
+
     def rank(self, request: Incoming) -> int:
         return request.arrival_ps + request.priority * self.patience_ps
 
@@ -114,6 +118,10 @@ class SessionOrder(Ranked):
             prefetch=prefetch,
         )
         self._start_ps: dict[int, int] = {}
+
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return ("session",)
 
     def rank(self, request: Incoming) -> int:
         if request.session is None:

@@ -50,10 +50,14 @@ class Scheduler(ABC):
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived."""
-        sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
-        group = SequenceGroup(request, sequences)
+        group = self.new_group(request)
         self.state.waiting.append(group)
         return group
+
+    def new_group(self, request: Incoming) -> SequenceGroup:
+        """The sequences of a request, which are in no queue yet."""
+        sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
+        return SequenceGroup(request, sequences)
 
     def close_session(self, session: int) -> None:
         """The last request of the session was answered, or turned away."""

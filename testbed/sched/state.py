@@ -24,6 +24,7 @@ from testbed.core.slots import (
     CacheHit,
     Grant,
     Granular,
+    Lease,
     Ops,
     Refusal,
     round_down,
@@ -48,7 +49,9 @@ class SchedulerState:
     last released; by clause 2 of the contract it would be refused again, so the scheduler does not
     retry. swap_in_refused: the same for the first swapped group. forks: the sequences forked since
     the last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
-    repeated, so that every step is seen.
+    repeated, so that every step is seen. handed_over: the groups, in no queue, whose slots a
+    hand-over between engines needs; leases_finished: a group that has its whole output is to be
+    handed over.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -68,6 +71,8 @@ class SchedulerState:
         self.copies: list[tuple[SequenceGroup, Ops]] = []
         self.forks = 0
         self.stepwise = False
+        self.leases_finished = False
+        self.handed_over: dict[SequenceGroup, None] = {}  # as a set, but in order
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -93,7 +98,8 @@ class SchedulerState:
     def with_slots(self) -> list[SequenceGroup]:
         """The groups with slots on the device, running or waiting."""
         waiting = self.partially_preempted
-        return [*self.running.values(), *(() if waiting is None else (waiting,))]
+        kept = () if waiting is None else (waiting,)
+        return [*self.running.values(), *kept, *self.handed_over]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -297,6 +303,54 @@ class SchedulerState:
         if ops != NO_OPS:
             self.copies.append((group, ops))
 
+    # Hand-overs between engines
+
+    def reserve(self, group: SequenceGroup) -> Answers:
+        """Slots for the prompt of a group of one sequence, which another engine computes."""
+        seq = group.sequences[0]
+        answers: Any = self.memory.admit([seq], group.prefill_len, self.memory.lookup(seq))
+        if isinstance(answers, Refusal):
+            self.refused = group
+            return answers
+        grants = self._checked(answers, [seq], group.prefill_len)
+        seq.set_counts(num_slots=group.prefill_len, num_stored=grants[0].num_cached)
+        group.resident = [seq]
+        self.handed_over[group] = None
+        return grants
+
+    def land(self, group: SequenceGroup) -> None:
+        """The prompt of a group with reserved slots is there, and its first output token."""
+        del self.handed_over[group]
+        seq = group.sequences[0]
+        seq.num_stored = group.prefill_len
+        self.publish(seq, group.prefill_len)
+        group.generate()
+        self.add_running(group, SequenceStatus.RUNNING)
+        self.join_batch(group)
+
+    def abandon(self, group: SequenceGroup) -> None:
+        """What was reserved for the group is given back."""
+        del self.handed_over[group]
+        self._release_slots(group)
+        self.memory_released()
+
+    def end_lease(self, group: SequenceGroup) -> None:
+        """No transfer reads the slots of a group that was handed over."""
+        assert self.memory.leases is not None, "a policy without leases is refused"
+        del self.handed_over[group]
+        self.memory.leases.end_lease(Lease(group.request.request_id))
+        for seq in group.resident:
+            seq.set_counts(num_slots=0, num_stored=0)
+        group.resident = []
+        self.memory_released()
+
+    def _lease(self, group: SequenceGroup) -> None:
+        """The slots of a group that is over stay until `end_lease`."""
+        assert self.memory.leases is not None, "a policy without leases is refused"
+        self.handed_over[group] = None
+        for seq in group.resident:
+            self.memory.leases.release(seq, Lease(group.request.request_id))
+
     # Losing slots
 
     def leave_batch(self, group: SequenceGroup) -> None:
@@ -348,6 +402,9 @@ class SchedulerState:
             self.copies = [left for left in self.copies if left[0] is not group]
 
     def _release_slots(self, group: SequenceGroup) -> None:
+        if self.leases_finished and group.status is SequenceStatus.FINISHED:
+            self._lease(group)
+            return
         for seq in group.resident:
             self.policy.release(seq)
             seq.set_counts(num_slots=0, num_stored=0)

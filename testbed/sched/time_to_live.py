@@ -31,7 +31,7 @@ class RetainingState(RankedState):
         if self.memory.leases is None:
             raise InputError(
                 f"scheduler=time_to_live: {self.memory.name} cannot keep the slots of an answered "
-                f"request (choose policy=paged, or another policy that has end_lease())"
+                f"request (choose policy=prefix_caching, or another policy that has end_lease())"
             )
         self.leases: Leases = self.memory.leases
         self.retained: dict[SequenceGroup, int] = {}

@@ -20,7 +20,7 @@ def test_order_keeps_the_contract(kind):
     assert broken is None, f"{broken} {broken.calls}"
 
 
-def test_an_order_s_parameters_are_passed_on():
+def test_parameters_are_passed_to_the_order():
     assert testbed.check(CostAware, attention_share=0.5, num_examples=10) is None
 
 

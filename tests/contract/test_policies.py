@@ -66,7 +66,7 @@ def test_policy_keeps_the_contract(name, num_examples, golden):
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
 
 
-def test_a_sequence_finds_again_what_it_generated_though_it_asks_for_less():
+def test_preempted_sequence_hits_its_generated_tokens_with_a_shorter_request():
     """The search held a chunk of 1 token against the 4 that were cached, and blamed the cache."""
     calls = [Admit(1, 9), Act("extend", 0, 3), Act("preempt", 0), Act("return", 0, 1)]
     broken = broken_by(lambda pool: OutputCaching(pool, 4), PoolSpec(93, 128), calls)
@@ -99,7 +99,7 @@ def test_the_broken_clause_is_named_with_the_calls(name):
     assert found.calls
 
 
-def test_every_clause_is_broken_by_a_policy():
+def test_each_clause_has_a_policy_that_breaks_it():
     assert {clause for _, clause in BROKEN.values()} == set(range(1, 13))
 
 

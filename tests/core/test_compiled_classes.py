@@ -9,7 +9,7 @@ from refusals import refuses
 from testbed import compiled
 
 
-def test_abstract_classes_are_refused_and_so_are_arguments_that_nothing_takes(monkeypatch):
+def test_abstract_classes_and_unknown_arguments_are_refused(monkeypatch):
     def answer(self):
         return 4
 

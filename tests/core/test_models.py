@@ -46,7 +46,7 @@ VALUES = (
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_numbers_of_a_model_are_those_of_its_golden_row(name, golden):
+def test_sizes_of_each_model_equal_its_golden_row(name, golden):
     model = read_model(name)
     counts = {
         key: getattr(model, key)
@@ -61,7 +61,7 @@ def test_numbers_of_a_model_are_those_of_its_golden_row(name, golden):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_changed_files_describe_as_many_models_as_the_golden_row_says(name, golden, tmp_path):
+def test_changed_model_files_equal_the_golden_count(name, golden, tmp_path):
     """Each key gets each value in turn: the same model, another one, or a refusal.
 
     odd_types: values of a type that no such file has, which end in an exception of Python.

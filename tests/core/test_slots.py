@@ -151,7 +151,7 @@ def test_batch_counts_equal_counts_per_member(seed):
         assert found == (max(slot_counts, default=0), sum(slot_counts), len(slot_counts))
 
 
-def test_a_request_is_a_plain_one_unless_it_says_more():
+def test_request_has_plain_defaults():
     assert Request(3, 4, 5, 6).incoming == (3, 4, 5, 1, False, 0, None, 1, None, 0)
     assert Request(3, 4, 5, 6)[3:] == (6, *Incoming(3, 4, 5)[3:])
 

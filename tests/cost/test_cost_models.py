@@ -127,12 +127,12 @@ def test_windows_are_read_by_their_own_count():
         assert pairs_of(new, stored, 20) == sum(min(stored + i + 1, 20) for i in range(new))
 
 
-def test_kv_of_one_byte_takes_more_than_half_the_time():
+def test_fp8_kv_is_read_at_its_own_share_of_the_bandwidth():
     reads = {"decode_seqs": 2, "decode_context": 1000}
     assert attention_ps(special(kv_dtype_bytes=1), **reads) == attention_ps(special(), **reads)
 
 
-def test_a_state_is_read_and_written_and_an_image_only_read():
+def test_state_is_read_and_written_but_an_image_is_only_read():
     """Two sequences, whose state or image in one layer is as large as K and V of 100 tokens."""
     image, work = {"num_layers": 1, "num_tokens": 100}, Work(2, 1000, 500)
     state = special(states={"num_layers": 1, "state_bytes": 100 * MODEL.slot_bytes}).iteration(work)
@@ -165,7 +165,7 @@ def test_a_latent_is_stored_on_every_gpu_and_bound_by_memory_or_peak():
     assert attention_ps(slow, **reads) == 1000 * flops * 10**3
 
 
-def test_experts_are_read_as_far_as_tokens_go_through_them():
+def test_only_experts_with_tokens_are_read():
     experts = {"count": 8, "per_token": 2, "size": 100}
     times, model = special(experts=experts), replace(MODEL, experts=experts)
     expert = model.num_layers * model.expert_params * MODEL.dtype_bytes
@@ -204,7 +204,7 @@ def test_software_times_are_added_to_a_roofline(efficiencies, added_us):
     assert times.iteration(Work()) == 0
 
 
-def test_counts_of_a_policy_are_added_to_a_roofline():
+def test_policy_counters_add_their_time_to_a_roofline():
     work = DECODES._replace(extra=(("pages", 5),))
     assert cost(extra_s={"pages": 3e-6}).iteration(work) - cost().iteration(DECODES) == 15_000_000
 
@@ -259,7 +259,7 @@ def test_swaps_take_a_call_for_each_block_layer_and_k_or_v():
     assert times.iteration(work) - times.iteration(DECODES) == swap_ps // 3
 
 
-def test_tiers_of_a_roofline_hide_behind_computing_too():
+def test_roofline_hides_tier_transfers_behind_computing():
     gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, host_bandwidth=1e9, link_bandwidth=1e30)
     tiers = {"dram": TierSpec(1, latency_s=1e-4)}
     times = AnalyticCost(MODEL, ServerSpec("server", gpu, 1, tiers=tiers), Efficiencies())

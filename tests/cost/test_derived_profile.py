@@ -121,7 +121,7 @@ def times(profile, name):
         ({"memory_bandwidth": 20e9, "fp16_flops": 20e12}, (0.5, 0.5)),
     ],
 )
-def test_what_bytes_and_flops_need_goes_by_the_data_sheets(target, factors):
+def test_kernel_times_scale_by_the_data_sheets(target, factors):
     profile = derive(small_profile(), SOURCE, replace(SOURCE, **target))
     by_memory, by_peak = factors
     assert times(profile, "linear") == pytest.approx(
@@ -129,13 +129,13 @@ def test_what_bytes_and_flops_need_goes_by_the_data_sheets(target, factors):
     )
 
 
-def test_a_target_whose_reach_is_known_gets_that_share_of_its_bandwidth():
+def test_measured_bandwidth_share_of_the_target_is_used():
     profile = derive(small_profile(), SOURCE, SOURCE, attainable=0.8)
     assert times(profile, "linear")[0] == pytest.approx(WEIGHT_US / 0.8, abs=1e-3)
     assert profile["fingerprint"]["method"].endswith("reaches 0.8 of its memory bandwidth")
 
 
-def test_software_launches_and_shares_stay():
+def test_software_launch_times_and_shares_are_not_scaled():
     unmoved = {
         "launched_eager": section("num_tokens", [[1, 30.0]]),
         "launched_graph": section("kernel num_seqs", [["paged", 1, -20.0]]),
@@ -147,7 +147,7 @@ def test_software_launches_and_shares_stay():
         assert derived["sections"][name] == body
 
 
-def test_links_move_their_bytes_at_the_new_rate():
+def test_transfers_take_the_bandwidth_of_the_new_link():
     """A swap of 2 blocks of 16 tokens; an all-reduce of 10,000 bytes over 2 GPUs sends as many."""
     swap = section("method direction block_size num_blocks", [["fused", "out", 16, 2, 900.0]])
     reduced = section("num_gpus bytes", [[2, 10_000, 9.0]])
@@ -171,7 +171,7 @@ SHARD_SECTIONS = {
 }
 
 
-def test_another_shard_takes_its_own_bytes():
+def test_times_scale_by_the_bytes_of_another_shard():
     """With half the KV heads and twice the rows of the head; 5 us of launches stay."""
     other = replace(MODEL, num_kv_heads=1, vocab_size=2 * MODEL.vocab_size)
     profile = small_profile(**SHARD_SECTIONS)
@@ -241,22 +241,22 @@ def cost(model, on, **options):
         ),
     ],
 )
-def test_the_best_way_comes_first(model, on, way, found):
+def test_ways_are_listed_from_best_to_worst(model, on, way, found):
     first, one = next(iter(by_way(model, on, SHIPPED).items()))
     assert (first, one.profile["model"]["name"]) == (way, found)
 
 
-def test_the_name_of_another_model_finds_nothing_of_it():
+def test_profile_is_found_by_shape_not_by_name():
     other = replace(read_model("opt-13b"), name="llama-3-8b")
     assert by_way(other, server(), SHIPPED)[MEASURED].profile["model"]["name"] == "opt-13b"
 
 
 @pytest.mark.parametrize("change", [{"hidden_size": 64, "ffn_size": 256}, {"dtype_bytes": 1}])
-def test_what_is_near_to_no_profile_costs_what_a_data_sheet_says(change):
+def test_shape_far_from_all_profiles_takes_a_roofline(change):
     assert isinstance(cost(replace(LLAMA, **change), server()), AnalyticCost)
 
 
-def test_a_profile_carried_to_its_own_shard_and_gpu_stays_as_it_is():
+def test_profile_carried_to_its_own_shard_and_gpu_is_unchanged():
     one = by_way(LLAMA, server(), SHIPPED)[MEASURED]
     same = ProfileCost(
         LLAMA, server(), carried(OTHER_MODEL, one, LLAMA, server(), SHIPPED), Choices()
@@ -310,7 +310,7 @@ def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
     assert cost(LLAMA, server(num_gpus=2)).iteration(Work(8, 4096, 512)) > 0
 
 
-def test_a_profile_of_one_s_own_comes_before_the_shipped_ones(tmp_path):
+def test_user_profile_comes_before_shipped_ones(tmp_path):
     own = read_profile("h200-llama-3-8b-tp1")
     own["fingerprint"] = {
         **own["fingerprint"],

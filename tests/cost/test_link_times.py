@@ -43,7 +43,7 @@ def server(gpu=H200, **tiers):
     return ServerSpec("s", gpu, 1, tiers=tiers)
 
 
-def test_points_are_met_and_lines_join_them():
+def test_times_interpolate_linearly_through_measured_points():
     times = LinkTimes(
         [(("gather", "in", n, size, 16), n * (10 + size)) for n in (1, 10, 100) for size in (8, 80)]
     )
@@ -67,7 +67,7 @@ def test_held_back_points_are_predicted(start):
     assert np.median([abs(error) for *_, error in errors]) < 0.05
 
 
-def test_each_way_has_points_enough():
+def test_each_direction_has_enough_points():
     assert sum(int(line[2]) for line in by_method(POINTS)) == len(POINTS)
     for way in ("out", "in", "peer"):
         assert sum(key[1] == way for key, _ in POINTS) >= 60
@@ -76,7 +76,7 @@ def test_each_way_has_points_enough():
         assert rate < (H200.link_bandwidth if way == "peer" else 64e9), (method, way, count, size)
 
 
-def test_fragments_cost_what_was_measured():
+def test_fragmented_transfers_take_their_measured_times():
     """One extent of 64 MiB against 4,096 of 16 KiB: ten times and more, by copies and by a
     kernel.
     """
@@ -86,7 +86,7 @@ def test_fragments_cost_what_was_measured():
             assert times(method, way, 4096, size, block) > 8 * times(method, way, 1, size, block)
 
 
-def test_runs_are_those_of_slots_below_the_device():
+def test_extents_are_counted_on_the_lower_tier():
     out = Move(
         DEVICE, HOST, (Copy(0, 64, 16), Copy(160, 80, 16), Copy(32, 96, 5), Copy(48, 32, 16))
     )
@@ -159,7 +159,7 @@ def test_tiers_over_the_gpu_s_link_take_the_measured_time():
         ),
     ],
 )
-def test_a_file_of_something_else_is_refused(tmp_path, change, problem):
+def test_file_of_another_kind_is_refused(tmp_path, change, problem):
     values = json.loads((HARDWARE / "h200.json").read_text())
     change(values)
     path = tmp_path / "mine.json"

@@ -161,7 +161,7 @@ def test_forks_cost_a_number_of_sequences():
     assert us(cost, DECODES._replace(forks=4)) - us(cost, DECODES) == 4 * 2.5 * 3
 
 
-def test_counts_of_a_policy_cost_what_is_configured():
+def test_policy_counters_take_the_configured_time():
     cost = cost_of(extra_s={"pages": 3e-6, "maps": 20e-6})
     work = DECODES._replace(extra=(("pages", 5), ("maps", 2)))
     assert us(cost, work) == DECODES_US + 5 * 3 + 2 * 20
@@ -212,7 +212,7 @@ def test_block_copies_are_added():
         (40, 2, block_copy(16, 6)),  # longer than any: as three blocks of 16 each
     ],
 )
-def test_copies_of_other_lengths(length, count, copied_us):
+def test_copies_of_unmeasured_lengths_are_interpolated(length, count, copied_us):
     assert us(cost_of(), DECODES._replace(copies=((length, count),))) == DECODES_US + copied_us
 
 
@@ -236,7 +236,7 @@ def test_computing_hides_behind_long_swaps():
     assert us(cost_of(), work) == pytest.approx(expected, abs=1e-6)
 
 
-def test_copies_that_the_driver_does_not_take_are_waited_for():
+def test_copies_beyond_the_drivers_queue_are_waited_for():
     """Per block, layer, K and V: 2 x 4 x 160 = 1,280 copies, of which 1,024 are pending."""
     work = DECODES._replace(moves=(Moved(DEVICE, HOST, 16, 160),))
     swap_us = swap("per block", "out", 16, 160)
@@ -247,7 +247,7 @@ def test_copies_that_the_driver_does_not_take_are_waited_for():
     assert us(cost_of(swap="per block"), work) == pytest.approx(expected, abs=1e-5)
 
 
-def test_all_in_waits_for_what_comes_in_before_it_computes():
+def test_all_in_waits_for_swap_ins_before_computing():
     cost = cost_of(swap_waits="all in")
     work = DECODES._replace(moves=(OUT, IN))
     assert us(cost, work) == DECODES_US + swap("fused", "in", 16, 10)
@@ -256,7 +256,7 @@ def test_all_in_waits_for_what_comes_in_before_it_computes():
     assert us(cost, DECODES._replace(moves=(long_out, IN))) == both_us + 2 * 3
 
 
-def test_swaps_that_were_not_measured_take_their_bytes():
+def test_unmeasured_swaps_take_bytes_over_the_data_sheets_link():
     cost = cost_of(arithmetic_profile(swap=None), server())
     moved_us = 16 * 20 * KV_BYTES / 8e9 * 1e6  # over the data sheet's link to the host
     expected = DECODES_US + moved_us / LAYERS
@@ -322,7 +322,7 @@ MIXED = section(
 @pytest.mark.parametrize(
     ("kernel", "spread"), [("paged", "ragged"), ("paged", "equal"), ("paper", "ragged")]
 )
-def test_a_mixed_batch_was_measured_with_our_kernel_only(kernel, spread):
+def test_mixed_batch_times_are_used_for_our_kernel_only(kernel, spread):
     profile = arithmetic_profile(mixed_attention=MIXED)
     work = Work(8, 8 * 64, 64, prefill=((32, 256),), num_requests=9)
     found = us(cost_of(profile, kernel=kernel, spread=spread), work)
@@ -406,14 +406,14 @@ def test_prompts_are_computed_in_each_group():
     assert us(groups_cost(), work) == layers_us(40, 1) + parts
 
 
-def test_chosen_distribution_of_experts():
+def test_experts_take_the_selected_distribution():
     window = WindowReads(64, tokens=5 * 64, growing=0, steps=UNBOUNDED)
     work = DECODES._replace(windows=(window,))
     skewed, balanced = us(groups_cost(experts="skewed"), work), us(groups_cost(), work)
     assert skewed - balanced == 3 * experts(5)
 
 
-def test_sections_in_steps_take_the_next_measured_count():
+def test_stepwise_sections_take_the_next_measured_count():
     """5 tokens take the time of 64."""
     profile = arithmetic_profile()
     profile["sections"]["linear"]["between"] = "next"
@@ -432,7 +432,7 @@ def test_software_times_name_their_system(choices, system):
     assert cost_of(**choices).software == system
 
 
-def test_software_times_of_a_profile_fitted_on_a_log_are_its_user_s():
+def test_software_times_fitted_on_a_log_name_no_system():
     profile = arithmetic_profile()
     profile["fingerprint"]["software_fitted_on"] = {"log": "hash"}
     assert cost_of(profile).software is None
@@ -452,7 +452,7 @@ WHOLE_PROMPTS = section(
         (40, 40, 14),  # at least what the new tokens take alone: the difference is 10 us
     ],
 )
-def test_tokens_behind_others_take_the_difference_of_whole_prompts(new, past, attention):
+def test_tokens_after_stored_ones_take_the_difference_of_whole_prompts(new, past, attention):
     cost = cost_of(arithmetic_profile(prefill_attention=WHOLE_PROMPTS))
     work = Work(prefill=((new, past),), num_requests=1)
     rest = layers_us(new, 1) + launched_eager(new) + software_us(new, 1)
@@ -483,7 +483,7 @@ def mixed_us(new, past, num_seqs, mean):
 
 
 @pytest.mark.parametrize("prefill_section", ["measured", None])
-def test_several_prompts_of_a_mixed_batch_cost_what_one_of_their_tokens_and_pairs_does(
+def test_several_prompts_of_a_mixed_batch_cost_as_one_with_their_tokens_and_pairs(
     prefill_section,
 ):
     """Or less, where by themselves they take less than that one prompt."""
@@ -511,7 +511,7 @@ def test_unequal_lengths_count_in_mixed_batches_too():
     assert us(cost_of(profile), work) == rest + LAYERS * (mean + (longest - mean) / 4)
 
 
-def test_all_reduces_that_were_not_measured_are_a_ring_over_the_links():
+def test_unmeasured_all_reduces_are_a_ring_over_the_links():
     cost = cost_of(arithmetic_profile(2, all_reduce=None), server(2))
     sent_us = 5 * 96 * 2 / 100e9 * 1e6  # 2 x 1/2 of the activations of 5 tokens
     assert us(cost, DECODES) == pytest.approx(DECODES_US + 2 * LAYERS * sent_us, abs=1e-5)

@@ -108,7 +108,7 @@ def test_no_answer_of_a_policy_receives_an_output_length(name):
 
 
 @pytest.mark.parametrize("name", CHANNELS)
-def test_the_contract_refuses_it_too(name):
+def test_contract_check_refuses_values_that_overload_comparison(name):
     if is_compiled() and name == "Horizon":
         pytest.skip("the compiler has made a plain int of the number")
     policy = type(name, (Paged,), CHANNELS[name])

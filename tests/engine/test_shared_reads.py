@@ -74,7 +74,7 @@ def prompt(num_shared, length, request_id):
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("cache", CACHES)
-def test_what_an_answered_request_retains_makes_no_decode_faster(cache, fast_forward):
+def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast_forward):
     """Case (a): the second request finds 56 of its 64 tokens, and nobody decodes beside it."""
     ids = prompt(64, 64, 0)
     requests = [Request(i, i * PS, 64, 9, prompt_ids=ids, session=i) for i in range(2)]
@@ -193,6 +193,7 @@ def test_measured_decodes_beside_a_retained_request():
         for i in range(2)
     ]
     lives = ["scheduler=time_to_live", "scheduler.time_to_live_s=100", "policy=prefix_caching"]
+    lives += ["trace=chat"]  # of sessions, in place of which the requests below are served
     columns, cost = measured(["model=llama-3.1-8b", *lives], requests)
     contexts = range(num_tokens + 1, num_tokens + 1 + steps)
     alone_ps = sum(cost.iteration(Work(1, n, n, num_requests=1)) for n in contexts)

@@ -98,7 +98,7 @@ LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of millise
 
 
 @pytest.mark.parametrize("kind", [OneMillisecond, FastMillisecond])
-def test_time_goes_on_to_the_last_arrival_and_past_it(kind):
+def test_simulation_continues_past_the_last_arrival(kind):
     """2^62 ps, where runs once stopped without a word, are 4,611,686 s."""
     requests = [Request(i, i * 10**6 * PS, 4, 10) for i in range(10)]
     fast, slow = (
@@ -138,7 +138,7 @@ class SaysItLate(Paged):
 @pytest.mark.parametrize(
     "others", [[], [Request(0, 0, 8, 20)], [Request(0, 0, 8, 20), Request(2, 0, 8, 20)]]
 )
-def test_a_plan_turns_away_whom_the_policy_can_never_hold_and_serves_the_others(others, cost):
+def test_request_that_never_fits_is_rejected_and_others_are_served(others, cost):
     """The second of these prompts is longer than the pool of 40 slots."""
     requests = sorted(
         [*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)]

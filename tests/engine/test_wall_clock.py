@@ -42,7 +42,7 @@ def test_another_thread_wakes_a_loop_that_waits_for_ever():
     assert heard == ["posted", "turn"]
 
 
-def test_what_is_polled_wakes_the_loop():
+def test_polled_condition_wakes_the_loop():
     clock, heard = WallClock(), []
     alarm = clock.alarm()
     clock.is_polled = lambda: True

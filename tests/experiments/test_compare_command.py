@@ -44,7 +44,7 @@ def test_page_of_a_comparison_has_both_runs_and_its_curves(testbed, pair, tmp_pa
     assert (tmp_path / "c.svg").read_text().count("<path") > 10
 
 
-def test_runs_are_called_as_asked(testbed, pair):
+def test_runs_have_the_names_given_on_the_command_line(testbed, pair):
     output = testbed.done("compare", "a=small", "b=max")
     check_words(("a: opt-13b", "b: opt-13b"), output)
 

@@ -36,13 +36,13 @@ def of_a_gpu(run, name="gpu"):
     return changed(run, name, engine={"kind": "gpu"})
 
 
-def test_first_run_is_the_reference_of_simulations(run):
+def test_simulations_are_compared_with_the_first_run(run):
     compared = compare([run, changed(run, "slow"), changed(run, "slower")])
     assert compared.references == [0, 0]
     assert compared.words == ["change", "change"]
 
 
-def test_simulations_are_errors_from_the_measured_run(run):
+def test_simulation_is_compared_with_the_measured_run(run):
     compared = compare([of_a_gpu(run), run, of_a_gpu(run, "gpu 2")])
     assert compared.references == [0, 0]
     assert compare([of_a_gpu(run), run]).words == ["error"]

@@ -132,7 +132,7 @@ def test_costs_of_another_system_are_refused(words):
         ),
     ],
 )
-def test_a_run_says_first_where_its_costs_come_from_and_how_far_off_such_were(run, line, reported):
+def test_run_prints_source_and_tested_error_of_its_costs_first(run, line, reported):
     first = run(f"{line} arrivals.duration_s=5").output.splitlines()[0]
     assert first.startswith("costs: ")
     assert reported in first
@@ -162,11 +162,11 @@ def test_a_run_says_first_where_its_costs_come_from_and_how_far_off_such_were(ru
         ),
     ],
 )
-def test_the_default_comes_near_to_a_chosen_profile(run, line, quantity, seconds):
+def test_default_costs_are_close_to_a_selected_profile(run, line, quantity, seconds):
     assert run(line).summary[quantity]["mean"] == pytest.approx(seconds, rel=0.1)
 
 
-def test_every_way_was_tested_on_whole_runs_of_at_least_eight_profiles():
+def test_every_way_has_errors_of_at_least_eight_profiles():
     by_way = {}
     for row in table():
         assert all(row[column] for column in WHOLE_RUNS.values())

@@ -218,7 +218,7 @@ sessions = {str(ROOT / "experiments" / "examples" / "sessions.jsonl")!r}
 
 
 @pytest.mark.parametrize("answer", re.findall(r"```python\n(.*?)```", COOKBOOK, re.DOTALL))
-def test_a_python_answer_runs(answer, tmp_path):
+def test_python_answers_of_the_cookbook_run(answer, tmp_path):
     """It prints or writes something."""
     script = NAMES_OF_ANSWERS + answer.replace("duration_s=60", "duration_s=10")
     output = run_script(tmp_path, script)

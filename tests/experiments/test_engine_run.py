@@ -89,7 +89,7 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
         ),
     ],
 )
-def test_what_the_engine_does_not_serve_is_refused(testbed, tmp_path, options, words):
+def test_config_that_the_engine_cannot_serve_is_refused(testbed, tmp_path, options, words):
     (tmp_path / "beams.csv").write_text("request,step,parent,child\n0,2,0,1\n")
     code, _, error = testbed("run", *SMALL, *ON_CPU, *options.split(), "arrivals.duration_s=1")
     assert (code, words in error) == (2, True)

@@ -28,7 +28,7 @@ def test_times_are_in_microseconds_with_their_standard_errors():
     check_words(("100.00 us", "standard error 51.00 us"), lines()["request"])
 
 
-def test_a_time_within_two_standard_errors_of_zero_is_called_so():
+def test_time_within_two_standard_errors_of_zero_is_not_distinguishable():
     report = "\n".join(fit.report(FITTED, ["iteration", "request", "token"]))
     assert report.count("not distinguishable from zero") == 1  # the request's 100 us of 51
 
@@ -43,7 +43,7 @@ def test_times_that_are_strongly_correlated_are_named_as_a_pair():
     assert "iteration and token cannot be separated" not in report  # 0.9 is not beyond
 
 
-def test_logs_that_disagree_by_more_than_two_standard_errors_are_told():
+def test_disagreement_of_logs_beyond_two_standard_errors_is_reported():
     agreeing = "\n".join(fit.report(FITTED, ["token"]))
     assert "the logs disagree" not in agreeing  # 0.2 of 0.1
     other = Fitted({}, {"a.csv": 1.0, "b.csv": 0.79}, {"b.csv": 0.1}, {}, 0.5)

@@ -55,7 +55,7 @@ def fitted_2023(capsys):
     return capsys.readouterr().out
 
 
-def test_fit_finds_the_truth(fitted_2023):
+def test_fit_recovers_the_constants_of_simulated_bars(fitted_2023):
     for name, truth in zip(("overhead_s", "overhead_per_sequence_s"), TRUTH, strict=True):
         found = float(re.search(rf"choices\.{name}: (\S+)", fitted_2023)[1])
         assert found == pytest.approx(truth, rel=0.01)
@@ -101,7 +101,7 @@ def sampler(group, sequence, fork):
     }
 
 
-def test_a_formula_s_shares_are_found_and_scaled_to_a_plain_request():
+def test_shares_of_a_known_formula_are_recovered():
     """100 us a group, 10 a sequence, 30 a fork; with the scheduler's 20 a sequence a plain request
     takes 130 us.
     """
@@ -115,7 +115,7 @@ def test_a_formula_s_shares_are_found_and_scaled_to_a_plain_request():
     assert found.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
 
 
-def test_the_figures_use_what_the_kept_rows_say(capsys):
+def test_figures_use_the_constants_fitted_to_the_kept_rows(capsys):
     cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["choices"].parameters
     found = split(kept_us())
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(

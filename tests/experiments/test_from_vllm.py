@@ -97,7 +97,7 @@ def test_an_option_of_ours_counts_more_than_the_commands(translated, tmp_path):
         pytest.param("vllm serve opt-13b -pp 2", ("pipeline", "has no counterpart"), id="pipeline"),
     ],
 )
-def test_commands_that_change_what_is_not_simulated_are_refused(testbed, command, parts):
+def test_commands_with_unsupported_features_are_refused(testbed, command, parts):
     error = testbed.refused("run", "--from-vllm", command, "gpu=h200", *SHORT)
     check_words(("--from-vllm", *parts), error)
 

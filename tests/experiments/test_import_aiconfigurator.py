@@ -224,7 +224,7 @@ def test_gemm_times_are_linear_between_rows_and_in_proportion_beyond(folder):
 @pytest.mark.parametrize(
     ("column", "value"), [("latency", float("nan")), ("latency", 0.0), ("n", float("inf"))]
 )
-def test_a_number_that_is_none_is_named(folder, column, value):
+def test_text_in_place_of_a_number_is_refused_by_name(folder, column, value):
     wrong = table(folder, "gemm").astype({"n": float})
     wrong.loc[3, column] = value
     refuses(
@@ -263,7 +263,7 @@ def imported(folder, *arguments, degree=2):
     "config",
     ["", '{"link_bw": 16, "link_latency": 20000}', '{"link_bw": [16], "link_latency": [2e4]}'],
 )
-def test_a_link_becomes_all_reduces(tmp_path, config):
+def test_all_reduces_are_computed_from_a_link(tmp_path, config):
     if config:
         (tmp_path / "config.json").write_text(config)
     profile = imported(tmp_path, *(() if config else ("--link", "16", "--all-reduce-us", "20")))

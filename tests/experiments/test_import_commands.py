@@ -66,7 +66,7 @@ def test_a_model_can_be_named_and_written_as_json(testbed, tmp_path):
 
 
 @pytest.mark.usefixtures("_config")
-def test_a_folder_is_no_config(testbed):
+def test_folder_in_place_of_a_config_is_refused(testbed):
     check_words(("hf", "directory"), testbed.refused("import", "model", "hf"))
 
 
@@ -79,7 +79,7 @@ def test_lengths_of_the_papers_artifact_become_a_csv(testbed, tmp_path):
         assert [tuple(row.values()) for row in csv.DictReader(file)] == [("3", "4"), ("3", "1")]
 
 
-def test_a_csv_is_no_pickle(testbed, tmp_path):
+def test_csv_in_place_of_a_pickle_is_refused(testbed, tmp_path):
     (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n1,2\n")
     check_words(("lengths.csv",), testbed.refused("import", "lengths", "lengths.csv", "a.csv"))
     assert not (tmp_path / "a.csv").exists()
@@ -135,7 +135,7 @@ def test_a_missing_table_is_named(testbed, theirs):
 
 
 @pytest.mark.usefixtures("theirs")
-def test_a_profile_of_one_gpu_reduces_nothing(testbed):
+def test_all_reduce_options_are_refused_for_one_gpu(testbed):
     code, _, error = import_profile(testbed, "--link", "400", "--all-reduce-us", "8")
     assert code == 2
     check_words(("--link", "one GPU, which reduces nothing"), error)

@@ -92,7 +92,7 @@ def test_bins_of_unequal_lengths_are_named_by_their_upper_edges_and_cut_at_one(i
     assert "1 of the bins lie outside 0 to 1" in output
 
 
-def test_ends_of_the_grid_and_missing_measurements_are_said(imported):
+def test_ends_of_the_grid_and_missing_measurements_are_reported(imported):
     _, output = imported
     for words in (
         "linear: up to 24 tokens an iteration",

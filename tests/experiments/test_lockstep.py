@@ -123,7 +123,7 @@ def test_our_side_decides_what_the_simulator_does():
         ("workload.num_seqs=2", "workload.num_seqs=2: vLLM V1 schedules every sample"),
     ],
 )
-def test_what_vllm_does_not_have_is_refused_by_name(override, message):
+def test_option_without_a_counterpart_in_vllm_is_refused_by_name(override, message):
     words = [
         word for word in SERVER if override != "scheduler=mixed" or not word.startswith("scheduler")
     ]
@@ -148,7 +148,7 @@ def test_without_vllm_the_command_says_what_to_install():
 
 @needs_vllm
 @pytest.mark.parametrize("seed", range(4))
-def test_every_iteration_of_a_random_configuration_is_vllms(seed):
+def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
     words, requests = draw(Random(seed), BASE, 60)
     make, setup = sides_of(words, requests)
     sides = make()
@@ -158,7 +158,7 @@ def test_every_iteration_of_a_random_configuration_is_vllms(seed):
 
 @needs_vllm
 @pytest.mark.slow
-def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(capsys):
+def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
     assert call("lockstep", ["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
     counts = [
         int(line.partition(": ")[2].split(" of ")[0].replace(",", ""))
@@ -171,12 +171,12 @@ def test_a_hundred_thousand_iterations_of_forty_random_configurations_are_vllms(
 
 @needs_vllm
 @pytest.mark.slow
-def test_ten_thousand_histories_of_vllms_manager():
+def test_10000_histories_of_vllms_manager_keep_the_contract():
     assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
 
 
 @needs_vllm
-def test_bytes_of_states_are_those_of_vllm():
+def test_bytes_of_states_equal_vllms():
     from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
 
     net, hybrid = hf_configs.QWEN3_NEXT, hf_configs.NEMOTRON_H

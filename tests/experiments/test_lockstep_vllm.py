@@ -271,7 +271,7 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
     check_words((clause, "Call(verb="), output)
 
 
-def test_blocks_of_shipped_shapes_are_vllms(lockstep, monkeypatch):
+def test_blocks_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
     names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "opt-13b"]
     monkeypatch.setattr("testbed.experiments.lockstep.capacities.model_names", lambda: names)
     code, output, _ = lockstep("--capacity")
@@ -330,7 +330,7 @@ def test_aisimulate_ends_requests_when_ours_do(synchronous):
         ("scheduler=vllm_v1", "scheduler.enable_chunked_prefill=false"),
     ],
 )
-def test_schedulers_that_aisimulate_has_not_are_left_out(words):
+def test_schedulers_that_aisimulate_lacks_are_left_out(words):
     pytest.importorskip("dynamo")
     setup = setup_of(*SMALL, *words, "scheduler.max_num_batched_tokens=64")
     check_words(("left out",), " ".join(third_column(setup, SIMULATED, 7 * MS)))

@@ -59,7 +59,7 @@ def simulated(folder, name, rows, profile, *overrides, machine=None):
     return write_log(folder / name, rows, replay(guess, config, machine).times)
 
 
-def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profile):
+def test_fit_recovers_the_front_end_and_slowness_of_simulated_logs(testbed, tmp_path, profile):
     base = (*SMALL, "scheduler=vllm_v1")
     software = [
         f"cost.choices.overhead_{name}"
@@ -99,9 +99,7 @@ def test_planted_front_end_and_slowness_are_found_again(testbed, tmp_path, profi
     assert "times were fitted on this very log; validate another one" in validated
 
 
-def test_a_log_that_was_not_among_the_fitted_ones_is_told_of_the_machines_speeds(
-    testbed, tmp_path, profile
-):
+def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
     base = (*SMALL, "scheduler=vllm_v1")
     machine = LoggedMachine(9e-3, 2e-3, 1.25)
     log = simulated(tmp_path, "fitted.csv", MANY, profile, *base, machine=machine)
@@ -208,7 +206,7 @@ def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
     )
 
 
-def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
+def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
     log = write_log(tmp_path / "a.csv", MANY)
     meta = {
         "num_gpu_blocks": 0,
@@ -225,7 +223,7 @@ def test_recorded_blocks_are_taken(testbed, tmp_path, profile):
     assert "meta.json says block_size 16, simulated with 32" in error
 
 
-def test_a_crowded_log_says_how_large_its_pool_was(testbed, tmp_path, profile):
+def test_pool_of_a_crowded_log_is_its_most_used_blocks(testbed, tmp_path, profile):
     tight = simulated(
         tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001"
     )
@@ -279,7 +277,7 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
         assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
 
 
-def test_what_no_profile_explains_and_what_ended_too_late_to_be_looked_at(tmp_path, profile):
+def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused(tmp_path, profile):
     base, rows = (*SMALL, "scheduler=vllm_v1"), MANY[:6]
     log = VllmLog(simulated(tmp_path, "a.csv", rows, profile, *base))
     config = server_config([*SYSTEM, *base, f"cost.path={profile}"])
@@ -306,7 +304,7 @@ def test_what_no_profile_explains_and_what_ended_too_late_to_be_looked_at(tmp_pa
     assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 
 
-def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
+def test_doubtful_logs_are_reported(testbed, tmp_path, profile):
     lengths = np.array([10, 20, 30, 40, 50, 60, 70, 80] * 3)
     assert recurrence(lengths) == recurrence(lengths[:16]) == (8, 1.0)
     assert recurrence(np.append(lengths[:17], 99)) == (8, 0.9)  # all but one of ten
@@ -334,7 +332,7 @@ def test_doubtful_logs_are_noticed(testbed, tmp_path, profile):
     assert impossible_lengths(twins.take(slice(1, 50))) == 1
 
 
-def test_links_of_the_benchmark_are_taken(tmp_path, testbed, profile):
+def test_all_reduces_take_the_links_of_the_benchmark(tmp_path, testbed, profile):
     whole = json.loads((tmp_path / "profile.json").read_text())
     (tmp_path / "profile.json").write_text(json.dumps({**whole, "num_gpus": 2}))
     log = write_log(tmp_path / "a.csv", MANY)

@@ -30,8 +30,8 @@ def test_a_class_of_ones_own_is_chosen_as_module_and_class(run):
 
 
 def test_a_mix_of_shares_needs_no_quotes(run):
-    found = run(f"workload.mix=1:1,beam2:3 arrivals.rate=9 {SHORT}").config
-    assert found["workload"]["mix"] == "1:1,beam2:3"
+    found = run(f"workload.mix=1:0.25,beam2:0.75 arrivals.rate=9 {SHORT}").config
+    assert found["workload"]["mix"] == "1:0.25,beam2:0.75"
 
 
 def test_an_empty_table_removes_the_measured_pools(run):
@@ -65,7 +65,7 @@ def test_the_last_value_of_an_option_counts(run):
     ],
 )
 @pytest.mark.usefixtures("_mine")
-def test_words_that_choose_nothing_are_refused(testbed, line, words):
+def test_words_that_select_no_option_are_refused(testbed, line, words):
     check_words(words, testbed.refused("run", *line.split(), SHORT, "outputs=summary"))
 
 

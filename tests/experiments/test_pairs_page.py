@@ -70,7 +70,7 @@ def test_goals_are_judged_up_to_the_knee_in_percent_and_points():
         ((126, 126), True),
     ],
 )
-def test_beyond_the_knee_means_are_held_against_the_range_of_the_seeds(ours, inside):
+def test_means_beyond_the_knee_are_compared_with_the_range_of_the_seeds(ours, inside):
     """The range of 100 to 120, widened by 5%, is 95 to 126. Preemptions were measured as none, but
     simulated.
     """

@@ -79,7 +79,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("line", "words"), WORDS)
-def test_words_that_are_no_options_are_refused(refused, line, words):
+def test_unknown_words_are_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
 
 
@@ -248,7 +248,7 @@ SERVERS = [
 
 
 @pytest.mark.parametrize(("line", "words"), SERVERS)
-def test_memory_that_a_server_has_not_are_refused(refused, line, words):
+def test_memory_that_a_server_lacks_is_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
 
 

@@ -59,7 +59,7 @@ def test_wide_pictures_have_the_whole_width(page):
     assert wide == {"Figure 1", "Figure 2"}
 
 
-def test_a_picture_says_its_numbers(page):
+def test_alternative_text_of_a_picture_has_its_numbers(page):
     texts = re.findall(r'<img alt="(.*?)" src', page)
     first = next(text for text in texts if text.startswith("Figure 1:"))
     check_words(("kv slots: 15,728 (published 15700)",), first)

@@ -152,7 +152,7 @@ def test_a_run_without_a_folder_is_named_by_its_id(testbed, tiny, tmp_path):
     check_words((f"runs/{folder.name}",), output)
 
 
-def test_an_overloaded_server_is_called_so(run):
+def test_overload_of_a_server_is_reported(run):
     """One reservation of the longest output at a time serves fewer than the three that arrive."""
     found = run("policy=contiguous_oracle arrivals.duration_s=30 arrivals.rate=3 slo.tpot_s=0.05")
     check_words(("overloaded", "the queue grows", "TPOT 0.05 s"), found.output)
@@ -181,7 +181,7 @@ def test_a_window_ends_the_run(run):
     assert requests["finished"] < requests["arrived"]
 
 
-def test_a_run_stops_at_a_latency_and_says_so(run):
+def test_run_stopped_at_a_latency_is_reported(run):
     found = run("arrivals.rate=20 stop_at_latency=0.03 arrivals.duration_s=30 preemption=swap")
     check_words(("stopped early", "s/token"), found.output)
     assert found.summary["stopped_at_latency"] >= 0.03
@@ -217,7 +217,7 @@ def test_a_sweep_leaves_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp
     check_words(("Sweep: 6 points", "runs/sweep.csv", "runs/sweep.png"), output)
 
 
-def test_a_sweep_once_more_runs_nothing(testbed, tiny):
+def test_repeated_sweep_runs_nothing(testbed, tiny):
     words = ("-m", "policy.block_size=2,4", "outputs=summary", "hydra.sweep.dir=other")
     first = testbed.done("run", *tiny, *words)
     again = testbed.done("run", *tiny, *words)

@@ -211,7 +211,7 @@ def test_a_ratio_that_falls_where_it_should_rise_has_a_negative_margin(findings_
     assert beams.margin > 0
 
 
-def test_store_rules_study_sizes_tier_and_pool_by_what_the_sessions_need(tmp_path):
+def test_store_rules_study_sizes_tier_and_pool_by_the_live_set(tmp_path):
     study = load("store_rules")
     refuses("give --lengths agent_sessions=FILE", study.served, RunStore(tmp_path), NO_TIER, 0.0)
     store = RunStore(tmp_path, SESSIONS)
@@ -222,7 +222,7 @@ def test_store_rules_study_sizes_tier_and_pool_by_what_the_sessions_need(tmp_pat
     assert config.server.kv_memory_gib["llama-3-8b"] == pytest.approx(0.3 * 0.9 * tier[0])
 
 
-def test_what_lmcache_found_is_read_from_the_table():
+def test_claims_of_lmcache_are_judged_from_the_table():
     rows = [
         (NO_TIER, 0.0, 30, 9.0),
         ("write through", 0.9, 60, 8.0),

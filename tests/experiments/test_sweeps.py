@@ -160,7 +160,7 @@ def leave(folder, name, *, is_folder):
     return path, descriptor
 
 
-def test_what_killed_processes_left_goes_and_what_living_ones_write_stays(run, tmp_path):
+def test_files_of_killed_processes_are_removed_and_those_of_living_ones_stay(run, tmp_path):
     left, ended = leave(tmp_path, f".out.left{MARK}", is_folder=True)
     living, _ = leave(tmp_path, f".out.living{MARK}", is_folder=True)
     other, ended_too = leave(tmp_path, f".other.left{MARK}", is_folder=True)

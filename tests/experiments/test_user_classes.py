@@ -42,7 +42,7 @@ def rows(folder):
 
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize("launcher", ["", "hydra/launcher=joblib"])
-def test_sweep_of_the_command_line_has_them_beside_built_in_ones(testbed, tmp_path, launcher):
+def test_user_classes_and_built_in_ones_run_in_one_sweep(testbed, tmp_path, launcher):
     testbed.done(
         "run",
         "-m",
@@ -60,7 +60,7 @@ def test_sweep_of_the_command_line_has_them_beside_built_in_ones(testbed, tmp_pa
 
 
 @pytest.mark.usefixtures("mine")
-def test_policy_stands_beside_a_built_in_one(testbed, tmp_path):
+def test_user_policy_and_a_built_in_one_run_in_one_sweep(testbed, tmp_path):
     testbed.done("run", "-m", "policy=paged,users_file:MyPolicy", *SHORT)
     assert {row["policy"] for row in rows(tmp_path / "runs")} == {"paged", "users_file:MyPolicy"}
 
@@ -80,7 +80,7 @@ def test_python_takes_names_and_classes_side_by_side(mine):
     assert orders["ttft_s_p99"].nunique() == 1
 
 
-def test_its_parameters_obey_its_annotations(mine):
+def test_parameters_of_a_user_class_obey_its_annotations(mine):
     with pytest.raises(ValueError, match=r"policy\.half_block=0: must be above 0"):
         simulate(policy=(mine.MyPolicy, {"half_block": 0}), duration_s=3)
     result = simulate(policy=(mine.MyPolicy, {"half_block": 4}), duration_s=3)

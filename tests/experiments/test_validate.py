@@ -128,7 +128,7 @@ RUNS = sorted(path.parent for path in (RESULTS / "engine" / "swaps").glob("*/swa
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_simulated_transfers_take_what_the_engine_s_took(run, monkeypatch):
+def test_simulated_transfers_take_the_engines_measured_time(run, monkeypatch):
     """All transfers of a run together within 10%."""
     monkeypatch.chdir(RESULTS.parents[1])  # the config names the requests from here
     lines = engine_transfers(run)
@@ -246,6 +246,6 @@ def test_standard_error_is_that_of_a_mean():
     assert (errors, correlations) == ({"a": 0, "b": pytest.approx(0.1), "c": 0}, {})
 
 
-def test_two_times_are_alike_beyond_a_correlation_of_nine_tenths():
+def test_times_with_a_correlation_above_0_9_are_inseparable():
     correlations = {("a", "b"): 0.9, ("a", "c"): -0.91, ("b", "c"): 0.95}
     assert list(Fitted({}, {}, {}, correlations, 0.0).alike) == [("a", "c"), ("b", "c")]

@@ -46,7 +46,7 @@ def test_errors_are_those_of_the_logged_times(testbed, tmp_path):
         assert float(row["error_percent"]) == pytest.approx(error, abs=1e-3)
 
 
-def test_what_if_is_compared_with_the_simulation(testbed, tmp_path):
+def test_what_if_effects_are_changes_from_the_simulation(testbed, tmp_path):
     testbed.done(
         "validate",
         "log.csv",
@@ -69,7 +69,7 @@ def test_what_if_is_compared_with_the_simulation(testbed, tmp_path):
     assert (plain["compared"], faster["compared"]) == ("with the log", "with the simulation")
 
 
-def test_assumed_memory_and_what_is_not_supported_are_said(testbed):
+def test_assumed_memory_and_unsupported_conclusions_are_reported(testbed):
     output = testbed.done("validate", "log.csv", *SERVER)
     check_words(
         (

@@ -37,7 +37,7 @@ def launched(gpu, call, wrapper=bind_decode):
     return launch, addresses
 
 
-def test_decode_of_blocks(gpu):
+def test_decode_of_blocks_binds_tables_and_strides(gpu):
     launch, addresses = launched(gpu, decode_call())
     assert (launch.source, launch.kernel) == ("decode.cu", "decode")
     assert launch.defines == {

@@ -99,7 +99,7 @@ def test_paging_may_cost_5_percent(report, case, num_tokens, verdict) -> None:
     assert (row["goal"], row["verdict"]) == ("at most 5%", verdict)
 
 
-def test_ours_is_compared_with_the_design_of_the_paper(report) -> None:
+def test_bench_reports_our_kernel_next_to_the_papers_design(report) -> None:
     row = found(report, "the paper's design", "32x64")
     assert row["measured"] == "15.5 us, ours 12.5 us"  # 10.5 us to read, 5 and 2 us of their own
     assert (row["goal"], row["verdict"]) == ("", "")

@@ -18,7 +18,7 @@ def launched(gpu, wrapper, call):
     return launch, addresses
 
 
-def test_norm_adds_what_is_carried(gpu):
+def test_norm_adds_the_residual(gpu):
     launch, addresses = launched(gpu, bind_add_norm, norm_call())
     assert (launch.source, launch.kernel) == ("network.cu", "add_norm")
     constants = {"HIDDEN": 512, "NUM_THREADS": 64, "SHIFT": 1, "CARRY": 1, "BF16": 0}
@@ -39,7 +39,7 @@ def test_norm_adds_what_is_carried(gpu):
         (("gain", "shift"), 1, 0),  # LayerNorm
     ],
 )
-def test_norm_without_shift_or_carried_vector(gpu, vectors, shift, carry):
+def test_norm_without_shift_or_residual(gpu, vectors, shift, carry):
     launch, _ = launched(gpu, bind_add_norm, norm_call(vectors=vectors))
     assert (launch.defines["SHIFT"], launch.defines["CARRY"]) == (shift, carry)
     assert bool(launch.arguments["shift"]) == shift

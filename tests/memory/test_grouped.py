@@ -113,7 +113,7 @@ def test_page_sizes_are_those_of_the_rules():
         OnePageSize(10**6, read_model("qwen3-next-80b-a3b").groups, 16)
 
 
-def test_what_it_cannot_serve_is_refused():
+def test_several_sequences_and_wrong_page_options_are_refused():
     policy = grouped("hybrid", "one_page_size")
     seqs = samples(8)
     refusal = policy.admit(seqs, 8)

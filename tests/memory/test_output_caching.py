@@ -92,7 +92,7 @@ def found(policy, *content):
 
 
 @pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])
-def test_a_block_without_known_content_waits_for_its_turn_or_is_taken_first(uncached_first, kept):
+def test_eviction_of_blocks_without_content_follows_the_order(uncached_first, kept):
     policy = cache(4, uncached_first=uncached_first)
     cached, _ = admitted(policy, 0, 1, 2, 3)  # a full block and a partial one
     partial, _ = admitted(policy, 1, 4)

@@ -159,7 +159,7 @@ def test_an_eviction_below_ends_no_refusal_of_a_load():
     assert load(policy, waiting) is Refusal.LATER
 
 
-def test_a_hit_on_what_a_store_reads_takes_no_other_block():
+def test_hit_on_a_block_that_is_being_stored_takes_no_other_block():
     """Such a prompt was refused until another one, without computing anything, held what it would
     have found.
     """
@@ -262,7 +262,7 @@ def test_prefetched_requests_wait_less_for_a_slow_tier():
         (lambda: OnReuse(0), "num_hits=0"),
     ],
 )
-def test_what_does_not_go_together_is_refused(make, message):
+def test_incompatible_options_of_tiers_are_refused(make, message):
     refuses(message, make)
 
 

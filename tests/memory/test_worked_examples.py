@@ -123,7 +123,7 @@ def test_figure_9_frees_blocks_of_dropped_candidates():
     assert [policy._pool.ref_count(block) for block in (0, 1, 3, 6, 7, 9)] == [4, 4, 4, 2, 2, 1]
 
 
-def test_a_blog_s_pool_of_llama_3_70b():
+def test_pool_of_llama_3_70b_equals_a_published_example():
     """10.7 GB for a request of 32,768 tokens, 5.24 MB a block of 16, 3,052 blocks in 16 GB, 3,051
     of them whole.
     """

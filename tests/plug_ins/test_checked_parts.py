@@ -210,7 +210,7 @@ def chunk_of_nobody(plan, scheduler):
         (chunk_of_nobody, ", which is not running"),
     ],
 )
-def test_a_plan_that_does_not_say_what_happens_is_named(change, message):
+def test_plan_that_differs_from_the_execution_is_reported(change, message):
     class Odd(MixedPrefill):
         def plan(self):
             plan = super().plan()
@@ -263,14 +263,14 @@ class Moody(MixedPrefill):
 
 
 @pytest.mark.parametrize(("kind", "clause"), [(Losing, 18), (Moody, (7, 9))])
-def test_what_a_scheduler_breaks_is_named(kind, clause):
+def test_clause_that_a_scheduler_breaks_is_named(kind, clause):
     broken = testbed.check(kind, **SIZES)
     assert broken.clause in (clause if isinstance(clause, tuple) else (clause,)), str(broken)
     assert broken.calls
 
 
 @pytest.mark.parametrize(("scheduler", "make"), [(Peeking, Paged), (MixedPrefill, PeekingPolicy)])
-def test_who_decides_by_a_later_output_is_caught(scheduler, make, monkeypatch):
+def test_scheduler_that_reads_future_outputs_is_caught(scheduler, make, monkeypatch):
     serve = Case.serve
 
     def telling(case, requests, *arguments, **options):
@@ -291,7 +291,7 @@ def test_a_scheduler_that_goes_with_no_policy_is_refused():
     refuses("choose another policy", testbed.check, Choosy, **SIZES)
 
 
-def test_costs_of_ours_keep_the_contract():
+def test_built_in_cost_models_keep_the_contract():
     assert check_cost(lambda: analytic(overhead_s=1e-3, copy_s=1e-5)) is None
     assert check_cost(FastMillisecond) is None
 
@@ -332,7 +332,7 @@ def pricing(**methods):
         ),
     ],
 )
-def test_what_a_cost_model_breaks_is_named(kind, clause, reported):
+def test_clause_that_a_cost_model_breaks_is_named(kind, clause, reported):
     broken = testbed.check(kind)
     assert (broken.clause, reported in str(broken)) == (clause, True), str(broken)
     assert broken.calls

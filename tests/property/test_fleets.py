@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import (
     MAX_LEN,
+    of_one_sequence,
     policies,
     schedulers,
     session_workloads,
@@ -27,7 +28,9 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
 from testbed.fleet.faults import Fault, Faults
-from testbed.fleet.fleet import Fleet
+from testbed.fleet.handovers.by_layer import ByLayer
+from testbed.fleet.handovers.split import Split
+from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import check_conservation, together
 from testbed.fleet.routers.fewest_requests import FewestRequests
@@ -37,14 +40,21 @@ from testbed.fleet.routers.prefix_aware import PrefixAware
 from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
-from testbed.fleet.simulation import engine_maker, run_to_end
+from testbed.fleet.simulation import engine_maker, make_fleet, run_to_end
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.vllm_v1 import AsyncVllmV1
 
 ROUTERS = (RoundRobin, FewestRequests, FewestTokens, PowerOfTwo, RandomChoice, SessionAffinity)
 CACHES = (PrefixCaching, OutputCaching)
+HANDOVERS = (
+    Whole(bandwidth=1e9),
+    Whole(bandwidth=5e5),
+    Whole(bandwidth=5e5, latency_s=2e-3, reserves=True),
+    ByLayer(bandwidth=5e5, extent_s=1e-4),
+)
 COSTS = [FastMillisecond(), analytic(overhead_s=1e-3)]
 
 
@@ -108,13 +118,13 @@ def fleets(draw):
     return requests, make_parts, makes_router, num_engines, draw(fault_lists(num_engines))
 
 
-def run_fleet(fleet, cancelled=(), *, fast_forward):
+def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
     """As simulate_fleet, and requests are cancelled from outside."""
     requests, make_parts, makes_router, num_engines, faults = fleet
     recorders = [Recorder() for _ in range(num_engines)]
     router, clock = makes_router(), SimClock()
     make_engine = engine_maker(clock, make_parts, recorders, fast_forward=fast_forward)
-    done = Fleet(clock, clock.start, make_engine, num_engines, router)
+    done = make_fleet(clock, make_engine, num_engines, router, split and split(makes_router()))
     clients = ClosedLoop if isinstance(requests, SessionWorkload) else OpenLoop
     clients(clock, done, requests).start()
     Faults(clock, done, faults).start()
@@ -122,7 +132,7 @@ def run_fleet(fleet, cancelled=(), *, fast_forward):
         clock.call_at(at_ps, partial(done.cancel, request_id))
     done.start()
     run_to_end(clock, done, UNBOUNDED)
-    check_conservation(together(recorders), len(requests), recorders)
+    check_conservation(len(requests), recorders)
     return done, recorders, router
 
 
@@ -141,9 +151,17 @@ def check_engines_empty(done):
             engine.scheduler.policy.check()
 
 
-def check_fleet(fleet, cancelled):
+def check_nothing_is_leased(done):
+    """No slots are held for a hand-over, but by engines that have failed."""
+    for replica in done.replicas:
+        if replica.is_up:
+            assert not replica.engine.scheduler.state.handed_over
+            assert replica.engine.scheduler.policy.usage().held == 0
+
+
+def check_fleet(fleet, cancelled, split=None):
     (fast, fast_records, fast_router), (slow, slow_records, slow_router) = (
-        run_fleet(fleet, cancelled, fast_forward=way) for way in (True, False)
+        run_fleet(fleet, cancelled, split=split, fast_forward=way) for way in (True, False)
     )
     for one, other in zip(fast_records, slow_records, strict=True):
         assert_same(one, other)
@@ -152,6 +170,8 @@ def check_fleet(fleet, cancelled):
         assert fast_router.seen == slow_router.seen
     for done in (fast, slow):
         check_engines_empty(done)
+        if split and not cancelled:
+            check_nothing_is_leased(done)
     whole = together(fast_records).totals
     assert whole.finished + whole.rejected + whole.cancelled == len(fleet[0])
     return fast_records
@@ -168,6 +188,54 @@ def test_fleets_are_fast_and_slow_alike(fleet, cancelled):
 @given(fleets(), cancellations())
 def test_300_fleets_are_fast_and_slow_alike(fleet, cancelled):
     check_fleet(fleet, cancelled)
+
+
+def plain_schedulers():
+    """Functions that make a scheduler, none of which plans ahead."""
+    return schedulers().filter(lambda make: make.args[0] is not AsyncVllmV1)
+
+
+@st.composite
+def split_fleets(draw):
+    """The same with prefill engines, of which at least one never fails, nor one that decodes; and
+    how these hand over, as a function of a router.
+    """
+    makes_router = draw(st.one_of(st.sampled_from(ROUTERS), prefix_aware(), st.just(Watching)))
+    reads_caches = makes_router().cache_age_s is not None
+    kinds = CACHES if reads_caches else (Paged, ContiguousMax, *CACHES)
+    num_prefill, num_decode = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    num_engines = num_prefill + num_decode
+    makers = [(draw(plain_schedulers()), draw(policies(kinds))) for _ in range(num_engines)]
+    cost = draw(st.sampled_from(COSTS))
+
+    def make_parts(number):
+        make_scheduler, make_policy = makers[number]
+        scheduler = make_scheduler(make_policy())
+        return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
+
+    rows = workloads().map(of_one_sequence)
+    requests = draw(st.one_of(rows, with_shared_prompts(rows)))
+    rule = draw(st.sampled_from(HANDOVERS))
+    faults = []
+    for first, count in ((0, num_prefill), (num_prefill, num_decode)):
+        faults += [
+            fault._replace(engine=first + fault.engine) for fault in draw(fault_lists(count))
+        ]
+    fleet = requests, make_parts, makes_router, num_engines, tuple(faults)
+    return fleet, lambda router: Split(num_prefill, rule, router, 64, 2)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(split_fleets(), cancellations())
+def test_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
+    check_fleet(fleet_and_split[0], cancelled, fleet_and_split[1])
+
+
+@pytest.mark.slow
+@settings(max_examples=300, derandomize=True)
+@given(split_fleets(), cancellations())
+def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
+    check_fleet(fleet_and_split[0], cancelled, fleet_and_split[1])
 
 
 @settings(max_examples=60, derandomize=True)

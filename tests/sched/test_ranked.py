@@ -182,7 +182,7 @@ def test_an_answered_request_keeps_its_slots_for_a_time_while_another_runs(time_
     assert served(TimeToLive, shapes, time_to_live_s=time_to_live_s)[0] == {0: 3, 1: 18, 2: ends}
 
 
-def test_what_is_retained_gives_way_to_what_runs_to_what_would_idle_and_to_what_continues_it():
+def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
     assert served(TimeToLive, [(0, 0, 7, 20, 3), (4, 0, 8, 40, 20)], time_to_live_s=1.0)[0] == {
         0: 3,
         1: 24,
@@ -250,7 +250,7 @@ class OpensLate(ChunkedPrefill):
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
-def test_a_scheduler_is_asked_again_when_it_wants_to_be(fast_forward):
+def test_scheduler_plans_again_at_its_wake_time(fast_forward):
     scheduler = scheduler_of(OpensLate, Paged(PoolSpec(64, 64), block_size=16), Recompute())
     recorder = simulate(
         [Request(0, 2 * MS, 10, 5)], scheduler, FastMillisecond(), 64, fast_forward=fast_forward
@@ -276,7 +276,7 @@ def test_wake_ps_ends_a_span_at_the_next_boundary():
     assert scheduler.seen_ms == [0, 1, 8, 30]
 
 
-def test_a_time_to_wake_that_is_past_is_a_fault_of_the_scheduler():
+def test_wake_time_in_the_past_is_refused():
     class Past(OpensLate):
         opens_ps = PS
 

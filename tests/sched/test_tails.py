@@ -99,7 +99,7 @@ def test_a_shrunk_sequence_keeps_its_blocks_and_fits_with_them():
     assert isinstance(extend(policy, [one], 1), Refusal)
 
 
-def test_what_a_cache_can_find_again_is_not_truncated():
+def test_only_paged_memory_without_a_cache_truncates():
     pool = PoolSpec(64, 64)
     assert capabilities_of(Paged(pool)).truncates is not None
     for kind in (ContiguousMax, PrefixCaching, OutputCaching):

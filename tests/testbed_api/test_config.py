@@ -116,7 +116,7 @@ SWITCHES = {
 
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
-def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
+def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
     found = [switches_and_numbers(path) for path in chosen if path]
     config = configured([word for words, wrong in found for word in words if wrong])
     for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in found)):
@@ -129,7 +129,7 @@ def test_no_word_stands_for_a_switch_or_a_number_of_any_shipped_choice(chosen):
         )
 
 
-def test_what_python_does_not_say_is_as_the_configuration_files_have_it():
+def test_options_left_out_in_python_have_the_defaults_of_the_config_files():
     config = configured(("engine=gpu",))
     for read in (config, config.engine, config.workload, config.slo):
         defaults = {one.name: one.default for one in fields(read) if one.default is not MISSING}
@@ -166,7 +166,7 @@ def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):
         ("model=llama-3-8b scheduler=chunked", False),
     ],
 )
-def test_a_prompt_that_waits_for_the_whole_batch_is_said(words, noted):
+def test_scheduler_note_reports_prompts_that_wait_for_the_whole_batch(words, noted):
     note = build(configured(tuple(words.split()))).description["scheduler_note"]
     assert ("max_num_batched_tokens=8192" in note) if noted else note is None
 
@@ -184,7 +184,7 @@ def test_config_part_can_be_a_class_or_an_object():
     )
 
 
-def test_a_policy_with_tiers_of_its_own_says_so():
+def test_policy_with_its_own_tiers_runs_beside_configured_tiers():
     class Synchronous(Paged):
         def tier_slots(self):
             return {}

@@ -64,7 +64,7 @@ def test_numbers_of_numpy_are_numbers():
     assert "rate=2" in run["arrivals"]
 
 
-def test_a_keyword_counts_more_than_a_word():
+def test_keyword_argument_overrides_a_word():
     assert described("seed=1", seed=2)["seed"] == 2
 
 

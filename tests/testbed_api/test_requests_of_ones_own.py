@@ -44,12 +44,12 @@ def test_a_wrong_field_is_refused_with_its_request(changed, words):
         {"registered_prefix": 8},
         {"prompt_ids": (-5,) * 8},
         {"prompt_ids": np.arange(4), "tokens_per_id": 2},
-        {"priority": -3, "session": -2},
+        {"priority": -3, "session": 0},
         {"num_seqs": np.int64(2), "beam": np.True_},
     ],
     ids=str,
 )
-def test_the_outermost_values_of_fields_are_served(changed):
+def test_extreme_values_of_fields_are_served(changed):
     result = front.simulate(trace=[ONE._replace(**changed)])
     assert result.summary["requests"] == {"arrived": 1, "finished": 1, "rejected": 0}
 

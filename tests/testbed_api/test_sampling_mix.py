@@ -21,7 +21,7 @@ SHORT = {"rate": 4, "duration_s": 20}
 
 
 def test_shares_are_drawn_as_often_as_they_weigh():
-    assert parse_mix("1:1, beam6:.5") == [MixShare(1, False, 1), MixShare(6, True, 0.5)]
+    assert parse_mix("1:0.5, beam6:.5") == [MixShare(1, False, 0.5), MixShare(6, True, 0.5)]
     ones = np.ones(20_000, np.int64)
     rows = with_mix(Rows(ones, ones), parse_mix(MIX), np.random.default_rng(0))
     kinds = pd.Series(
@@ -42,7 +42,7 @@ def test_a_text_that_is_no_mix_is_refused(text):
     refuses(r"workload\.mix=", simulate, mix=text, **SHORT)
 
 
-def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
+def test_trace_columns_set_the_sampling_of_each_request(tmp_path):
     rows = CsvLengths(put(tmp_path, "mixed.csv", CSV)).rows(None, 0)
     assert (rows.num_seqs.tolist(), rows.beam.tolist()) == ([1, 4, 4], [False, False, True])
     frame = pd.read_csv(tmp_path / "mixed.csv")
@@ -54,7 +54,7 @@ def test_columns_of_a_trace_say_how_each_request_samples(tmp_path):
         CsvLengths(put(tmp_path, "bad.csv", CSV.replace("1,0\n", "1,0.5\n"))).rows(None, 0)
 
 
-def test_only_one_thing_says_how_requests_sample(tmp_path):
+def test_conflicting_sources_of_sampling_are_refused(tmp_path):
     path = f"trace.path={put(tmp_path, 'mixed.csv', CSV)}"
     for options in ({"mix": MIX}, {"num_seqs": 2}, {"beam": True, "num_seqs": 4}):
         refuses(

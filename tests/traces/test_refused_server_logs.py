@@ -101,3 +101,26 @@ def test_lines_of_request_statistics_are_refused(tmp_path, text, words):
 )
 def test_times_out_of_order_are_refused(tmp_path, rows, words):
     check_log_is_refused(tmp_path, "a.csv", HEADER + rows, words)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        pytest.param(
+            ["9,200,0,1,1"], ("request 1 of 1", "last token when", "200"), id="all tokens at once"
+        ),
+        pytest.param(
+            ["9,2,0,1,2", "9,2,3,4,5"] * 2, ("each request is there twice",), id="copied rows"
+        ),
+    ],
+)
+def test_times_that_cannot_be_are_refused(tmp_path, rows, words):
+    check_log_is_refused(tmp_path, "served.csv", HEADER + "\n".join(rows) + "\n", words)
+
+
+def test_a_token_before_the_end_is_told_of(tmp_path):
+    path = tmp_path / "served.csv"
+    path.write_text(HEADER + "9,1,0,1,2\n9,2,0,1,2\n")
+    log = VllmLog(str(path))
+    log.read()
+    assert log.remarks == ["1 of 2 requests have one token and end later than with it"]

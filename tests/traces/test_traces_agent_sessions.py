@@ -98,7 +98,7 @@ def test_session_turns_have_dependencies_think_times_and_content(read):
     )
 
 
-def test_times_at_their_limits_and_those_that_are_not_said(read):
+def test_limits_and_defaults_of_times_are_read(read):
     """A sub-agent that ends when the parent goes on is waited for; without a think time it is what
     the clock says.
     """
@@ -176,7 +176,7 @@ def write(folder, whole):
     [VLLM, {"benchmarks": [{"requests": {"successful": GUIDELLM, "errored": [{}]}}]}],
     ids=["vllm", "guidellm"],
 )
-def test_both_clients_say_the_same(tmp_path, whole):
+def test_logs_of_both_clients_are_read_alike(tmp_path, whole):
     log = VllmLog(write(tmp_path, whole))
     assert log.read().prompt_len.tolist() == [9, 7]  # in order of arrival
     assert log.read().output_len.tolist() == [1, 3]
@@ -185,7 +185,7 @@ def test_both_clients_say_the_same(tmp_path, whole):
     assert log.remarks == ["1 of 3 requests failed: left out, as if they took no time"]
 
 
-def test_lengths_that_were_tokenized_again_are_the_streams(tmp_path):
+def test_retokenized_lengths_are_replaced_by_the_streams_chunks(tmp_path):
     log = VllmLog(write(tmp_path, {**VLLM, "output_lens": [2, 1, 0], "errors": None}))
     assert log.read().output_len.tolist() == [1, 3]
     assert "output_lens were tokenized again: 2 tokens on average" in log.remarks[0]

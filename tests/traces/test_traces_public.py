@@ -122,7 +122,7 @@ def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
     return str(tmp_path)
 
 
-def test_servegen_takes_what_is_at_its_limits_and_the_last_window_is_as_long_as_the_one_before(
+def test_servegen_reads_limits_and_repeats_the_length_of_the_last_window(
     tmp_path,
 ):
     lengths = {"input_tokens": {"2147483647": 1.0}, "output_tokens": {"0": 0.0, "7": 3.0}}

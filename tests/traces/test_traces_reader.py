@@ -184,10 +184,11 @@ def test_a_conversation_is_a_session():
 def test_a_log_of_the_engine_may_have_sessions_and_priorities(tmp_path):
     times = '"queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3'
     line = '{"input_toks": 4, "output_toks": 2, ' + times + "%s}\n"
+    other = line.replace('"input_toks": 4', '"input_toks": 5')
     path = put(
         tmp_path,
         "log.jsonl",
-        line % ', "session_id": "x", "priority": 3' + line % ', "session_id": "y"',
+        line % ', "session_id": "x", "priority": 3' + other % ', "session_id": "y"',
     )
     rows = VllmLog(path).read()
     assert (rows.session.tolist(), rows.priority.tolist()) == ([0, 1], [3, 0])

@@ -1,6 +1,4 @@
-"""What lies beyond the paper: prefix caches, sessions over several tiers and their transfers, KV
-groups.
-"""
+"""Figures beyond the paper: prefix caches, sessions over tiers, transfers, and KV groups."""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -59,9 +57,7 @@ def tiers(table: pd.DataFrame, panels: Mapping[str, str]) -> Figure:
 
 
 def store_rules(table: pd.DataFrame) -> Figure:
-    """Blocks found, and latency beyond that without a tier, by what the sessions need over the
-    DRAM; a curve a rule.
-    """
+    """Blocks found, and latency beyond a run without a tier, by live set over DRAM and rule."""
     return _closed_loop(
         compared(table),
         "live_over_dram",
@@ -74,10 +70,8 @@ def store_rules(table: pd.DataFrame) -> Figure:
 
 def time_to_live(table: pd.DataFrame) -> Figure:
     """Mean job time and blocks found by time to live; the other systems are lines."""
-    colors, looks = (
-        [f"C{number}" for number in range(1, len(table))],
-        {"xlabel": "Time to live (s)", "xscale": "log"},
-    )
+    colors = [f"C{number}" for number in range(1, len(table))]
+    looks = {"xlabel": "Time to live (s)", "xscale": "log"}
     return _closed_loop(table, "time_to_live_s", "system", LIFE_COLUMNS, colors, **looks)
 
 
@@ -89,9 +83,7 @@ def _closed_loop(
     colors: Sequence[str],
     **looks: str,
 ) -> Figure:
-    """A panel for each column, a curve for each `by`; those without an x are lines of these
-    colours.
-    """
+    """A panel for each column, a curve for each `by`; rows without an x are horizontal lines."""
     figure = new_figure(5.0, 2.5)
     for axes, (quantity, label) in zip(
         figure.subplots(1, len(columns)), columns.items(), strict=True
@@ -192,9 +184,7 @@ def agent_sessions(table: pd.DataFrame, panels: Mapping[str, tuple[float, str]])
 
 
 def groups(table: pd.DataFrame, parts: Mapping[str, str]) -> Figure:
-    """KV groups: what a full pool holds, by model and page rule; the rest is free; a panel for each
-    trace.
-    """
+    """KV groups: the parts of a full pool by model and page rule; a panel for each trace."""
     traces = list(dict.fromkeys(table["trace"]))
     rules = list(dict.fromkeys(table["rule"]))
     figure = new_figure(6.5, 2.4 * len(traces))

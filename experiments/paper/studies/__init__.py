@@ -1,1 +1,1 @@
-"""Kinds of experiments: what to run for a figure, and which of its numbers the paper published."""
+"""Kinds of experiments: the runs of a figure, and its findings next to published numbers."""

@@ -25,9 +25,9 @@ SHARES = {
 
 @dataclass(kw_only=True)
 class Averages(Study):
-    """Every system in every panel; the value of a quantity is the mean over the seeds, one seed by
-    default. ratios: published rows whose system is `one vs other` and whose quantity ends in
-    `_ratio`.
+    """One run for each system, panel and seed; values are means over the seeds (by default one).
+
+    ratios: published rows whose system is `first vs second` and whose quantity ends in `_ratio`.
     """
 
     systems: Sequence[str]
@@ -42,17 +42,12 @@ class Averages(Study):
 
     def only(self, rows: Collection[RowKey]) -> "Averages":
         """The panels, ratios and systems of these rows; a ratio needs both of its systems."""
-        panels = [
-            panel
-            for panel in self.panels
-            if panel["setting"] in {setting for _, setting, _, _ in rows}
-        ]
+        settings = {setting for _, setting, _, _ in rows}
         needed = {name for _, _, system, _ in rows for name in system.split(" vs ")}
-        ratios = [ratio for ratio in self.ratios if tuple(ratio) in rows]
         return replace(
             self,
-            panels=panels,
-            ratios=ratios,
+            panels=[panel for panel in self.panels if panel["setting"] in settings],
+            ratios=[ratio for ratio in self.ratios if tuple(ratio) in rows],
             systems=[system for system in self.systems if system in needed],
         )
 
@@ -62,21 +57,23 @@ class Averages(Study):
         ].mean()
         findings = [Finding(*row) for row in means.reset_index().itertuples(index=False, name=None)]
         for figure, setting, compared, ratio in self.ratios:
-            of = ratio.removesuffix("_ratio")
-            value, other = (means[figure, setting, system, of] for system in compared.split(" vs "))
-            findings.append(Finding(figure, setting, compared, ratio, float(value / other)))
+            quantity = ratio.removesuffix("_ratio")
+            first, second = compared.split(" vs ")
+            of_first = means[figure, setting, first, quantity]
+            of_second = means[figure, setting, second, quantity]
+            findings.append(Finding(figure, setting, compared, ratio, float(of_first / of_second)))
         return findings
 
     def averages(
         self, store: RunStore, panel: Mapping[str, Any], system: str, seed: int
     ) -> list[Row]:
-        """One run's averages per iteration, as the paper's scripts take them."""
+        """The averages per iteration of one run, in percent, as in the paper's scripts."""
         summary, run = store.measure(
             (f"+system={system}", *self.common, *panel["overrides"]), {"seed": seed}
         )
         values = {
             name: 100 * summary["memory"][kind]["per_iteration"] for name, kind in SHARES.items()
-        }  # percent
+        }
         values["memory_saving"] = 100 * summary["memory_saving"]["per_iteration"]
         values["all_waste"] = 100 - values["token_states"]
         values["mean_batched_requests"] = summary["batch"]["mean_per_iteration"]
@@ -89,12 +86,10 @@ class Averages(Study):
 
 @dataclass(kw_only=True)
 class Savings(Averages):
-    """Memory saved by sharing blocks: averages, and what section 6.3 says of several of them
-    together.
-    """
+    """Memory saved by sharing blocks: averages, and the statements of section 6.3 on them."""
 
     def only(self, rows: Collection[RowKey]) -> "Savings":
-        """One run serves several rows."""
+        """The whole study, because a run serves several rows."""
         return self
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -103,11 +98,9 @@ class Savings(Averages):
             tuple(float(savings[f"opt-13b {kind} {width}"]) for width in WIDTHS)
             for kind in ("alpaca parallel", "sharegpt parallel", "sharegpt beam")
         )
-        # All but one of n sequences do without a copy of the prompt: they save (n - 1) / n of the
-        # prompts' share.
-        share = sum(value * n / (n - 1) for value, n in zip(parallel, WIDTHS, strict=True)) / len(
-            WIDTHS
-        )
+        # Of n sequences n - 1 need no copy of the prompt, so they save (n - 1) / n of its share.
+        shares = [value * n / (n - 1) for value, n in zip(parallel, WIDTHS, strict=True)]
+        share = sum(shares) / len(WIDTHS)
         place = "sec6.3", "opt-13b alpaca parallel sampling", "vllm", "prompt_share_of_kv"
         return [
             *(finding for finding in super().findings(table) if finding.figure != "sec6.3"),
@@ -119,9 +112,7 @@ class Savings(Averages):
 
 @dataclass(kw_only=True)
 class Saturation(Study):
-    """One run for each system and limit; a system whose memory does not fit as many stops
-    growing.
-    """
+    """One run for each system and limit of the batch, which memory may keep smaller."""
 
     systems: Mapping[str, str]
     batch_sizes: Sequence[int]
@@ -207,7 +198,7 @@ class Lengths(Study):
 
 @dataclass(kw_only=True)
 class Capacity(Study):
-    """What fits where: arithmetic on the model's shape and the server's memory."""
+    """The memory of models on servers; only arithmetic, no simulation."""
 
     models: Sequence[str]
 
@@ -232,14 +223,13 @@ def sizes(store: RunStore, model: str) -> list[Row]:
         ("table1", pool, "kv_memory", server.kv_pool_bytes(spec) / GIB, None),
         ("table1", pool, "kv_slots", server.kv_slots(spec, 16), None),
     ]
-    if model == "opt-13b":  # the sizes that section 3 tells
-        kib, whole = spec.kv_bytes_per_token / 1024, spec.kv_bytes_per_token * spec.max_len / GIB
-        longest, rounded = (
-            f"{model} max_len {spec.max_len}",
-            "the paper gives one decimal; rounded to it the two agree",
-        )
-        findings.append(("sec3", model, "kv_bytes_per_token", kib, None))
-        findings.append(("sec3", longest, "kv_bytes_per_request", whole, rounded))
+    if model == "opt-13b":  # section 3 gives these sizes
+        token_kib = spec.kv_bytes_per_token / 1024
+        request_gib = spec.kv_bytes_per_token * spec.max_len / GIB
+        longest = f"{model} max_len {spec.max_len}"
+        note = "the paper gives one decimal; rounded to it the two agree"
+        findings.append(("sec3", model, "kv_bytes_per_token", token_kib, None))
+        findings.append(("sec3", longest, "kv_bytes_per_request", request_gib, note))
     return [
         dict(zip(("figure", "setting", "quantity", "simulated", "note"), row, strict=True))
         for row in findings

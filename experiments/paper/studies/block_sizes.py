@@ -1,6 +1,4 @@
-"""Latency against block size, and what blocks cost in a kernel and in a recovery (Figures 18 and
-19).
-"""
+"""Latency by block size, and the cost of blocks in kernels and recoveries (Figures 18 and 19)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,9 +78,10 @@ class BlockSizes(Study):
 
 
 def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Finding:
-    """Every size of the claimed range is within NEAR of the best one, and none outside is better by
-    more than SLACK. Where the claim says from which size on latency is markedly worse, each of
-    those is worse than all of the range.
+    """The finding on a claim that a range of block sizes is best.
+
+    It holds if each size of the range is within NEAR of the best one, and no other size is better
+    by more than SLACK. With `worse_from`, each size from that on must be worse than the range.
     """
     low, high = claim["sizes"]
     claimed, others = curve.loc[low:high], curve.drop(curve.loc[low:high].index)
@@ -98,8 +97,10 @@ def best_sizes(figure: str, claim: Mapping[str, Any], curve: pd.Series) -> Findi
 
 
 def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -> Finding:
-    """Recompute and swap within NEAR of each other inside the range; recompute ahead below it, swap
-    above.
+    """The finding on a claim that recompute and swap are comparable in a range of block sizes.
+
+    It holds if both are within NEAR of each other in the range, recompute is faster below it, and
+    swap is faster above it.
     """
     low, high = claim["sizes"]
     recompute, swap = (curves[claim["setting"], name] for name in COMPARED)
@@ -113,9 +114,7 @@ def comparable_sizes(figure: str, claim: Mapping[str, Any], curves: pd.Series) -
 
 
 def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
-    """Tokens computed again where only tails are evicted, in percent of those where whole groups
-    are, by block size.
-    """
+    """Recomputed tokens by block size if only tails are evicted, in percent of whole groups."""
     if not {TAILS, "recompute"} <= set(table["system"]):
         return []
     tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
@@ -131,8 +130,9 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
 
 @dataclass(kw_only=True)
 class KernelCost(BlockSizes):
-    """Block sizes, and the table that `testbed gpu bench` has left in kernels/results. best:
-    what the paper claims of the curves.
+    """Block sizes, and a table of `testbed gpu bench` in kernels/results.
+
+    best: the paper's claims on the curves.
     """
 
     best: Sequence[Mapping[str, Any]]
@@ -146,17 +146,15 @@ class KernelCost(BlockSizes):
 
     def only(self, rows: Collection[RowKey]) -> Self:
         """The claims of these rows, and the curves that they are about."""
-        best = [
-            claim
-            for claim in self.best
-            if (self.figure, claim["setting"]) in {key[:2] for key in rows}
-        ]
+        places = {(figure, setting) for figure, setting, *_ in rows}
+        best = [claim for claim in self.best if (self.figure, claim["setting"]) in places]
         curves = [(claim["setting"], "vllm") for claim in best]
-        return replace(
-            self,
-            best=best,
-            variants=[v for v in self.variants if (v["setting"], v["system"]) in curves],
-        )
+        variants = [
+            variant
+            for variant in self.variants
+            if (variant["setting"], variant["system"]) in curves
+        ]
+        return replace(self, best=best, variants=variants)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         times = table[table["figure"] == "fig18a"].pivot_table(
@@ -178,9 +176,7 @@ class KernelCost(BlockSizes):
 
 
 def measured_kernels(store: RunStore, bench: str) -> list[Row]:
-    """Microseconds of each kernel at each batch and context of Figure 18a, as the bench measured
-    them.
-    """
+    """The measured microseconds of each kernel at each batch and context of Figure 18a."""
     kernels = [
         {
             "figure": "fig18a",
@@ -201,9 +197,10 @@ def measured_kernels(store: RunStore, bench: str) -> list[Row]:
 
 @dataclass(kw_only=True)
 class Recovery(BlockSizes):
-    """Block sizes, and what the cost model asks for recovering num_tokens tokens in each of
-    `machines`. drawn_share: what the published figure shows of a measured recompute; findings are
-    compared with the figure. compare: what the paper claims of the curves.
+    """Block sizes, and the time to recover num_tokens tokens on each of `machines`.
+
+    drawn_share: the share of a recompute's time that the published figure shows; findings are
+    compared with the figure. compare: the paper's claims on the curves.
     """
 
     compare: Mapping[str, Any]
@@ -218,14 +215,10 @@ class Recovery(BlockSizes):
         return [Task("fig19a", self.recoveries), *super().tasks(num_seeds)]
 
     def only(self, rows: Collection[RowKey]) -> Self:
-        """Published times are of the first machine; an alternative to it need not apply to the
-        others.
-        """
-        variants = [
-            v
-            for v in self.variants
-            if v["system"] in COMPARED and self.figure in {key[0] for key in rows}
-        ]
+        """The compared variants, and the first machine, of which the published times are."""
+        variants = list[Mapping[str, Any]]()
+        if self.figure in {key[0] for key in rows}:
+            variants = [variant for variant in self.variants if variant["system"] in COMPARED]
         return replace(self, variants=variants, machines=dict(islice(self.machines.items(), 1)))
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
@@ -266,9 +259,8 @@ class Recovery(BlockSizes):
             cost = make_cost(config.cost, config.model, config.server)
             blocks = ceil_div(self.num_tokens, size)
             works = {
-                "recompute": Work(
-                    prefill=((self.num_tokens, 0),), num_requests=1
-                ),  # the software of the request too
+                # One request, so that its software time counts
+                "recompute": Work(prefill=((self.num_tokens, 0),), num_requests=1),
                 "swap in": Work(moves=(Moved(HOST, DEVICE, size, blocks),)),
                 "swap out": Work(moves=(Moved(DEVICE, HOST, size, blocks),)),
             }

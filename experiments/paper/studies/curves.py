@@ -20,7 +20,7 @@ from testbed.run import STOPPED
 NEAR = 0.10
 LATENCY, SUSTAINED = "normalized_latency", "sustained_rate"
 Pair = tuple[float, float]
-STUDENT_T = {
+STUDENT_T = {  # of 95% confidence, by the number of values
     2: 12.71,
     3: 4.303,
     4: 3.182,
@@ -35,9 +35,11 @@ STUDENT_T = {
 
 @dataclass(kw_only=True)
 class Curves(Study):
-    """A rate is sustained while the mean normalized latency stays below `limit` s/token; common
-    random numbers. Curves are those of seed 0; ratios of sustained rates are means over the seeds,
-    with 95% confidence intervals. The grids of rates are the artifact's, but for those of the
+    """Curves of latency over the request rate, and the rates that systems sustain.
+
+    A rate is sustained if the mean normalized latency is below `limit` s/token. All systems serve
+    the same random requests. Curves are of seed 0. Ratios of sustained rates are means over the
+    seeds with 95% confidence intervals. The grids of rates are the artifact's, except for the
     systems in own_grids.
     """
 
@@ -69,9 +71,10 @@ class Curves(Study):
     def measure(
         self, panel: Mapping[str, Any], system: str, num_seeds: int | None, store: RunStore
     ) -> list[Row]:
-        """The curve over the whole grid for seed 0, and every seed's sustained rate, looked for
-        near that of seed 0. A panel may have a precision and a number of seeds of its own, and
-        options for some of its systems.
+        """The curve of seed 0 over the whole grid, and the sustained rate of every seed.
+
+        The search for other seeds begins near the rate of seed 0. A panel may have its own
+        precision and number of seeds, and options for some of its systems.
         """
         of_system = panel.get("systems", {}).get(system, [])
         precision = panel.get("precision", self.precision)
@@ -103,9 +106,10 @@ class Curves(Study):
         near: Pair | None,
         precision: float,
     ) -> tuple[float, dict[float, tuple[float, str]]]:
-        """The sustained rate, looked for in the whole grid or near two rates; on the way to it, by
-        rate, every mean latency in s/token, a lower bound of it where the run was stopped above the
-        limit, and its run.
+        """The sustained rate, and the mean latency (s/token) and run of each simulated rate.
+
+        near: two rates at which the search begins; None for the whole grid. The latency is a lower
+        bound if the run was stopped above the limit.
         """
         latencies: dict[float, tuple[float, str]] = {}
 
@@ -149,8 +153,9 @@ class Curves(Study):
         return [self._finding(ratio, rates) for ratio in self.ratios]
 
     def _finding(self, ratio: Mapping[str, Any], rates: pd.DataFrame) -> Finding:
-        """One published ratio: of `system` over each of `over`, in each of `settings`, put together
-        by `reduce`.
+        """A published ratio: of `system` over each of `over` in each of `settings`.
+
+        `reduce` says how these are combined; by default the highest mean counts.
         """
         settings = settings_of(ratio)
         pairs = {}
@@ -168,15 +173,12 @@ class Curves(Study):
                 intervals = " / ".join(interval(pair, self.precision) for pair in pairs.values())
                 return Finding(*row, tuple(means.values()), interval=intervals, grid_ends=ends)
             case "mean":
-                return Finding(
-                    *row, tuple(fmean(means[s, other] for s in settings) for other in ratio["over"])
-                )
+                by_other = [[means[s, other] for s in settings] for other in ratio["over"]]
+                return Finding(*row, tuple(map(fmean, by_other)))
             case "rises":
-                return rising(
-                    row,
-                    {setting: means[setting, ratio["over"][0]] for setting in settings},
-                    ratio["rises"],
-                )
+                other = ratio["over"][0]
+                by_setting = {setting: means[setting, other] for setting in settings}
+                return rising(row, by_setting, ratio["rises"])
         highest = max(means, key=means.__getitem__)
         where = f"of {highest[0]}" if len(settings) > 1 else ""
         shown = interval(pairs[highest], self.precision)
@@ -220,8 +222,9 @@ def rising(row: RowKey, ratios: Mapping[str, float], pairs: Sequence[Sequence[st
 
 
 def interval(values: np.ndarray, precision: float) -> str:
-    """The 95% confidence interval of a mean of few values, by Student's t, each known to
-    `precision` of itself.
+    """The 95% confidence interval of a mean of few values, by Student's t.
+
+    Each value has the relative error `precision`.
     """
     if len(values) not in STUDENT_T:
         return ""

@@ -1,19 +1,20 @@
-"""Memory of models with several KV groups: what sequences of real lengths need, hold and waste by
-each page rule.
+"""Memory of models with several KV groups: useful, held and wasted, by page rule.
 
 A pool is filled with sequences of the trace, each at a random point of its decode, until one is
-refused. Useful is what a later token reads: all tokens of full attention, the last ones of a
-window, one state. The rule `uniform` keeps every token in all attention layers, as systems without
-groups do.
+refused. Memory is useful if a later token reads it: all tokens of full attention, the last ones of
+a window, one state. The rule `uniform` keeps every token in all attention layers, as systems
+without groups do.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from testbed.core.request import Incoming
+from testbed.config import RunConfig
+from testbed.core.request import Incoming, Rows
 from testbed.core.sequence import Sequence as Stream
 from testbed.core.sequence import disband, passing_batch
 from testbed.core.slots import Refusal
@@ -30,9 +31,11 @@ from testbed.workload import make_workload
 
 @dataclass(kw_only=True)
 class Groups(Study):
-    """One pool for each trace, model and page rule; a trace of `files` is left out where its file
-    is not given. chunk: tokens that a prefill takes at a time; the last token comes by a decode
-    step. stateless: rules that cannot store a state. words: what a model needs in a rule.
+    """One pool for each trace, model and page rule.
+
+    files: traces that need a file of the user, and are left out without it. words: overrides for
+    `model, rule`. stateless: rules that cannot store a state. chunk: tokens of a prefill at a time;
+    the last token comes by a decode step.
     """
 
     traces: Mapping[str, Sequence[str]]
@@ -57,25 +60,13 @@ class Groups(Study):
         return reported(self.name, means, "{trace}, {model}", "{rule}", columns)
 
     def filled(self, store: RunStore, trace: str, model: str, rule: str, seed: int) -> list[Row]:
-        """GiB that are useful, held by sequences, and free, once the next sequence no longer
-        fits.
-        """
-        words = [*self.common, *self.traces[trace], f"model={model}", *self.rules[rule]]
-        words += self.words.get(f"{model}, {rule}", ())
-        file = {"trace.path": dict(store.lengths).get(trace)} if trace in self.files else {}
-        config = configured(words, {"seed": seed, **file}) if None not in file.values() else None
+        """The GiB of a full pool that are useful, held and wasted."""
+        config = self._config(store, trace, model, rule, seed)
         if config is None or (config.model.states and rule in self.stateless):
             return []
         pool = make_pool(config)
         policy: MemoryPolicy = config.policy.make("policy", pool)
-        rows, rng = make_workload(config).rows, random.Random(seed)
-        lengths = list[int]()
-        for i in range(len(rows)):
-            prompt, output = int(rows.prompt_len[i]), int(rows.output_len[i])
-            length = prompt + rng.randrange(output)
-            if not self._stored(policy, Stream(i, Incoming(i, 0, prompt)), length):
-                break
-            lengths.append(length)
+        lengths = self._fill(policy, make_workload(config).rows, random.Random(seed))
         used = policy.usage()
         unit = pool.layer_bytes * round(pool.num_slots * pool.num_layers / used.total) / GIB
         copies = config.model.kv_copies(pool.num_gpus)
@@ -96,7 +87,33 @@ class Groups(Study):
             }
         ]
 
+    def _config(
+        self, store: RunStore, trace: str, model: str, rule: str, seed: int
+    ) -> RunConfig | None:
+        """The config of a pool; None if the trace needs a file that the user did not give."""
+        words = [*self.common, *self.traces[trace], f"model={model}", *self.rules[rule]]
+        words += self.words.get(f"{model}, {rule}", ())
+        values: dict[str, Any] = {"seed": seed}
+        if trace in self.files:
+            path = dict(store.lengths).get(trace)
+            if path is None:
+                return None
+            values["trace.path"] = path
+        return configured(words, values)
+
+    def _fill(self, policy: MemoryPolicy, rows: Rows, rng: random.Random) -> list[int]:
+        """Admit sequences until one is refused; returns the lengths of the others (tokens)."""
+        lengths = list[int]()
+        for i in range(len(rows)):
+            prompt, output = int(rows.prompt_len[i]), int(rows.output_len[i])
+            length = prompt + rng.randrange(output)
+            if not self._stored(policy, Stream(i, Incoming(i, 0, prompt)), length):
+                break
+            lengths.append(length)
+        return lengths
+
     def _stored(self, policy: MemoryPolicy, seq: Stream, length: int) -> bool:
+        """Store `length` tokens of a sequence; False, without a trace, if that is refused."""
         prefilled = max(length - 1, 1)
         if isinstance(policy.admit([seq], min(prefilled, self.chunk)), Refusal):
             return False
@@ -124,9 +141,11 @@ def needed_bytes(model: ModelSpec, num_tokens: int) -> int:
 
 @dataclass(kw_only=True)
 class HitUnits(Study):
-    """A unit is a block of the policy. vLLM's law: the units before the last token, less those
-    `dropped` at the end. Lengths are the multiples of `step` tokens up to the longest of the
-    `marked` ones, and these.
+    """Hits of a prompt that is sent twice, by its length, against vLLM's rule.
+
+    The rule: the whole units (blocks of the policy) before the last token, less `dropped` units at
+    the end. Lengths are the multiples of `step` tokens up to the longest of the `marked` lengths,
+    and the marked ones.
     """
 
     models: Sequence[str]
@@ -141,10 +160,10 @@ class HitUnits(Study):
 
     def sent(self, store: RunStore, model: str, dropped: int) -> list[Row]:
         """A row for each length, on an empty pool."""
-        config = configured(
-            (*self.common, f"model={model}", f"policy.num_dropped_blocks={dropped}")
-        )
-        unit, pool, rows = block_size(config), make_pool(config), []
+        words = (*self.common, f"model={model}", f"policy.num_dropped_blocks={dropped}")
+        config = configured(words)
+        unit, pool = block_size(config), make_pool(config)
+        rows = []
         for length in sorted({*range(self.step, max(self.marked), self.step), *self.marked}):
             policy: GroupedCaching = config.policy.make("policy", pool)
             hit = hit_tokens(policy, length)

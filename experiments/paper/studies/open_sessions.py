@@ -1,6 +1,4 @@
-"""Closed loops of recorded sessions on a share of the memory that the open ones need: store rules,
-times to live.
-"""
+"""Closed loops of recorded sessions in too little memory: store rules and times to live."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,52 +27,47 @@ LIFE_COLUMNS = {"mean_job_s": "mean job time (s)", "found_percent": "blocks foun
 
 @dataclass(kw_only=True)
 class OpenSessions(Study):
-    """What the open sessions need is the mean prompt of all requests, times the sessions at once.
-    The pool on the GPUs is device_share of that.
+    """Sessions on a pool of device_share of their live set.
+
+    The live set is the memory that the open sessions need: the mean prompt of all requests, times
+    the number of sessions at once.
     """
 
     device_share: float
 
     def config(self, store: RunStore, words: Sequence[str]) -> tuple[RunConfig, float]:
-        """The config of a run with these words more, and what its open sessions need, in GiB."""
+        """The config of a run with these words, and the GiB of its live set."""
         path = self.given_files(store, [SESSIONS])[SESSIONS]
         config = configured((*self.common, *words), {"trace.path": path})
-        mean = float(make_workload(config).rows.prompt_len.mean())
-        live_gib = (
-            int(config.arrivals.parameters["at_once"])
-            * mean
-            * config.model.kv_bytes_per_token
-            / GIB
-        )
+        mean_prompt = float(make_workload(config).rows.prompt_len.mean())
+        at_once = int(config.arrivals.parameters["at_once"])
+        live_gib = at_once * mean_prompt * config.model.kv_bytes_per_token / GIB
         pools = {config.model.name: self.device_share * live_gib}
         return replace(config, server=replace(config.server, kv_memory_gib=pools)), live_gib
 
 
 def measures(measured: Measured) -> Row:
-    """What the cache of a run found and moved, and what its users waited, in seconds."""
+    """The hit rate, latencies (s), counts and moved blocks of a run."""
     summary, run = measured
-    counts, waits = (
-        summary["counters"],
-        product(("ttft_s", "tpot_s", "e2e_s"), ("mean", "p50", "p90")),
-    )
+    counts = summary["counters"]
+    latencies = product(("ttft_s", "tpot_s", "e2e_s"), ("mean", "p50", "p90"))
+    moved = ("loaded_blocks", "stored_blocks", "written_blocks")
     return {
         "found_percent": 100 * counts["hit_blocks"] / counts["blocks"],
-        **{f"{which}_{name}": summary[name][which] for name, which in waits},
+        **{f"{measure}_{name}": summary[name][measure] for name, measure in latencies},
         "simulated_s": summary["simulated_s"],
         "requests": summary["requests"]["finished"],
         "recomputes": summary["preemptions"]["recompute"],
-        **{
-            name: counts.get(name, 0)
-            for name in ("loaded_blocks", "stored_blocks", "written_blocks")
-        },
+        **{name: counts.get(name, 0) for name in moved},
         "run": run,
     }
 
 
 @dataclass(kw_only=True)
 class StoreRules(OpenSessions):
-    """A closed loop of agent sessions, without a tier, and with each store rule and each size of
-    the tier. The tier is as large as live_over_dram says.
+    """A closed loop of agent sessions: without a tier, and for each store rule and tier size.
+
+    live_over_dram: the live set in units of the tier, for each size.
     """
 
     live_over_dram: Sequence[float]
@@ -128,15 +121,16 @@ class StoreRules(OpenSessions):
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
-    """The table, with the mean latency beyond that of the run without a tier."""
+    """The table with slower_s, the mean latency beyond that of the run without a tier."""
     alone = table[table["rule"] == NO_TIER].iloc[0]
     return table.assign(slower_s=table["mean_e2e_s"] - alone["mean_e2e_s"])
 
 
 @dataclass(kw_only=True)
 class TimeToLive(OpenSessions):
-    """One run for each time to live, and one for each of the other systems. A job is a session:
-    from the arrival of its first request to its last answer.
+    """One run for each time to live, and one for each of the other systems.
+
+    A job is a session, from the arrival of its first request to its last answer.
     """
 
     times_s: Sequence[float]

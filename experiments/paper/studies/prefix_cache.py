@@ -1,6 +1,4 @@
-"""Prefix caches beyond the paper: by eviction order and size, over several tiers; transfers by
-block size.
-"""
+"""Prefix caches beyond the paper: eviction orders, sizes, tiers, and transfers by block size."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +32,12 @@ WAYS = {OUT: "to the host", INTO: "from the host"}
 
 @dataclass(kw_only=True)
 class EvictionOrders(Study):
-    """One run for each eviction order and pool size; a pool is a cache: free, used and cached
-    blocks together.
-    """
+    """One run for each eviction order and pool size."""
 
     orders: Sequence[str]
 
     def config(self, order: str, path: str | None, overrides: Sequence[str] = ()) -> RunConfig:
-        """The config of runs with this order, on the trace's file where one was given."""
+        """The config of runs with this order; path: a file for the trace."""
         words = (*self.common, *overrides, f"eviction@policy.eviction={order}")
         return configured(words, {"trace.path": path} if path else None)
 
@@ -53,8 +49,9 @@ def block_size(config: RunConfig) -> int:
 
 @dataclass(kw_only=True)
 class PrefixCache(EvictionOrders):
-    """Untimed replay, where Belady's order is a bound. `traces` says what to do by name of trace:
-    the one whose file is given, else the last.
+    """Untimed replays of one trace, for which Belady's order is a bound.
+
+    traces: options by name; the trace whose file the user gave is replayed, else the last one.
     """
 
     traces: Mapping[str, Mapping[str, Any]]
@@ -86,19 +83,15 @@ class PrefixCache(EvictionOrders):
             result = replay(
                 prompts, num_blocks, config.policy.parameters["eviction"].make("eviction")
             )
-            tokens = sum(result.hits) * size / rows.prompt_len.sum()
-            rates = {
-                "hit_rate": result.hit_rate,
-                "token_hit_rate": tokens,
-                "evictions": result.evictions,
-            }
             table.append(
                 {
                     "trace": trace,
                     "order": order,
                     "num_blocks": num_blocks,
                     "block_size": size,
-                    **rates,
+                    "hit_rate": result.hit_rate,
+                    "token_hit_rate": sum(result.hits) * size / rows.prompt_len.sum(),
+                    "evictions": result.evictions,
                 }
             )
         return table
@@ -106,8 +99,9 @@ class PrefixCache(EvictionOrders):
 
 @dataclass(kw_only=True)
 class AgentSessions(EvictionOrders):
-    """A closed loop of agentic sessions: what each eviction order finds, and what its users wait. A
-    slower cache also slows its own arrivals, so latency is the measure, not throughput.
+    """A closed loop of agentic sessions: hits and latencies by eviction order and pool size.
+
+    A slower cache also slows its own arrivals, so latency is the measure, not throughput.
     """
 
     pool_blocks: Sequence[int]
@@ -120,43 +114,41 @@ class AgentSessions(EvictionOrders):
         return reported(self.name, table, "{num_blocks} blocks", "{order}", SESSION_COLUMNS)
 
     def served(self, store: RunStore, order: str, num_blocks: int) -> list[Row]:
-        """One simulation; times in seconds, hit_rate as the share of prompt tokens that were
-        found.
-        """
+        """One simulation; times in seconds, hit_rate: share of the prompts' tokens."""
         config = self.config(order, self.given_files(store, [SESSIONS])[SESSIONS])
         size = block_size(config)
         pools = {config.model.name: (num_blocks * size + 1) * config.model.kv_bytes_per_token / GIB}
         measured = store.measured(
             replace(config, server=replace(config.server, kv_memory_gib=pools))
         )
-        counts, place = (
-            measured.summary["counters"],
-            {"order": order, "num_blocks": num_blocks, "block_size": size},
-        )
-        rates = {
+        counts = measured.summary["counters"]
+        row = {
+            "order": order,
+            "num_blocks": num_blocks,
+            "block_size": size,
             "hit_rate": counts["hit_tokens"] / counts["tokens"],
             "evictions": counts["evictions"],
         }
-        return [{**place, **rates, **measures(measured)}]
+        return [{**row, **measures(measured)}]
 
 
 @dataclass(kw_only=True)
 class Tiers(Study):
-    """One run for each trace whose file is given, each system and each size of the tier `dram`.
-    Next to open loops are untimed replays of an LRU cache as large as all tiers together, and as
-    the DRAM alone, which has a copy of what the GPUs cache where the tiers are inclusive. A closed
-    loop has no order of its own to replay.
+    """One run for each trace with a file, each system and each size of the tier `dram`.
+
+    Open loops are also replayed without time on two LRU caches: as large as all tiers, and as the
+    DRAM alone, since inclusive tiers copy the blocks of the GPUs. A closed loop has no fixed order
+    of requests to replay. without_tier: the system of 0 GiB of DRAM.
     """
 
     traces: Mapping[str, Sequence[str]]
     systems: Mapping[str, Sequence[str]]
+    without_tier: Sequence[str]
     dram_gib: Sequence[float]
 
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        label, places = (
-            "{study.name} {trace}, {system}, {gib:g} GiB",
-            {"trace": self.traces, "gib": self.dram_gib},
-        )
+        label = "{study.name} {trace}, {system}, {gib:g} GiB"
+        places: dict[str, Any] = {"trace": self.traces, "gib": self.dram_gib}
         runs = self.each(label, self.served, **places, system=self.systems)
         return runs + self.each(label, self.replayed, **places, system=REPLAYS)
 
@@ -164,28 +156,26 @@ class Tiers(Study):
         return reported(self.name, table, "{trace}, {dram_gib:g} GiB", "{system}", TIER_COLUMNS)
 
     def config(self, store: RunStore, trace: str, system: str, gib: float) -> RunConfig | None:
-        """The config of a run, None where the trace's file is not given."""
+        """The config of a run; None if the user gave no file for the trace."""
         files = self.given_files(store, self.traces)
         if trace not in files:
             return None
-        words = (
-            *self.common,
-            *self.traces[trace],
-            *self.systems[system],
-            "+tier@server.tiers.dram=dram",
-        )
-        return configured(words, {"trace.path": files[trace], "server.tiers.dram.size_gib": gib})
+        words, values = [*self.common, *self.traces[trace]], {"trace.path": files[trace]}
+        if gib == 0:
+            return configured((*words, *self.without_tier), values)
+        words += [*self.systems[system], "+tier@server.tiers.dram=dram"]
+        return configured(words, {**values, "server.tiers.dram.size_gib": gib})
 
     def served(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
         """One simulation; times in seconds."""
-        config, place = (
-            self.config(store, trace, system, gib),
-            {"trace": trace, "system": system, "dram_gib": gib},
-        )
-        return [] if config is None else [place | measures(store.measured(config))]
+        config = self.config(store, trace, system, gib)
+        if config is None:
+            return []
+        place = {"trace": trace, "system": system, "dram_gib": gib}
+        return [place | measures(store.measured(config))]
 
     def replayed(self, store: RunStore, trace: str, system: str, gib: float) -> list[Row]:
-        """What one LRU cache finds, without a clock."""
+        """The hit rate of one LRU cache, without a clock."""
         config = self.config(store, trace, next(iter(self.systems)), gib)
         if config is None or (rows := make_workload(config).rows).turns is not None:
             return []

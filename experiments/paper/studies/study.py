@@ -20,16 +20,14 @@ from testbed.experiments.runs.plots import STYLE
 from testbed.experiments.runs.run_store import RunStore
 
 Row = dict[str, Any]
-RowKey = tuple[
-    str, str, str, str
-]  # figure, setting, system and quantity: what names a row of paper/reference.csv
+RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity of paper/reference.csv
 
 
 class Finding(NamedTuple):
-    """A number to compare with the paper, or several that must all agree with it. Where its numbers
-    alone cannot say how far inside its tolerance a claim is, `margin` does, in the same units as
-    `scorecard.margin`; `note` says why. grid_ends: the ratio of the last rates that the paper's own
-    scripts ran.
+    """A number to compare with the paper, or several that must all agree with it.
+
+    margin: how far inside its tolerance a claim is (see scorecard.margin), if the numbers alone
+    cannot say so; note: the reason. grid_ends: the ratio of the last rates in the paper's scripts.
     """
 
     figure: str
@@ -44,7 +42,7 @@ class Finding(NamedTuple):
 
 
 class Task(NamedTuple):
-    """One unit of parallel work: runs some points and returns rows of the figure's table."""
+    """A unit of parallel work, which returns rows of the figure's table."""
 
     label: str
     work: Callable[[RunStore], list[Row]]
@@ -52,10 +50,11 @@ class Task(NamedTuple):
 
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One figure's experiment. title: what a report calls the figure. `covers` lists the figure
-    names in paper/reference.csv that it answers. drawing: the function that draws its table; looks:
-    what that takes besides, such as the panels' titles and colours. common: options of all its
-    runs.
+    """The experiment of one figure.
+
+    title: the figure's name in reports. covers: the figures of paper/reference.csv that it answers.
+    drawing: the function that draws its table; looks: its other arguments, such as titles and
+    colours. common: options of all runs.
     """
 
     name: str
@@ -67,19 +66,17 @@ class Study(ABC):
 
     @abstractmethod
     def tasks(self, num_seeds: int | None) -> list[Task]:
-        """What to run; num_seeds None means the study's default."""
+        """The tasks of the study; num_seeds: None for the study's default."""
 
     def each(
         self, label: str, work: Callable[..., list[Row]], /, **axes: Iterable[Any]
     ) -> list[Task]:
-        """A task for each combination of the axes' values, which `label` and `work` take by
-        name.
-        """
+        """A task for each combination of the axes' values, given to label and work by name."""
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
 
     def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
-        """The files of these traces that were given; raises InputError where there is none."""
+        """The files that the user gave for these traces; raises InputError if there are none."""
         files = {name: path for name, path in store.lengths if name in names}
         if not files:
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
@@ -90,17 +87,15 @@ class Study(ABC):
         return files
 
     def only(self, rows: Collection[RowKey]) -> "Study":
-        """This study with no more work than these reference rows take, drawings aside; as it is
-        where it is cheap.
-        """
+        """The part of this study that these reference rows need; a cheap study is not reduced."""
         return self
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """The table's counterparts of published numbers, and related numbers."""
+        """The table's values to compare with published numbers, and related values."""
         return []
 
     def draw(self, table: Path) -> Figure:
-        """The figure, from nothing but the CSV file of its table."""
+        """The figure, drawn from the CSV file of its table alone."""
         with style.context(STYLE):
             figure: Figure = hydra.utils.get_method(self.drawing)(
                 read_csv_table(table), **self.looks

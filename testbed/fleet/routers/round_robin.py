@@ -14,7 +14,11 @@ class RoundRobin(Router):
         self._last = -1
 
     def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
-        behind = [view for view in engines if view.number > self._last]
-        view = (behind or engines)[0]
+        last = self._last
+        for view in engines:
+            if view.number > last:
+                break
+        else:
+            view = engines[0]
         self._last = view.number
         return view

@@ -29,7 +29,7 @@ class Router(ABC):
 def routed(router: Router, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
     """The router's answer. Raises PlugInError for an answer that is none of the engines."""
     answer = router.route(request, engines)
-    if not any(answer is view for view in engines):
+    if type(answer) is not EngineView or answer not in engines:
         numbers = ", ".join(str(view.number) for view in engines)
         raise PlugInError(
             f"{type(router).__name__}: route() answered {answer!r} for request "

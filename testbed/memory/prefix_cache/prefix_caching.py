@@ -25,6 +25,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
 from testbed.memory.prefix_cache.hash_chain import Content, block_contents
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, OnCacheEvent
+from testbed.memory.protocols import ReadsColumns
 
 
 class PromptHit(CacheHit):
@@ -124,6 +125,7 @@ class PrefixCaching(BlockMemory):
         order = Lru() if eviction is None else eviction
         self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)
         self._oracle = oracle_of(order)
+        self._columns_read = order.columns_read() if isinstance(order, ReadsColumns) else ()
         super().__init__(pool, block_size, watermark, self._cache)
         self._prompts: dict[int, CachedPrompt] = {}
         self._counts = CacheCounts()
@@ -138,6 +140,10 @@ class PrefixCaching(BlockMemory):
         self._oracle.foresee(
             chain(block_contents(ids, each, length, size)) for ids, each, length in prompts
         )
+
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns: those of its eviction order."""
+        return self._columns_read
 
     def lookup(self, seq: Seq) -> PromptHit:
         contents = self._contents(seq)

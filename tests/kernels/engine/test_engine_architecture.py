@@ -136,7 +136,7 @@ def test_config_of_a_folder_gives_the_architecture(
 
 
 @pytest.mark.parametrize(("config", "words"), REFUSED.values(), ids=REFUSED)
-def test_what_the_engine_does_not_compute_is_refused(tmp_path, config, words):
+def test_unsupported_architectures_are_refused(tmp_path, config, words):
     assert refuses(re.escape(words), read, tmp_path, config).startswith(
         f"{tmp_path / 'config.json'}: "
     )
@@ -166,7 +166,7 @@ def test_shipped_models_have_the_options_of_their_family(name, family, bias, the
 
 
 @pytest.mark.parametrize("scaling", [None, SCALING])
-def test_positions_turn_at_the_rates_of_roformer_as_llama_3_1_stretches_them(scaling):
+def test_rotary_frequencies_follow_roformer_and_llama_3_1(scaling):
     pytest.importorskip("torch", reason="torch is not installed")
     from testbed.kernels.engine.maths import rotary_table
 

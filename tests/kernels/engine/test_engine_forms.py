@@ -108,7 +108,7 @@ def test_layers_of_a_column_are_adjacent_blocks():
     assert [layout.column_of(layer) for layer in range(6)] == [0, 1, 1, 0, 2, 2]
 
 
-def test_what_is_not_served_is_refused_in_one_line():
+def test_unsupported_forms_are_refused_in_one_line():
     refuses("has experts, which the engine does not support", of_spec, read_model("mixtral-8x7b"))
     with pytest.raises(
         InputError,

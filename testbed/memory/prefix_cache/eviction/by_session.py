@@ -20,6 +20,10 @@ class BySession(EvictionOrder):
             OrderedDict()
         )  # the first is evicted first
 
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return ("session",)
+
     def add(self, nodes: Sequence[Node]) -> None:
         if nodes:
             session = nodes[0] if self.session is None else self.session

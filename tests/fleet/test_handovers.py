@@ -1,0 +1,214 @@
+"""Prefill apart from decode: times by hand, and what happens when a hand-over does not go well.
+
+A token has 131,072 bytes in 32 layers, as Llama-3-8B's. A prefill takes 64 ms, so 2 ms a layer, and
+a decode step 1 ms. At 2 GB/s 1,000 tokens take 65.536 ms, 2.048 ms a layer; at 50 GB/s 1/25 of it.
+"""
+
+import numpy as np
+import pytest
+from tiny import MS
+
+from testbed import simulate
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.core.slots import Copy
+from testbed.cost.model import UNBOUNDED, Affine, CostModel
+from testbed.engine.clients import OpenLoop
+from testbed.engine.recorder import Recorder
+from testbed.engine.sim_clock import SimClock
+from testbed.fleet.faults import Fault, Faults
+from testbed.fleet.handovers.by_layer import ByLayer
+from testbed.fleet.handovers.handover import num_runs
+from testbed.fleet.handovers.rule import Computed, Sending
+from testbed.fleet.handovers.split import Split
+from testbed.fleet.handovers.whole import Whole
+from testbed.fleet.parts import EngineParts
+from testbed.fleet.records import check_conservation, together
+from testbed.fleet.routers.round_robin import RoundRobin
+from testbed.fleet.simulation import engine_maker, make_fleet, run_to_end
+from testbed.memory.paged.paged import Paged
+from testbed.memory.pools import PoolSpec
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
+
+MAX_LEN = 4000
+SLOT_BYTES, NUM_LAYERS = 131_072, 32
+US = MS // 1000
+
+
+class PrefillAndDecode(CostModel):
+    """64 ms for an iteration with a prompt, 1 ms for any other."""
+
+    def iteration(self, work):
+        return 64 * MS if work.prefill else MS
+
+    def decode(self, work):
+        return Affine(MS, 0, UNBOUNDED)
+
+
+def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_block=16):
+    """One prefill and one decode engine; the requests' rows by id, and the fleet."""
+
+    def make_parts(number):
+        slots, block_size = ((20_000, 16), (decode_slots, decode_block))[number]
+        policy = Paged(PoolSpec(slots, MAX_LEN), block_size=block_size, watermark=0)
+        scheduler = MixedPrefill(
+            policy, Recompute(), max_num_batched_tokens=10_000, max_num_seqs=100
+        )
+        return EngineParts(scheduler, PrefillAndDecode(), MAX_LEN)
+
+    clock, recorders = SimClock(), [Recorder(), Recorder()]
+    split = Split(1, rule, RoundRobin(), SLOT_BYTES, NUM_LAYERS)
+    make_engine = engine_maker(clock, make_parts, recorders)
+    fleet = make_fleet(clock, make_engine, 2, RoundRobin(), split)
+    OpenLoop(clock, fleet, requests).start()
+    Faults(clock, fleet, faults).start()
+    for at_ps, request_id in cancelled:
+        clock.call_at(at_ps, lambda request_id=request_id: fleet.cancel(request_id))
+    fleet.start()
+    run_to_end(clock, fleet, UNBOUNDED)
+    check_conservation(len(requests), recorders)
+    columns = together(recorders).requests.columns()
+    order = np.argsort(columns["request_id"])
+    rows = {name: column[order].tolist() for name, column in columns.items()}
+    return rows, fleet
+
+
+def ways_ps(rule, *prompts):
+    """Time from the first token of each prompt, all computed at once, to its landing: its second
+    token is a step of 1 ms later.
+    """
+    rows, _ = run(rule, [Request(i, 0, prompt, 2) for i, prompt in enumerate(prompts)])
+    assert set(rows["first_token_ps"]) == {64 * MS}
+    assert set(rows["engine"]) == {1}
+    return [finish_ps - 65 * MS for finish_ps in rows["finish_ps"]]
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "num_tokens", "microseconds"),
+    [
+        (2e9, 500, 32_768),
+        (2e9, 1000, 65_536),
+        (2e9, 2000, 131_072),
+        (50e9, 500, 1_310.72),
+        (50e9, 1000, 2_621.44),
+        (50e9, 2000, 5_242.88),
+    ],
+)
+def test_a_whole_prompt_takes_latency_and_its_bytes_over_the_bandwidth(
+    bandwidth, num_tokens, microseconds
+):
+    assert ways_ps(Whole(bandwidth), num_tokens) == [round(microseconds * US)]
+    slower = Whole(bandwidth, latency_s=1e-3)
+    assert ways_ps(slower, num_tokens) == [MS + round(microseconds * US)]
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "num_tokens", "microseconds"),
+    [
+        # The link is faster than the layers: all but the last layer is hidden
+        (50e9, 500, 40.96),
+        (50e9, 1000, 81.92),
+        (50e9, 2000, 163.84),
+        (2e9, 500, 1_024),
+        # It is slower: 31 layers of 2 ms hide as much of the 32 that are sent
+        (2e9, 1000, 65_536 - 62_000),
+        (2e9, 2000, 131_072 - 62_000),
+    ],
+)
+def test_by_layer_what_computing_does_not_hide_is_left(bandwidth, num_tokens, microseconds):
+    assert ways_ps(ByLayer(bandwidth), num_tokens) == [round(microseconds * US)]
+    slower = ByLayer(bandwidth, latency_s=1e-3)
+    assert ways_ps(slower, num_tokens) == [MS + round(microseconds * US)]
+
+
+def test_parts_of_a_prompt_are_sent_while_later_ones_are_computed():
+    """Two parts of 1,000 tokens: the link is free of the first at 2 + 65.536 ms, of the second
+    65.536 ms later, 5.072 ms behind the end of the prefill.
+    """
+    parts = (Computed(0, 1000, 0, 64 * MS), Computed(1000, 1000, 64 * MS, 128 * MS))
+    sending = Sending(2000, 0, 1, SLOT_BYTES, NUM_LAYERS, parts)
+    assert ByLayer(2e9).left_ps(sending) == 5_072 * US
+
+
+def test_hand_overs_at_once_share_the_link():
+    assert ways_ps(Whole(2e9), 1000, 1000) == [131_072 * US, 131_072 * US]
+    assert ways_ps(Whole(2e9), 500, 1000) == [65_536 * US, 98_304 * US]
+
+
+def test_extents_are_paid_as_those_of_a_tier():
+    rule = Whole(2e9, extent_s=1e-6)
+    assert ways_ps(rule, 1000) == [65_537 * US]  # both tables are one run of adjacent blocks
+
+
+def test_blocks_of_different_sizes_are_cut_where_either_ends():
+    copies = (Copy(0, 100, 8), Copy(8, 200, 8), Copy(16, 208, 8))
+    assert num_runs(copies, 0) == 2
+    assert num_runs(copies, 8) == 1
+    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 2)], decode_block=10)
+    assert rows["finish_ps"] == [65 * MS + 65_536 * US]
+
+
+@pytest.mark.parametrize("reserves", [False, True])
+def test_the_decode_pool_bounds_what_is_on_the_way(reserves):
+    """It has room for one of two prompts. Reserved first, the second prompt is not even begun."""
+    requests = [Request(i, 0, 1000, 2) for i in range(2)]
+    rows, _ = run(Whole(2e9, reserves=reserves), requests, decode_slots=1008)
+    first_end = 65 * MS + 65_536 * US
+    assert rows["first_token_ps"] == [64 * MS, first_end + 64 * MS if reserves else 64 * MS]
+    later = first_end + 64 * MS if reserves else first_end
+    assert rows["finish_ps"] == [first_end, later + 65_536 * US + MS]
+
+
+def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
+    requests = [Request(0, 0, 1000, 50), Request(1, 0, 1000, 200)]
+    rows, fleet = run(Whole(2e9), requests, cancelled=[(100 * MS, 0)])
+    assert rows["output_len"] == [1, 200]
+    assert rows["finish_ps"] == [-1, 64 * MS + 131_072 * US + 199 * MS]  # it lands all the same
+    for replica in fleet.replicas:
+        assert replica.engine.scheduler.policy.usage().held == 0
+
+
+@pytest.mark.parametrize("engine", [0, 1])
+def test_a_request_whose_engine_fails_begins_anew(engine):
+    """It is on the way at 100 ms; the engine is back at once, at 101 ms."""
+    fault = Fault(engine, 100 * MS, 101 * MS)
+    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 2)], faults=(fault,))
+    assert rows["first_token_ps"] == [101 * MS + 64 * MS]
+    assert rows["finish_ps"] == [101 * MS + 65 * MS + 65_536 * US]
+
+
+def test_an_output_of_one_token_is_never_handed_over():
+    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 1)])
+    assert rows["engine"] == [0]
+    assert rows["finish_ps"] == [64 * MS]
+
+
+SHORT = {"rate": 3, "duration_s": 20}
+
+
+def test_prefill_engines_by_the_options_of_a_run():
+    result = simulate(
+        replicas=3, prefill_replicas=1, handover="by_layer", scheduler="mixed", **SHORT
+    )
+    assert set(result.requests["engine"]) == {1, 2}
+    assert result.summary["engines"]["0"]["requests"]["moved"] == len(result.requests)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"replicas": 2, "prefill_replicas": 2}, "none of 2 engines is left to decode"),
+        ({"prefill_replicas": 1}, "give replicas=N"),
+        ({"replicas": 2, "handover": "whole"}, "give prefill_replicas=N"),
+        ({"scheduler": "static"}, "scheduler=StaticBatch"),
+        ({"scheduler": "priority"}, "serves in order of arrival"),
+        ({"workload.num_seqs": 2}, "several sequences"),
+        ({"policy": "grouped"}, "policy=Grouped"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(options, message):
+    if "replicas" not in options and "prefill_replicas" not in options:
+        options = {"replicas": 2, "prefill_replicas": 1, **options}
+    with pytest.raises(InputError, match=message):
+        simulate(**options, **SHORT)

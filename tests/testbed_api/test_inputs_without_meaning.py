@@ -1,0 +1,109 @@
+"""Inputs that say something which nothing reads, or which cannot be: refused before the run."""
+
+import pandas as pd
+import pytest
+from refusals import refuses
+
+from testbed import simulate
+from testbed.core.request import Request
+
+SHORT = {"rate": 1, "duration_s": 5}
+PROMPT = {"request_id": 0, "arrival_ps": 0, "prompt_len": 64, "output_len": 4}
+TIERED = ("policy=tiered", "trace=chat")
+
+
+@pytest.mark.parametrize("field", ["memory_bandwidth", "fp16_flops", "link_bandwidth"])
+def test_a_data_sheet_changes_no_measured_times(field):
+    words = ("server=h200", f"server.gpu.{field}=1e11")
+    refuses(f"server.gpu.{field}=1e\\+11: nothing reads it", simulate, *words, **SHORT)
+
+
+def test_a_gpu_of_another_name_has_derived_times():
+    words = (
+        "server=h200",
+        "server.gpu.memory_bandwidth=2.4e12",
+        "server.gpu.name=half",
+        "server.gpu.device=''",
+        "server.gpu.transfers=null",
+    )
+    half, whole = simulate(*words, **SHORT), simulate("server=h200", **SHORT)
+    assert "derived for half" in half.summary["run"]["cost"]
+    assert half.summary["tpot_s"]["mean"] > 1.3 * whole.summary["tpot_s"]["mean"]
+
+
+@pytest.mark.parametrize("name", ["num_seqs", "best_of", "num_seq"])
+def test_a_column_of_sequences_under_another_name_is_refused(name, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(f"input_tokens,output_tokens,{name}\n100,10,4\n100,10,4\n")
+    refuses(
+        f"nothing reads column '{name}'; did you mean 'n'",
+        simulate,
+        "trace=csv",
+        f"trace.path={path}",
+        **SHORT,
+    )
+
+
+@pytest.mark.parametrize(("name", "read"), [("num_seq", "n"), ("prio", "priority")])
+def test_a_data_frames_column_under_another_name_is_refused(name, read):
+    frame = pd.DataFrame({"prompt_len": [8], "output_len": [8], "arrival_s": [0.0], name: [2]})
+    word = "num_seqs|'n'" if read == "n" else f"'{read}'"
+    refuses(f"nothing reads column '{name}'; did you mean ({word})", simulate, trace=frame)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "column"), [("priority", "priority"), ("by_session", "session")]
+)
+def test_a_scheduler_without_what_it_orders_by_is_refused(scheduler, column):
+    refuses(f"decides by the {column} of a request", simulate, scheduler=scheduler, **SHORT)
+
+
+def test_a_scheduler_that_retains_needs_sessions_and_a_cache():
+    refuses("finds nothing of an answered request", simulate, scheduler="time_to_live", **SHORT)
+    cached = {"scheduler": "time_to_live", "policy": "prefix_caching", "trace": "sharegpt"}
+    refuses("decides by the session of a request", simulate, **cached, **SHORT)
+
+
+def test_an_eviction_order_without_sessions_is_refused():
+    words = ("policy=prefix_caching", "eviction@policy.eviction=by_session", "trace=sharegpt")
+    refuses("decides by the session of a request", simulate, *words, **SHORT)
+
+
+def test_requests_of_ones_own_have_the_priority_that_a_scheduler_reads():
+    requests = [Request(**PROMPT), Request(**{**PROMPT, "request_id": 1, "priority": 1})]
+    assert simulate(trace=requests, scheduler="priority").summary["requests"]["finished"] == 2
+    refuses("decides by the priority", simulate, trace=requests[:1], scheduler="priority")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param({"prompt_ids": tuple(range(65))}, "65 prompt_ids of 1 tokens", id="too many"),
+        pytest.param(
+            {"prompt_ids": tuple(range(6)), "tokens_per_id": 16}, "6 prompt_ids of 16", id="blocks"
+        ),
+        pytest.param({"prompt_ids": (True,) * 64}, "one of prompt_ids is True", id="truth values"),
+        pytest.param({"prompt_ids": True}, "must be a tuple of ids", id="no tuple"),
+        pytest.param({"tokens_per_id": 16}, "tokens_per_id=16 without", id="without ids"),
+        pytest.param({"session": -1}, "session is -1", id="a session below 0"),
+        pytest.param({"num_seqs": True}, "num_seqs is True", id="a truth value as a count"),
+    ],
+)
+def test_a_request_that_contradicts_itself_is_refused(fields, message):
+    refuses(message, simulate, trace=[Request(**{**PROMPT, **fields})])
+
+
+@pytest.mark.parametrize("size", ["0", "1e-6"])
+def test_a_tier_below_a_block_is_refused(size):
+    words = (*TIERED, f"+server.tiers.dram.size_gib={size}")
+    refuses("server.tiers.dram: its 0 slots hold no block", simulate, *words, **SHORT)
+
+
+def test_a_slow_tier_above_a_faster_one_is_refused():
+    words = (*TIERED, "+tier@server.tiers.nvme=nvme", "+tier@server.tiers.dram=dram")
+    refuses("nvme .* is above dram", simulate, *words, **SHORT)
+
+
+@pytest.mark.parametrize("mix", ["1:0.3,4:0.3", "1:1,beam2:3"])
+def test_shares_that_do_not_sum_to_1_are_refused(mix):
+    refuses("shares sum to", simulate, mix=mix, **SHORT)
