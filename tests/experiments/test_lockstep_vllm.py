@@ -128,6 +128,20 @@ def test_random_configurations_are_equal_to_the_end(lockstep):
         assert equal == iterations
 
 
+def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep):
+    """Windows and full attention in pages of one size, with preemptions."""
+    command = (
+        "vllm serve google/gemma-3-27b-it --max-model-len 2048 --num-gpu-blocks-override 1500 "
+        "--no-enable-prefix-caching"
+    )
+    load = ("gpu=h100-80gb", "arrivals.duration_s=4", "arrivals.rate=10", "cost=analytic")
+    code, output, errors = lockstep("--from-vllm", command, *load)
+    assert code == 0, errors
+    equal, _, iterations = output.partition(" iterations")[0].split()
+    assert equal == iterations
+    assert "preemptions 0" not in output
+
+
 def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path, monkeypatch):
     """vLLM may run two requests at once, and ours any number."""
     (tmp_path / "few.csv").write_text(
