@@ -87,6 +87,11 @@ def server_with(
     model = _served(reader, shape)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
+    num_replicas = reader.whole("--data-parallel-size", 1)
+    if num_replicas > 1 and model.experts is not None:
+        raise reader.refusal(
+            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
+        )
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:
         raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")

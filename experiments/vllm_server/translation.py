@@ -1,7 +1,7 @@
 """vLLM's server command as our overrides: the same pool, limits and rules."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
@@ -93,12 +93,19 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
     if "--long-prefill-token-threshold" in values:
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
+    words += _replica_words(values)
     if values.get("--async-scheduling") == OFF:
         words += ["scheduler=vllm_v1"]
     for option, key in SWITCHES.items():
         if values.get(option) == OFF:
             words += [f"scheduler.{key}=false"]
     return words
+
+
+def _replica_words(values: Mapping[str, str]) -> list[str]:
+    """The engines of a dense model, independent of each other, behind vLLM's own balancer."""
+    num_replicas = values.get("--data-parallel-size", "1")
+    return [] if num_replicas == "1" else [f"replicas={num_replicas}", "router=vllm_balancer"]
 
 
 def _shipped_len(option: str) -> int | None:

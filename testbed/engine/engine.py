@@ -351,7 +351,8 @@ class Engine:
             listener.on_finished(request.request_id, now_ps)
 
     def _reject(self, request: Request, reason: str) -> None:
-        self.recorder.rejected(request, reason)
+        sent = request if self.side is None else self.side.sent(request)
+        self.recorder.rejected(sent, reason)
         for listener in self._listeners:
             listener.on_rejected(request.request_id, reason, self.clock.now_ps)
 

@@ -1,5 +1,6 @@
 """What an engine does for others: it prefills for them, or decodes what they have prefilled."""
 
+from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.sched.plan import Plan
 
@@ -18,6 +19,10 @@ class Side:
 
     def computed(self, plan: Plan, start_ps: int, end_ps: int) -> None:
         """A plan has run, once or several times."""
+
+    def sent(self, request: Request) -> Request:
+        """The request as its client has sent it."""
+        return request
 
     def takes(self, group: SequenceGroup) -> bool:
         """Whether another engine answers the group, which has its whole output here."""

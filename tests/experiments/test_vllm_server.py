@@ -23,7 +23,9 @@ from testbed.experiments.vllm_server.memory import terms
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
 from testbed.experiments.vllm_server.option_page import PAGE, page
 from testbed.experiments.vllm_server.option_table import option_named, options, parsers
+from testbed.experiments.vllm_server.server import server_of
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
+from testbed.experiments.vllm_server.translation import overrides_of
 from testbed.vllm_pages import pages_of
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
@@ -130,7 +132,7 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        pytest.param("-dp 2", ("fleet",), id="replicas"),
+        pytest.param("-dp 2 -dpr 1", ("fleet",), id="a part of the replicas"),
         pytest.param("--enable-lora", ("adapters",), id="adapters"),
         pytest.param("--kv-offloading-size 8", ("K and V outside",), id="offloaded cache"),
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
@@ -147,6 +149,18 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
 def test_what_changes_the_answer_or_is_no_option_is_refused(testbed, options, parts):
     error = testbed.refused("run", "--from-vllm", f"{LLAMA} {options}", "gpu=h100-80gb")
     check_words(("--from-vllm", *parts), error)
+
+
+def test_dense_replicas_are_engines_behind_vllms_balancer():
+    command = read_command(f"{LLAMA} -dp 2")
+    words = overrides_of(server_of(command, "h100-80gb"), command, {})
+    assert {"replicas=2", "router=vllm_balancer"} <= set(words)
+
+
+def test_replicas_of_experts_are_refused():
+    command = read_command("vllm serve deepseek-ai/DeepSeek-V2-Lite -dp 2")
+    with pytest.raises(InputError, match="experts step together"):
+        server_of(command, "h100-80gb")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from testbed.experiments.timeline.chrome_trace import trace_of
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
+from testbed.fleet.routers.vllm_balancer import VllmBalancer
 
 SHORT = {"rate": 3, "duration_s": 20}
 SHARED = tuple(range(100))
@@ -141,6 +142,20 @@ def test_requests_wait_while_no_engine_is_up():
     waited = result.requests[result.requests["arrival_s"].between(5.2, 15)]
     assert len(waited)
     assert (waited["first_token_s"] > 15).all()
+
+
+def test_vllms_balancer_counts_what_waits_four_times_and_hears_of_it_late():
+    class View:
+        def __init__(self, number, waiting, running):
+            self.number, self.num_waiting, self.num_running = number, waiting, running
+
+    router, engines = VllmBalancer(interval_s=0.1), [View(0, 0, 9), View(1, 1, 0)]
+    chosen = [router.route(Request(0, 0, 1, 1).incoming, engines).number for _ in range(3)]
+    assert chosen == [1, 1, 0]  # scores 9 and 4, 9 and 8, 9 and 12
+    engines[0].num_running = 1
+    early, late = (Request(0, at_ps, 1, 1).incoming for at_ps in (PS // 11, PS // 10))
+    assert router.route(early, engines).number == 1  # 13 and 12
+    assert router.route(late, engines).number == 0
 
 
 def test_round_robin_goes_on_behind_an_engine_that_is_down():

@@ -8,6 +8,7 @@ from refusals import refuses
 
 from testbed.contract import check_policy
 from testbed.core.errors import OracleError
+from testbed.core.sequence import disband, passing_batch
 from testbed.core.slots import Refusal
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
@@ -67,6 +68,25 @@ def test_cached_blocks_outlive_their_sequence_until_eviction():
     assert (caching.usage().cached, caching.counters()["evictions"]) == (8, 1)
     release(caching, large)
     assert found(caching, prompt(2, TEXT[:13])) == 8
+
+
+@pytest.mark.parametrize(("is_heard", "steps"), [(False, 24), (True, 12)])
+def test_a_span_goes_past_evictions_only_where_nobody_hears_of_them(is_heard, steps):
+    """Of 16 blocks of 4 tokens 10 are in use, 3 are free, and 3 are cached."""
+    caching, heard = policy(), []
+    found(caching, first := prompt(0, TEXT[:12]))
+    release(caching, first)
+    found(caching, second := prompt(1, tuple(range(40))))
+    if is_heard:
+        caching.report_cache(lambda code, is_stored: heard.append(is_stored))
+    batch = passing_batch([second])
+    assert caching.guaranteed_steps(batch) == steps
+    disband(batch)
+    extend(caching, [second], 12)
+    assert heard == []
+    extend(caching, [second], 1)
+    assert heard == [False] * is_heard
+    assert caching.counters()["evictions"] == 1
 
 
 def test_block_of_the_last_prompt_token_is_recomputed():

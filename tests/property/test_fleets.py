@@ -40,6 +40,7 @@ from testbed.fleet.routers.prefix_aware import PrefixAware
 from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
+from testbed.fleet.routers.vllm_balancer import VllmBalancer
 from testbed.fleet.simulation import engine_maker, make_fleet, run_to_end
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -47,7 +48,15 @@ from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.vllm_v1 import AsyncVllmV1
 
-ROUTERS = (RoundRobin, FewestRequests, FewestTokens, PowerOfTwo, RandomChoice, SessionAffinity)
+ROUTERS = (
+    RoundRobin,
+    FewestRequests,
+    FewestTokens,
+    PowerOfTwo,
+    RandomChoice,
+    SessionAffinity,
+    VllmBalancer,
+)
 CACHES = (PrefixCaching, OutputCaching)
 HANDOVERS = (
     Whole(bandwidth=1e9),

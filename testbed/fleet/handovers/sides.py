@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from testbed.core.errors import PlugInError
+from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Refusal
 from testbed.engine.engine import Engine
@@ -28,6 +29,10 @@ class PrefillSide(Side):
         for chunk in plan.chunks:
             handover = self._handovers[chunk.group.request.request_id]
             handover.computed(Computed(chunk.num_stored, chunk.new, start_ps, end_ps))
+
+    def sent(self, request: Request) -> Request:
+        handover = self._handovers.get(request.request_id)
+        return request if handover is None else handover.request
 
     def takes(self, group: SequenceGroup) -> bool:
         return self._on_prefilled(group)

@@ -1,0 +1,65 @@
+"""Engines on one clock take their turns in order of rank, and know whose turn is over."""
+
+import pytest
+
+from testbed.engine.sim_clock import SimClock
+
+
+def turns(clock, alarm, times_ps, notes):
+    """An engine's loop: wakes at these times, and notes which alarms have rung by then."""
+    for at_ps in times_ps:
+        yield alarm.set(at_ps)
+        notes.append((clock.now_ps, [other.has_rung() for other in clock.alarms]))
+
+
+@pytest.fixture
+def clock():
+    clock = SimClock()
+    for _ in range(3):
+        clock.alarm()
+    return clock
+
+
+def run(clock, *times_ps):
+    notes = []
+    for alarm, own_ps in zip(clock.alarms, times_ps, strict=True):
+        clock.start(turns(clock, alarm, own_ps, notes))
+    clock.env.run()
+    return notes
+
+
+def test_a_turn_is_over_when_the_engine_or_a_later_one_has_had_its_own(clock):
+    """At 5 ps all three wake, in order; whoever has had a turn gets no second one."""
+    assert run(clock, [5], [5], [5]) == [
+        (5, [True, False, False]),
+        (5, [True, True, False]),
+        (5, [True, True, True]),
+    ]
+
+
+def test_an_engine_that_does_not_wake_has_missed_its_turn_behind_a_later_one(clock):
+    assert run(clock, [9], [5], [9])[0] == (5, [True, True, False])
+
+
+def test_time_that_goes_on_gives_everybody_a_turn_again(clock):
+    assert run(clock, [5, 6], [5], [5])[-1] == (6, [True, False, False])
+
+
+def test_an_alarm_that_is_set_again_for_the_same_time_has_rung(clock):
+    assert run(clock, [5, 5], [7], [7])[:2] == [
+        (5, [True, False, False]),
+        (5, [True, False, False]),
+    ]
+
+
+def test_calls_come_before_all_turns_of_their_time(clock):
+    seen = []
+    clock.call_at(5, lambda: seen.append([alarm.has_rung() for alarm in clock.alarms]))
+    run(clock, [5], [5], [5])
+    assert seen == [[False, False, False]]
+
+
+def test_an_alarm_that_is_brought_forward_rings_then(clock):
+    first, *_ = clock.alarms
+    clock.call_at(3, lambda: first.bring_forward(4))
+    assert [at_ps for at_ps, _ in run(clock, [9], [20], [20])] == [4, 20, 20]
