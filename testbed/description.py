@@ -21,6 +21,7 @@ from testbed.identity import ROOT, code_hash
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
+from testbed.oracles import future_read
 from testbed.parts import Part, constructor_parameters
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
@@ -67,6 +68,7 @@ def describe(
         "scheduler": _part(config.scheduler, scheduler),
         "cost": cost_source(config, cost),
         "preemption": configured(config.preemption),
+        "future_read": future_read(policy=config.policy, scheduler=config.scheduler),
         "trace": configured(config.trace),
         "arrivals": configured(config.arrivals),
         **fleet_of(config),

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from testbed.core.oracles import LENGTHS, OutputLengths
-from testbed.parts import parameters_of
+from testbed.memory.protocols import ForeseesChains
+from testbed.parts import Part, locate, parameters_of
 
 
 def is_oracle(make: Callable[..., Any]) -> bool:
@@ -20,3 +21,24 @@ def is_oracle(make: Callable[..., Any]) -> bool:
 def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[..., Any]:
     """The same function, which gives an oracle these lengths."""
     return partial(make, lengths=lengths) if is_oracle(make) else make
+
+
+def future_read(**parts: Part) -> str | None:
+    """What these parts of a config read of the future, in words; None where none is an oracle."""
+    read = []
+    for group, part in parts.items():
+        if is_oracle(class_of(group, part)):
+            read.append(f"{group}: true output lengths")
+        eviction = part.parameters.get("eviction")
+        if isinstance(eviction, Part):
+            order = class_of("eviction", eviction)
+            if isinstance(order, type) and issubclass(order, ForeseesChains):
+                read.append(f"{group}.eviction: the prompts to come")
+    return "; ".join(read) or None
+
+
+def class_of(group: str, part: Part) -> Any:
+    """The class or the function of a part, or the class of the object that it is."""
+    if part.is_instance:
+        return type(part.target)
+    return locate(part.target, group) if isinstance(part.target, str) else part.target

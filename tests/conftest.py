@@ -26,14 +26,14 @@ def golden(request):
 
     def check(file, case, row):
         with (GOLDEN / file).open(newline="") as lines:
-            rows = {one["case"]: one for one in csv.DictReader(lines)}
-        found = {"case": case, **{name: str(value) for name, value in row.items()}}
+            rows = {record["case"]: record for record in csv.DictReader(lines)}
+        actual = {"case": case, **{name: str(value) for name, value in row.items()}}
         if request.config.getoption("--update-golden"):
-            rows[case] = found
+            rows[case] = actual
             with (GOLDEN / file).open("w", newline="") as lines:
-                writer = csv.DictWriter(lines, found)
+                writer = csv.DictWriter(lines, actual)
                 writer.writeheader()
                 writer.writerows(rows.values())
-        assert rows.get(case) == found
+        assert rows.get(case) == actual
 
     return check

@@ -102,8 +102,8 @@ def places_of(
             )
     others = [name for name in header if name not in places]
     for name in set(optional) - places.keys():
-        known = [other for other in OTHER_NAMES.get(name, ()) if other in others]
-        if alike := known or get_close_matches(name, others, 1, ALIKE):
+        renamed = [other for other in OTHER_NAMES.get(name, ()) if other in others]
+        if alike := renamed or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
                 f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
                 f"remove it)"

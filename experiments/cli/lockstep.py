@@ -8,23 +8,26 @@ from cyclopts import Parameter
 
 from testbed.experiments.cli.parameters import AtLeastOne, Override, VllmCommand, WholeNumber
 
+Server = Annotated[Literal["vllm"], Parameter(metavar="SERVER", help="the other scheduler")]
+RandomConfigs = Annotated[
+    AtLeastOne | None, Parameter(help="N random configurations instead of yours")
+]
+Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
+NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
+Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
+Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
+
 
 def lockstep(
-    server: Annotated[Literal["vllm"], Parameter(metavar="SERVER", help="the other scheduler")],
+    server: Server,
     /,
     *overrides: Override,
     from_vllm: VllmCommand | None = None,
-    random: Annotated[
-        AtLeastOne | None, Parameter(help="N random configurations instead of yours")
-    ] = None,
-    seed: Annotated[WholeNumber, Parameter(help="of the random configurations")] = 0,
-    requests: Annotated[AtLeastOne, Parameter(help="in each of them")] = 150,
-    histories: Annotated[
-        AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")
-    ] = None,
-    capacity: Annotated[
-        bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")
-    ] = False,
+    random: RandomConfigs = None,
+    seed: Seed = 0,
+    requests: NumRequests = 150,
+    histories: Histories = None,
+    capacity: Capacity = False,
 ) -> int:
     """Compare the installed vLLM's scheduler with ours.
 

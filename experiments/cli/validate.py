@@ -131,16 +131,8 @@ def logs(
     from testbed.experiments.cli.replayed_logs import LogRequest
     from testbed.experiments.cli.validated_logs import Validation
 
-    request = LogRequest(
-        "validate",
-        words,
-        workload,
-        blocks_from_log,
-        config_dir,
-        trust_plug_ins,
-        COMMANDS,
-        from_vllm,
-    )
+    server = (workload, blocks_from_log, config_dir, trust_plug_ins)
+    request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
     validation = Validation(request, what_if or [])
     if json:
         validation.print_json(within)

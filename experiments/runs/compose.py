@@ -1,5 +1,6 @@
 """Typed configurations from command-line overrides; the only module that calls Hydra to compose."""
 
+import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -8,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -108,7 +112,40 @@ def _composed(
 ) -> DictConfig:
     register_models()
     with key_errors_explained(overrides):
-        return hydra_config(normalize(overrides), name)
+        return _from_choices(normalize(overrides), name)
+
+
+def _from_choices(words: list[str], name: str) -> DictConfig:
+    """What Hydra composes from normalized overrides. The chosen options are composed once; the
+    values are then set by Hydra's own function. Words for Hydra itself and sweeps are left to it.
+    """
+    overrides = OverridesParser.create().parse_overrides(words)
+    if any(_is_hydras(override) for override in overrides):
+        return hydra_config(words, name)
+    choices = tuple(str(override.input_line) for override in overrides if _is_choice(override))
+    values = [override for override in overrides if not _is_choice(override)]
+    config = copy.deepcopy(_with_choices(name, choices))
+    ConfigLoaderImpl._apply_overrides_to_config(values, config)
+    return config
+
+
+def _is_hydras(override: Override) -> bool:
+    """Whether an override concerns Hydra's own part, or is a sweep."""
+    return override.is_sweep_override() or override.key_or_group.startswith("hydra")
+
+
+def _is_choice(override: Override) -> bool:
+    """Whether an override selects an option of a group; it sets a value otherwise."""
+    key = override.key_or_group
+    if isinstance(override.value(), dict):
+        return False
+    registered = isinstance(ConfigStore.instance().repo.get(key), dict)
+    return override.package is not None or "/" in key or registered or (CONF / key).is_dir()
+
+
+@cache
+def _with_choices(name: str, choices: tuple[str, ...]) -> DictConfig:
+    return hydra_config(list(choices), name)
 
 
 @contextmanager

@@ -102,7 +102,8 @@ def _at(summary: Mapping[str, Any], keys: str) -> float | None:
 def summary_table(summary: dict[str, Any]) -> Group:
     """A run's summary for the terminal.
 
-    Before the table stand the source and the tested error of the costs, and the scheduler's note.
+    Before the table stand what an oracle reads, the source and the tested error of the costs, and
+    the scheduler's note.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
     for name, value in (
@@ -113,6 +114,8 @@ def summary_table(summary: dict[str, Any]) -> Group:
     ):
         table.add_row(name, value)
     lines = []
+    if future := summary.get(RUN, {}).get("future_read"):
+        lines.append(Text(f"reads the future, as no real server can: {future}"))
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
     if note := summary.get(RUN, {}).get("scheduler_note"):
@@ -228,6 +231,7 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
         **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
+        **({"reads the future": run["future_read"]} if run.get("future_read") else {}),
         "costs": run["cost"],
         "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
     }

@@ -154,8 +154,11 @@ def lines_of(fit: Fit) -> list[str]:
     if fit.weights_gib is not None:
         texts += [] if fit.cuda_graphs_gib else [f"  {GRAPHS}"]
         texts.append(
-            f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation on 1, 2 or 4 H100 "
-            "(13 logged shapes); other GPUs, and more of them, were not measured"
+            f"  expected error: {fit.activation_rmse_gib:.2f} GiB of activation with 1,024 "
+            "sequences on 1, 2 or 4 H100 (13 logged shapes);"
+        )
+        texts.append(
+            "    0.8 GiB too little with 64 sequences, 2,048 tokens; other GPUs were not measured"
         )
     texts += logged_lines(fit.kv_tokens, fit.max_model_len, fit.max_concurrency)
     texts.append(f"largest --max-model-len that starts: {fit.longest_model_len:,}")

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from testbed.config import ServerConfig
 from testbed.core.config_model import read
+from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import Command
 from testbed.experiments.vllm_server.option_table import options_of
@@ -131,10 +132,16 @@ def _pool_gib(configured: Configured) -> float:
 
 
 def pool_gib(server: Server) -> float:
-    """GiB over all GPUs that have the server's pages, without the null page of groups."""
+    """GiB over all GPUs that have the server's pages, without the null page of groups.
+
+    A pool in GiB is cut to whole tokens of all layers, so that they are rounded up: a page is
+    larger than a token.
+    """
+    model, num_gpus = server.model, server.limits.num_gpus
     num_pages = server.num_blocks - server.pages.is_grouped
-    num_bytes = num_pages * server.pages.page_bytes * server.limits.num_gpus
-    return (num_bytes + 1) / GIB  # a pool of GiB is rounded down
+    token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus)
+    num_tokens = ceil_div(num_pages * server.pages.page_bytes * num_gpus, token_bytes)
+    return (num_tokens * token_bytes + 1) / GIB
 
 
 def _pool_bytes(server: Server) -> int:

@@ -96,6 +96,9 @@ def option_named(word: str, where: str) -> tuple[Option, bool]:
     name = short.get(word) or f"--{word.lstrip('-').replace('_', '-')}"
     if name in table and (word in short or word.startswith("--")):
         return table[name], False
+    longer = [full for full in table if full.startswith(name)]
+    if word.startswith("--") and len(longer) == 1:  # vLLM's parser takes unique beginnings too
+        return table[longer[0]], False
     positive = _opposite(name)
     if positive in table and table[positive].is_switch:
         return table[positive], True

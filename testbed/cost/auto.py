@@ -73,11 +73,11 @@ def auto_cost(
 def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
     """A GPU of the source's name has its data sheet: times measured on it follow no other."""
     for name in ("memory_bandwidth", "fp16_flops", "link_bandwidth"):
-        value, known = getattr(gpu, name), getattr(source, name)
-        if source.name == gpu.name and value != known:
+        value, own = getattr(gpu, name), getattr(source, name)
+        if source.name == gpu.name and value != own:
             raise InputError(
                 f"server.gpu.{name}={value:g}: nothing reads it, for the times were measured on "
-                f"{gpu.name}, which has {known:g} (cost=analytic computes them; server.gpu.name=X "
+                f"{gpu.name}, which has {own:g} (cost=analytic computes them; server.gpu.name=X "
                 f"server.gpu.device='' server.gpu.transfers=null is another GPU, for which they "
                 f"are derived)"
             )

@@ -782,8 +782,8 @@ class FoundTooEarly(TieredCaching):
 
     def load(self, seq, num_tokens, hit):
         answer = super().load(seq, num_tokens, hit)
-        for move_id, one in list(self._hierarchy.in_transit.items()):
-            if one.target == ON_DEVICE:
+        for move_id, transfer in list(self._hierarchy.in_transit.items()):
+            if transfer.target == ON_DEVICE:
                 super().landed(move_id)
         return answer
 

@@ -93,10 +93,10 @@ def found_in(policy, **options):
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_broken_clause_is_named_with_the_calls(name):
     kind, clause = BROKEN[name]
-    found = found_in(kind, shrink=False)
-    assert found is not None, "no clause was broken"
-    assert found.clause == clause, str(found)
-    assert found.calls
+    broken = found_in(kind, shrink=False)
+    assert broken is not None, "no clause was broken"
+    assert broken.clause == clause, str(broken)
+    assert broken.calls
 
 
 def test_each_clause_has_a_policy_that_breaks_it():
@@ -114,8 +114,8 @@ SHORTEST = {
 
 @pytest.mark.parametrize("name", SHORTEST)
 def test_the_shortest_calls_are_shown(name):
-    found = found_in(BROKEN[name][0])
-    assert [call.split("  #")[0] for call in found.calls[1:]] == SHORTEST[name]
+    broken = found_in(BROKEN[name][0])
+    assert [call.split("  #")[0] for call in broken.calls[1:]] == SHORTEST[name]
 
 
 def test_the_shortest_calls_are_found_soon():

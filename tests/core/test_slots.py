@@ -147,8 +147,8 @@ def test_batch_counts_equal_counts_per_member(seed):
         assert {
             seq_id: [seq.num_slots, seq.num_stored] for seq_id, seq in members.items()
         } == expected
-        found = batch.max_context_len, batch.context, len(batch)
-        assert found == (max(slot_counts, default=0), sum(slot_counts), len(slot_counts))
+        counted = batch.max_context_len, batch.context, len(batch)
+        assert counted == (max(slot_counts, default=0), sum(slot_counts), len(slot_counts))
 
 
 def test_request_has_plain_defaults():

@@ -61,11 +61,11 @@ def test_ring_all_reduce_sends_its_share_of_bytes(num_gpus, sent):
 
 def test_measured_all_reduces_scale_from_most_gpus():
     measured = {"axes": ["num_gpus", "bytes"], "columns": ["median_us"], "points": REDUCED_US}
-    found = [
+    interpolated = [
         reduced_ps(n, num_bytes, all_reduce=measured)
         for n, num_bytes in ((1, 1000), (2, 1000), (4, 2000))
     ]
-    assert found == [0, 4_000_000, 9_000_000]
+    assert interpolated == [0, 4_000_000, 9_000_000]
     assert reduced_ps(8, 1000, all_reduce=measured) == round(8e6 * (7 / 8) / (3 / 4))
     few = {**measured, "points": REDUCED_US[:2]}
     assert reduced_ps(4, 1000, all_reduce=few) == 6_000_000  # 3/4 to 1/2

@@ -160,8 +160,8 @@ def test_decodes_between_measured_contexts_are_interpolated(name):
             ps_per_token = max(0, far - near) * measured.num_layers // (high - low)
             middle = (low + high) // 2
             attention = measured.num_layers * near + ps_per_token * (middle - low)
-            found = cost.iteration(Work(num_seqs, middle, high))
-            assert found == measured.without_attention(num_seqs, num_seqs) + attention
+            time_ps = cost.iteration(Work(num_seqs, middle, high))
+            assert time_ps == measured.without_attention(num_seqs, num_seqs) + attention
             num_checked += 1
     assert num_checked >= 15
 

@@ -84,7 +84,7 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     path = tmp_path / "a100.json"
     path.write_text(json.dumps(derived))
     cost, source = (
-        ProfileCost(ModelSpec(**profile["model"]), None, one) for one in (path, profile)
+        ProfileCost(ModelSpec(**profile["model"]), None, values) for values in (path, profile)
     )
     for work, least, most in (
         (Work(64, 64 * 1000), 2.5, 4.8e12 / 1.555e12 + 0.01),
@@ -242,8 +242,8 @@ def cost(model, on, **options):
     ],
 )
 def test_ways_are_listed_from_best_to_worst(model, on, way, found):
-    first, one = next(iter(by_way(model, on, SHIPPED).items()))
-    assert (first, one.profile["model"]["name"]) == (way, found)
+    first, nearest_profile = next(iter(by_way(model, on, SHIPPED).items()))
+    assert (first, nearest_profile.profile["model"]["name"]) == (way, found)
 
 
 def test_profile_is_found_by_shape_not_by_name():
@@ -257,11 +257,11 @@ def test_shape_far_from_all_profiles_takes_a_roofline(change):
 
 
 def test_profile_carried_to_its_own_shard_and_gpu_is_unchanged():
-    one = by_way(LLAMA, server(), SHIPPED)[MEASURED]
+    nearest_profile = by_way(LLAMA, server(), SHIPPED)[MEASURED]
     same = ProfileCost(
-        LLAMA, server(), carried(OTHER_MODEL, one, LLAMA, server(), SHIPPED), Choices()
+        LLAMA, server(), carried(OTHER_MODEL, nearest_profile, LLAMA, server(), SHIPPED), Choices()
     )
-    measured = ProfileCost(LLAMA, server(), one.profile, Choices())
+    measured = ProfileCost(LLAMA, server(), nearest_profile.profile, Choices())
     for work in (Work(8, 4096, 512, num_requests=8), Work(prefill=((512, 0),), num_requests=1)):
         assert same.iteration(work) == pytest.approx(measured.iteration(work), rel=1e-3)
 
@@ -319,9 +319,9 @@ def test_user_profile_comes_before_shipped_ones(tmp_path):
     }
     (tmp_path / "mine.json").write_text(json.dumps(own))
     for path in (tmp_path, tmp_path / "mine.json"):
-        found = cost(LLAMA, server(), path=path)
-        assert found.fingerprint["date"] == "2027-01-01"
-        assert found.software is None  # its own times, not those of a system by name
+        own_cost = cost(LLAMA, server(), path=path)
+        assert own_cost.fingerprint["date"] == "2027-01-01"
+        assert own_cost.software is None  # its own times, not those of a system by name
 
 
 def test_an_unmeasured_block_size_takes_the_next_larger_one():

@@ -237,10 +237,11 @@ def test_decode_steps_equal_iterations():
     cost, rng = ProfileCost(MODEL, None, profile()), random.Random(3)
     for _ in range(300):
         lens = [round(2 ** rng.uniform(0, 9)) for _ in range(rng.randint(1, 40))]
-        found = cost.decode(work(lens))
-        for k in range(min(found.steps, 30)):
+        decode = cost.decode(work(lens))
+        for k in range(min(decode.steps, 30)):
             assert (
-                cost.iteration(work([n + k for n in lens])) == found.first_ps + k * found.growth_ps
+                cost.iteration(work([n + k for n in lens]))
+                == decode.first_ps + k * decode.growth_ps
             )
 
 

@@ -285,9 +285,9 @@ def test_transfers_between_tiers_take_latency_runs_and_bytes(move, expected_us):
 
 def test_transfers_between_the_same_tiers_wait_once():
     cost = cost_of(server=server(**TIERS))
-    one = Moved(DEVICE, "nvme", 8, 3)
+    move = Moved(DEVICE, "nvme", 8, 3)
     each_us = 3 * 10 + 8 * 3 * KV_BYTES / 1e9 * 1e6
-    assert cost.transfer((one, one)) / PS_PER_US == pytest.approx(100 + 2 * each_us, abs=1e-4)
+    assert cost.transfer((move, move)) / PS_PER_US == pytest.approx(100 + 2 * each_us, abs=1e-4)
 
 
 def test_transfers_in_an_iteration_hide_as_swaps_do():
@@ -325,11 +325,11 @@ MIXED = section(
 def test_mixed_batch_times_are_used_for_our_kernel_only(kernel, spread):
     profile = arithmetic_profile(mixed_attention=MIXED)
     work = Work(8, 8 * 64, 64, prefill=((32, 256),), num_requests=9)
-    found = us(cost_of(profile, kernel=kernel, spread=spread), work)
+    total_us = us(cost_of(profile, kernel=kernel, spread=spread), work)
     rest = layers_us(40, 9) + launched_eager(40) + software_us(40, 9)
     mixed = 5 + 32 / 16 + 256 / 128 + 8 * (1 + 64 / 64)
     added = paper_attention(8, 512) + prefill_attention(32, 256)
-    assert found == rest + LAYERS * (mixed if kernel == "paged" else added)
+    assert total_us == rest + LAYERS * (mixed if kernel == "paged" else added)
 
 
 def test_unequal_lengths_take_a_share_of_the_way_to_the_longest():

@@ -221,13 +221,13 @@ def landings(begins):
     links = Links(
         SimClock(env),
         OnePsASlot(),
-        lambda: seen.extend((env.now, one) for one in links.take_landed()),
+        lambda: seen.extend((env.now, transfer) for transfer in links.take_landed()),
     )
 
     def clients():
-        for begin_ps, one in begins:
+        for begin_ps, transfer in begins:
             yield env.timeout(begin_ps - env.now)
-            links.begin([one])
+            links.begin([transfer])
 
     env.process(clients())
     env.run()

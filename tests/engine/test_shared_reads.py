@@ -123,8 +123,8 @@ def test_decodes_share_a_registered_prefix_and_one_alone_does_not(fast_forward):
     policy.register_prefix(20)
     requests = [Request(i, 0, 30, 5 + 5 * i, registered_prefix=20) for i in range(3)]
     _, works = served(requests, MixedPrefill(policy, Recompute(), **LIMITS), fast_forward)
-    found = dict.fromkeys((work.decode_seqs, work.decode_repeated) for work in works)
-    assert list(found) == [(3, 2 * 16), (2, 16), (1, 0)]  # the two whole blocks of the prefix
+    pairs_seen = dict.fromkeys((work.decode_seqs, work.decode_repeated) for work in works)
+    assert list(pairs_seen) == [(3, 2 * 16), (2, 16), (1, 0)]  # the two whole blocks of the prefix
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

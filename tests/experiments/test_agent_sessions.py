@@ -58,9 +58,9 @@ def test_closed_loop_hits_earlier_turns_of_the_session(testbed, tmp_path, sessio
 )
 def test_conflicting_session_options_are_refused(testbed, tmp_path, sessions, more, culprit):
     arguments = [
-        one
-        for one in sessions
-        if one.partition("=")[0] not in {two.partition("=")[0] for two in more}
+        session
+        for session in sessions
+        if session.partition("=")[0] not in {two.partition("=")[0] for two in more}
     ]
     if "trace=sharegpt" in more:
         arguments, more = ["arrivals=sessions"], more[:1]

@@ -27,8 +27,8 @@ def test_exit_code_says_how_a_command_ended(testbed, monkeypatch, error, code, w
         raise error
 
     monkeypatch.setattr(cli, "call", fail)
-    found, output, message = testbed("list")
-    assert (found, output) == (code, "")
+    exit_code, output, message = testbed("list")
+    assert (exit_code, output) == (code, "")
     check_words(words, message)
     assert message.count("\n") == 1
 

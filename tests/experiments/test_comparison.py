@@ -192,10 +192,10 @@ def test_shares_are_shown_in_percent(value, text):
 
 
 def test_share_of_found_tokens_is_that_of_all_prompts_tokens():
-    found = next(each for each in quantities() if each.whole)
-    assert found.value({"counters": {"hit_tokens": 30, "tokens": 120}}) == 25.0
-    assert found.value({"counters": {"hit_tokens": 30}}) is None
-    assert found.value({}) is None
+    share = next(each for each in quantities() if each.whole)
+    assert share.value({"counters": {"hit_tokens": 30, "tokens": 120}}) == 25.0
+    assert share.value({"counters": {"hit_tokens": 30}}) is None
+    assert share.value({}) is None
 
 
 def test_curves_are_drawn_of_the_runs_that_have_tables(run):
@@ -254,22 +254,22 @@ def measured(run, gpu_share=1):
 
 
 def test_cost_terms_name_the_part_that_is_predicted_wrong(run):
-    found = {term.term: term for term in terms(run, measured(run))}
-    assert set(found) == {
+    by_name = {term.term: term for term in terms(run, measured(run))}
+    assert set(by_name) == {
         "software",
         "kernels: prompts",
         "kernels: decodes and prompts",
         "kernels: decodes",
     }
-    assert found["kernels: prompts"].error_percent == pytest.approx(100 * (1 / 1.25 - 1))
-    assert found["kernels: decodes"].error_percent == pytest.approx(0, abs=1e-6)
-    assert found["kernels: decodes"].iterations == 2
+    assert by_name["kernels: prompts"].error_percent == pytest.approx(100 * (1 / 1.25 - 1))
+    assert by_name["kernels: decodes"].error_percent == pytest.approx(0, abs=1e-6)
+    assert by_name["kernels: decodes"].iterations == 2
     whole, kernels = cost_models(run)
     software_s = sum(
         2 * (whole.iteration(work) - kernels.iteration(work)) / 1e12
         for work in (DECODES, PROMPTS, BOTH)
     )
-    assert found["software"].predicted_s == pytest.approx(software_s)
+    assert by_name["software"].predicted_s == pytest.approx(software_s)
 
 
 def test_cost_terms_are_sorted_by_the_size_of_their_error(run):
@@ -278,10 +278,10 @@ def test_cost_terms_are_sorted_by_the_size_of_their_error(run):
 
 
 def test_an_engine_without_times_of_kernels_is_compared_by_whole_iterations(run):
-    found = {term.term: term for term in terms(run, measured(run, gpu_share=0))}
-    assert set(found) == {"all of: decodes", "all of: prompts", "all of: decodes and prompts"}
+    by_name = {term.term: term for term in terms(run, measured(run, gpu_share=0))}
+    assert set(by_name) == {"all of: decodes", "all of: prompts", "all of: decodes and prompts"}
     whole, _ = cost_models(run)
-    prompts = found["all of: prompts"]
+    prompts = by_name["all of: prompts"]
     assert prompts.predicted_s == pytest.approx(2 * whole.iteration(PROMPTS) / 1e12)
     assert prompts.measured_s == pytest.approx(prompts.predicted_s / 0.8 + 4e-3)
 

@@ -104,8 +104,8 @@ def test_modules_of_the_simulator_are_compiled_but_for_those_that_cannot_be(tmp_
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    found = [str(path.relative_to(tmp_path)) for path in compiled_sources(tmp_path)]
-    assert found == ["core/a.py", "memory/deep/b.py"]
+    sources = [str(path.relative_to(tmp_path)) for path in compiled_sources(tmp_path)]
+    assert sources == ["core/a.py", "memory/deep/b.py"]
 
 
 @pytest.fixture

@@ -52,8 +52,12 @@ def inline(page):
     """Commands in the running text, with arguments."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    found = (" ".join(code.split()) for code in re.findall(r"`(testbed [a-z][^`]* [^`]+)`", text))
-    return [code for code in found if "..." not in code and not re.search(r"\b[A-Z]{3,}\b", code)]
+    commands = (
+        " ".join(code.split()) for code in re.findall(r"`(testbed [a-z][^`]* [^`]+)`", text)
+    )
+    return [
+        code for code in commands if "..." not in code and not re.search(r"\b[A-Z]{3,}\b", code)
+    ]
 
 
 RUN = [(page, [line for line in lines_of(page) if not NEEDS.search(line)]) for page in PAGES]
@@ -107,7 +111,9 @@ FIRST = {
 
 
 @pytest.mark.parametrize(
-    ("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls]
+    ("page", "lines"),
+    [page_lines for page_lines in RUN if page_lines[1]],
+    ids=[page for page, ls in RUN if ls],
 )
 def test_documented_commands_succeed(testbed, tmp_path, page, lines):
     clone(tmp_path)
@@ -145,7 +151,9 @@ def test_documented_commands_with_needs_are_valid(page, line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "lines"), [one for one in RUN if one[1]], ids=[page for page, ls in RUN if ls]
+    ("page", "lines"),
+    [page_lines for page_lines in RUN if page_lines[1]],
+    ids=[page for page, ls in RUN if ls],
 )
 def test_documented_commands_run_as_written_in_a_clean_clone(tmp_path, page, lines):
     """Unchanged, in a clone of what is committed, each in a process of its own."""
@@ -198,7 +206,7 @@ def run_script(folder, code):
 
 def test_readme_python_example_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=60"))
+    output = run_script(tmp_path, code.replace("duration_s=600", "duration_s=20"))
     assert float(output.splitlines()[-1]) > 0.5
     assert (tmp_path / "run.png").stat().st_size > 10_000
 

@@ -98,10 +98,10 @@ def luminance(color):
 )
 def test_colours_differ_in_lightness_or_as_blue_from_orange(colors):
     """Who sees no red or no green tells lightness and blue from yellow apart."""
-    for one, other in combinations(colors, 2):
-        ratio = (luminance(one) + 0.05) / (luminance(other) + 0.05)
-        blue = [to_rgb(color)[2] - to_rgb(color)[0] for color in (one, other)]
-        assert max(ratio, 1 / ratio) > 1.25 or abs(blue[0] - blue[1]) > 0.5, (one, other)
+    for color, other in combinations(colors, 2):
+        ratio = (luminance(color) + 0.05) / (luminance(other) + 0.05)
+        blue = [to_rgb(color)[2] - to_rgb(color)[0] for color in (color, other)]
+        assert max(ratio, 1 / ratio) > 1.25 or abs(blue[0] - blue[1]) > 0.5, (color, other)
 
 
 @pytest.mark.parametrize("suffix", ["pdf", "png", "svg"])

@@ -57,8 +57,8 @@ def fitted_2023(capsys):
 
 def test_fit_recovers_the_constants_of_simulated_bars(fitted_2023):
     for name, truth in zip(("overhead_s", "overhead_per_sequence_s"), TRUTH, strict=True):
-        found = float(re.search(rf"choices\.{name}: (\S+)", fitted_2023)[1])
-        assert found == pytest.approx(truth, rel=0.01)
+        fitted = float(re.search(rf"choices\.{name}: (\S+)", fitted_2023)[1])
+        assert fitted == pytest.approx(truth, rel=0.01)
 
 
 def test_standard_errors_are_those_of_the_scatter_of_one_seed(fitted_2023):
@@ -107,26 +107,26 @@ def test_shares_of_a_known_formula_are_recovered():
     """
     us = sampler(100, 10, 30)
     assert shares_us(us) == pytest.approx((100, 10, 30))
-    found = split(us)
-    assert found.host == pytest.approx(PLAIN_S / 130e-6)
-    assert (found.request_s, found.sequence_s) == pytest.approx(
+    shares = split(us)
+    assert shares.host == pytest.approx(PLAIN_S / 130e-6)
+    assert (shares.request_s, shares.sequence_s) == pytest.approx(
         (PLAIN_S * 10 / 13, PLAIN_S * 3 / 13)
     )
-    assert found.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
+    assert shares.sequences_per_fork == pytest.approx((30 + 110 / forks_a_step(6)) / 30)
 
 
 def test_figures_use_the_constants_fitted_to_the_kept_rows(capsys):
     cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["choices"].parameters
-    found = split(kept_us())
+    shares = split(kept_us())
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(
         PLAIN_S
     )
-    assert cost["overhead_per_sequence_s"] == pytest.approx(found.sequence_s, rel=0.005)
-    assert cost["sequences_per_fork"] == pytest.approx(found.sequences_per_fork, rel=0.01)
+    assert cost["overhead_per_sequence_s"] == pytest.approx(shares.sequence_s, rel=0.005)
+    assert cost["sequences_per_fork"] == pytest.approx(shares.sequences_per_fork, rel=0.01)
     call("calibrate fit constants", ["sampler"])
     output = capsys.readouterr().out
-    assert f"choices.overhead_per_sequence_s: {found.sequence_s:.4g}" in output
-    assert f"choices.sequences_per_fork: {found.sequences_per_fork:.3g}" in output
+    assert f"choices.overhead_per_sequence_s: {shares.sequence_s:.4g}" in output
+    assert f"choices.sequences_per_fork: {shares.sequences_per_fork:.3g}" in output
 
 
 def test_rows_of_one_number_of_groups_have_no_slope(tmp_path):

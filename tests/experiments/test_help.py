@@ -161,8 +161,8 @@ def test_bash_completes_commands_options_and_overrides(testbed, installed):
         quoted = " ".join(f"'{word}'" for word in words)
         lines.append(ask.format(words=quoted, last=len(words) - 1, print='echo "${COMPREPLY[*]}"'))
     done = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True)
-    found = dict(zip(COMPLETED, map(str.split, done.stdout.splitlines()), strict=True))
-    assert {line: sorted(words) for line, words in found.items()} == {
+    completed = dict(zip(COMPLETED, map(str.split, done.stdout.splitlines()), strict=True))
+    assert {line: sorted(words) for line, words in completed.items()} == {
         line: sorted(words) for line, words in COMPLETED.items()
     }
 

@@ -80,8 +80,8 @@ def imports(path):
 def sources(package):
     """A package's files, but for those of packages in it that have rules of their own."""
     inner = [ROOT / other.replace(".", "/") for other in ALLOWED if other.startswith(f"{package}.")]
-    found = sorted((ROOT / package.replace(".", "/")).rglob("*.py"))
-    return [path for path in found if not any(path.is_relative_to(folder) for folder in inner)]
+    paths = sorted((ROOT / package.replace(".", "/")).rglob("*.py"))
+    return [path for path in paths if not any(path.is_relative_to(folder) for folder in inner)]
 
 
 @pytest.mark.parametrize("package", ALLOWED)

@@ -82,8 +82,8 @@ def test_list_gives_kinds_names_and_sources(testbed, tmp_path):
     (tmp_path / "mine" / "policy" / "first_fit.yaml").write_text("# Mine\n_target_: a.FirstFit\n")
     answer = json.loads(testbed.done("list", "policy", "model", "--config-dir", "mine", "--json"))
     check(answer, Choices, "choices")
-    found = {(choice["kind"], choice["name"]): choice for choice in answer["choices"]}
-    assert found["policy", "first_fit"] == {
+    by_name = {(choice["kind"], choice["name"]): choice for choice in answer["choices"]}
+    assert by_name["policy", "first_fit"] == {
         "kind": "policy",
         "name": "first_fit",
         "option": "policy=first_fit",
@@ -91,7 +91,9 @@ def test_list_gives_kinds_names_and_sources(testbed, tmp_path):
         "target": "a.FirstFit",
         "about": "Mine",
     }
-    assert found["policy", "paged"]["source"] == found["model", "opt-13b"]["source"] == "built in"
+    assert (
+        by_name["policy", "paged"]["source"] == by_name["model", "opt-13b"]["source"] == "built in"
+    )
 
 
 def test_every_listed_option_is_in_the_table_too(testbed):
@@ -129,10 +131,10 @@ def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):
 def test_validation_has_errors_effects_and_the_verdict(testbed, tmp_path, within, code):
     (tmp_path / "log.csv").write_text(LOG)
     words = ("validate", "log.csv", "--what-if", "policy.block_size=32", "--within", within)
-    found, printed, _ = testbed(*words, "--json")
+    exit_code, printed, _ = testbed(*words, "--json")
     answer = json.loads(printed)
     check(answer, ValidationAnswer, "validation")
-    assert found == code
+    assert exit_code == code
     assert answer["is_within"] == (code == 0)
     assert answer["within_percent"] == float(within)
     assert {row["log"] for row in answer["errors"]} == {"log.csv"}

@@ -72,10 +72,10 @@ def test_shortest_workload_distinguishes_two_schedulers():
         return tuple(Ours(build(config)) for config in configs)
 
     sides = make()
-    found = compare(sides, requests, ITERATION_PS)
-    assert found.first is not None
-    assert found.num_equal < found.num_iterations
-    assert f"first difference: iteration {found.first + 1:,}" in report(sides, found)
+    comparison = compare(sides, requests, ITERATION_PS)
+    assert comparison.first is not None
+    assert comparison.num_equal < comparison.num_iterations
+    assert f"first difference: iteration {comparison.first + 1:,}" in report(sides, comparison)
     fewest = shortest(make, requests, ITERATION_PS)
     assert len(fewest) == 2  # one to fill the pool, one whose first chunk alone fits
     assert compare(make(), fewest, ITERATION_PS).first is not None
@@ -84,11 +84,11 @@ def test_shortest_workload_distinguishes_two_schedulers():
 
 def test_equal_schedulers_are_equal_to_the_end():
     requests = many(40)
-    found = compare(
+    comparison = compare(
         tuple(Ours(setup_of(requests=requests)) for _ in range(2)), requests, ITERATION_PS
     )
-    assert (found.first, found.num_equal) == (None, found.num_iterations)
-    assert found.preemptions[0] == found.preemptions[1] > 0
+    assert (comparison.first, comparison.num_equal) == (None, comparison.num_iterations)
+    assert comparison.preemptions[0] == comparison.preemptions[1] > 0
 
 
 def test_our_side_decides_what_the_simulator_does():
@@ -109,7 +109,7 @@ def test_our_side_decides_what_the_simulator_does():
         recorder = simulate(requests, build(setup.config).scheduler, Same(), 1000)
         ours = list(Ours(setup).iterations(requests, ITERATION_PS))
         assert recorder.totals.recomputes > 0
-        assert sum(len(one.preempted) for one in ours) >= recorder.totals.recomputes
+        assert sum(len(iteration.preempted) for iteration in ours) >= recorder.totals.recomputes
         assert recorder.end_ps == ours[-1].now_ps + ITERATION_PS
 
 
@@ -137,7 +137,7 @@ def test_option_without_a_counterpart_in_vllm_is_refused_by_name(override, messa
 
 def test_requests_that_never_fit_are_left_out():
     taken, left_out = served(setup_of(requests=[Request(0, 0, 4, 4), Request(1, 0, 40, 4)]))
-    assert ([one.request_id for one in taken], left_out) == ([0], 1)
+    assert ([request.request_id for request in taken], left_out) == ([0], 1)
 
 
 @pytest.mark.skipif(bool(RELEASE), reason="vllm is installed")
@@ -152,8 +152,8 @@ def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
     words, requests = draw(Random(seed), BASE, 60)
     make, setup = sides_of(words, requests)
     sides = make()
-    found = compare(sides, served(setup)[0], ITERATION_PS)
-    assert found.first is None, "\n".join(report(sides, found))
+    comparison = compare(sides, served(setup)[0], ITERATION_PS)
+    assert comparison.first is None, "\n".join(report(sides, comparison))
 
 
 @needs_vllm

@@ -75,8 +75,8 @@ def test_blocks_of_a_shard_grow_where_states_take_a_page(name, num_gpus, blocks)
     config = fitting(name, ())
     assert config.server.num_gpus == num_gpus
     model = config.model
-    found = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
-    assert found == blocks
+    sizes = [(block_size(model, gpus), slot_bytes(model, gpus)) for gpus in (1, 2, 4, 16)]
+    assert sizes == blocks
 
 
 def test_a_model_that_fits_no_server_is_refused():
@@ -126,6 +126,20 @@ def test_random_configurations_are_equal_to_the_end(lockstep):
     for line in output.splitlines():
         equal, _, iterations = line.partition(": ")[2].partition(" iterations")[0].split()
         assert equal == iterations
+
+
+def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep):
+    """Windows and full attention in pages of one size, with preemptions."""
+    command = (
+        "vllm serve google/gemma-3-27b-it --max-model-len 2048 --num-gpu-blocks-override 1500 "
+        "--no-enable-prefix-caching"
+    )
+    load = ("gpu=h100-80gb", "arrivals.duration_s=4", "arrivals.rate=10", "cost=analytic")
+    code, output, errors = lockstep("--from-vllm", command, *load)
+    assert code == 0, errors
+    equal, _, iterations = output.partition(" iterations")[0].split()
+    assert equal == iterations
+    assert "preemptions 0" not in output
 
 
 def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path, monkeypatch):
@@ -304,8 +318,8 @@ def test_aisimulate_is_given_blocks_by_content_and_the_servers_limits(synchronou
 
 
 def test_aisimulate_ends_requests_when_ours_do(synchronous):
-    found = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
-    check_words(("4 of 4 requests have their last token when ours have it",), found)
+    remarks = " ".join(third_column(synchronous, SIMULATED, 7_300_000_000))
+    check_words(("4 of 4 requests have their last token when ours have it",), remarks)
 
 
 @pytest.mark.parametrize(

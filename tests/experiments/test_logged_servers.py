@@ -134,8 +134,8 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
         "mine.json",
     )
     built, source = read_profile(tmp_path / "mine.json"), read_profile(profile)
-    found = dict(built["sections"]["overhead"]["points"])
-    assert found["iteration"] == pytest.approx(600, rel=0.05)
+    fitted_us = dict(built["sections"]["overhead"]["points"])
+    assert fitted_us["iteration"] == pytest.approx(600, rel=0.05)
     assert built["fingerprint"]["kernel_factor"] == pytest.approx(1.5, rel=0.01)
     for name in ("linear", "decode_attention", "output_head"):
         pairs = zip(
@@ -151,9 +151,12 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
 def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     model = model_named("llama-3.1-8b")
     here, there = (nearest(model, 1, gpu_named(name)) for name in ("h200", "a100-80gb"))
-    assert [one["model"]["name"] for one in (here, there)] == ["llama-3.1-8b"] * 2
-    assert [one["gpu"]["name"] for one in (here, there)] == ["h200", "a100-80gb"]
-    assert [one["fingerprint"]["source"] for one in (here, there)] == ["measured", "derived"]
+    assert [profile_here["model"]["name"] for profile_here in (here, there)] == ["llama-3.1-8b"] * 2
+    assert [profile_here["gpu"]["name"] for profile_here in (here, there)] == ["h200", "a100-80gb"]
+    assert [profile_here["fingerprint"]["source"] for profile_here in (here, there)] == [
+        "measured",
+        "derived",
+    ]
     assert there["fingerprint"]["device"] == "a100-80gb"
     unknown = {**here, "gpu": None, "fingerprint": {**here["fingerprint"], "device": "Toy"}}
     said = "--from: there is no data sheet of Toy, so no profile can be derived for l4"
@@ -193,13 +196,15 @@ def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
         real.arrival_s, 1.1 * real.first_token_s, 1.1 * real.finish_s, real.output_len
     )  # first tokens at 1...
     for part, mean_errors in (({"until_s": 11}, (60, 10, 32.5)), ({"after_s": 11}, (165, 10, 85))):
-        found = {row.metric: row for row in errors(real, late, **part)}
+        by_metric = {row.metric: row for row in errors(real, late, **part)}
         kinds = ("ttft_s", "tpot_s", "e2e_s")
-        assert list(found) == [
+        assert list(by_metric) == [
             f"{kind}_{what}" for kind in kinds for what in ("mean", "p50", "p90", "p99")
         ]
-        assert [found[f"{kind}_mean"].error_percent for kind in kinds] == pytest.approx(mean_errors)
-        assert [found[f"{kind}_p50"].real for kind in kinds] == [1, 0.5, 2]
+        assert [by_metric[f"{kind}_mean"].error_percent for kind in kinds] == pytest.approx(
+            mean_errors
+        )
+        assert [by_metric[f"{kind}_p50"].real for kind in kinds] == [1, 0.5, 2]
     few = VllmLog(write_log(tmp_path / "b.csv", rows[:15]))
     refuses(
         "7 of its requests end in its first half; give a second log to judge by", half_time, few
@@ -262,8 +267,8 @@ def test_memory_is_short_where_one_waits_for_more_than_twenty_steps_below_the_li
 def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, profile):
     log = VllmLog(write_log(tmp_path / "a.csv", [(20, 1, 0.0), (30, 2, 0.01), (224, 17, 0.02)]))
     config = server_config([*SYSTEM, *SMALL, f"cost.path={profile}"])
-    found = replay(log, config, LoggedMachine(0.5, 0.25, 2.0))
-    times, engine = found.times, found.engine_times
+    replayed = replay(log, config, LoggedMachine(0.5, 0.25, 2.0))
+    times, engine = replayed.times, replayed.engine_times
     assert times.arrival_s == pytest.approx([0, 0.01, 0.02])
     assert times.first_token_s - 2 * engine.first_token_s == pytest.approx(0.5)
     assert times.finish_s - 2 * engine.finish_s == pytest.approx(
@@ -272,7 +277,7 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
     # They have 2, 2 and 15 blocks; from 95% of the pool on, memory counts as filled.
     for num_blocks, preemptions, said in ((21, 0, ["90%"]), (20, 0, []), (21, 1, [])):
         lines = "".join(
-            conclude(log, config, replace(found, num_blocks=num_blocks, preemptions=preemptions))
+            conclude(log, config, replace(replayed, num_blocks=num_blocks, preemptions=preemptions))
         )
         assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
 

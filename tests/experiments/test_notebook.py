@@ -97,8 +97,10 @@ def test_sessions_of_a_replayed_file(result):
         "model.max_len=131072",
         "workload.max_len=131072",
     )
-    found = front.simulate(*words, f"trace.path={path}", trace="agent_sessions", model="llama-3-8b")
-    assert found.sessions["requests"].sum() == len(found.requests)
-    assert (found.sessions["end_s"] > found.sessions["start_s"]).all()
+    replayed = front.simulate(
+        *words, f"trace.path={path}", trace="agent_sessions", model="llama-3-8b"
+    )
+    assert replayed.sessions["requests"].sum() == len(replayed.requests)
+    assert (replayed.sessions["end_s"] > replayed.sessions["start_s"]).all()
     with pytest.raises(InputError, match="sessions: this workload has none"):
         _ = result.sessions

@@ -30,8 +30,8 @@ def test_a_class_of_ones_own_is_chosen_as_module_and_class(run):
 
 
 def test_a_mix_of_shares_needs_no_quotes(run):
-    found = run(f"workload.mix=1:0.25,beam2:0.75 arrivals.rate=9 {SHORT}").config
-    assert found["workload"]["mix"] == "1:0.25,beam2:0.75"
+    config = run(f"workload.mix=1:0.25,beam2:0.75 arrivals.rate=9 {SHORT}").config
+    assert config["workload"]["mix"] == "1:0.25,beam2:0.75"
 
 
 def test_an_empty_table_removes_the_measured_pools(run):

@@ -42,12 +42,12 @@ def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
         "validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv"
     )
     assert "tokens, as testbed fits sizes the pool" in reported
-    found = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
+    measured = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
     # Measured: -4.2, -1.2, -2.0, +2.0.
-    assert abs(found["ttft_s_mean"]) < 4.5
-    assert abs(found["tpot_s_mean"]) < 1.4
-    assert abs(found["e2e_s_mean"]) < 2.2
-    assert abs(found["tokens_per_s"]) < 2.1
+    assert abs(measured["ttft_s_mean"]) < 4.5
+    assert abs(measured["tpot_s_mean"]) < 1.4
+    assert abs(measured["e2e_s_mean"]) < 2.2
+    assert abs(measured["tokens_per_s"]) < 2.1
 
 
 @pytest.mark.slow
@@ -63,10 +63,12 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     )
     log, gpu = str(RTX / "requests.jsonl.gz"), ("--model", "llama-3.1-8b", "--gpu", "rtx-pro-6000")
     reported = testbed.done("calibrate", "fit", "profile", log, *gpu, *arguments)
-    found = {row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row}
+    measured = {
+        row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row
+    }
     # Measured: -0.2, -0.0, -0.0 in the second half.
-    assert all(abs(float(error.strip("%"))) < 3 for error in found.values())
-    assert len(found) == 3
+    assert all(abs(float(error.strip("%"))) < 3 for error in measured.values())
+    assert len(measured) == 3
 
 
 @pytest.mark.slow
@@ -93,9 +95,9 @@ def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
         "validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv"
     )
     assert "used up to 3,523 blocks at once while others waited: taken as the pool" in reported
-    found = errors(tmp_path / "errors.csv")
+    measured = errors(tmp_path / "errors.csv")
     # Measured: -1.2, -0.6, +3.6.
-    assert all(abs(found[Path(log).name, "tpot_s_mean"]) < 10 for log in logs)
+    assert all(abs(measured[Path(log).name, "tpot_s_mean"]) < 10 for log in logs)
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")

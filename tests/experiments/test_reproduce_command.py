@@ -218,8 +218,8 @@ def test_bisection_finds_the_sustained_rate(knee):
     def is_sustained(rate):
         return rate < knee
 
-    found = sustained_rate(is_sustained, *bracket(GRID, is_sustained), precision=0.01)
-    assert found == pytest.approx(knee, rel=0.01)
+    sustained = sustained_rate(is_sustained, *bracket(GRID, is_sustained), precision=0.01)
+    assert sustained == pytest.approx(knee, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,6 @@ def test_confidence_interval_of_three_values():
         "0.38",
         "0.34",
     ]  # Student's t of 2 to 10 values
-    found = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
-    assert found == [*(f"-{half} to {half}" for half in halves), ""]
+    intervals = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
+    assert intervals == [*(f"-{half} to {half}" for half in halves), ""]
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"

@@ -76,16 +76,16 @@ def test_table_of_requests_has_the_requests_of_the_trace(full):
 
 
 def test_summary_counts_what_the_tables_list(full):
-    found, rows = summary(full), table(full / "requests.csv")
-    assert found["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
+    totals, rows = summary(full), table(full / "requests.csv")
+    assert totals["requests"] == {"arrived": 7, "finished": 7, "rejected": 0}
     for kind in ("swap", "recompute"):
-        assert sum(int(row[f"num_{kind}s"]) for row in rows) == found["preemptions"][kind]
+        assert sum(int(row[f"num_{kind}s"]) for row in rows) == totals["preemptions"][kind]
     tokens = sum(int(row["output_len"]) for row in rows)
-    assert found["throughput"]["output_tokens_per_s"] == pytest.approx(
-        tokens / found["simulated_s"]
+    assert totals["throughput"]["output_tokens_per_s"] == pytest.approx(
+        tokens / totals["simulated_s"]
     )
     inside = sum(float(row["ttft_s"]) <= 0.1 for row in rows) / len(rows)
-    assert found["slo"]["share_inside"] == pytest.approx(inside)
+    assert totals["slo"]["share_inside"] == pytest.approx(inside)
 
 
 def test_shares_of_the_pool_add_up_to_one(full):
@@ -154,43 +154,47 @@ def test_a_run_without_a_folder_is_named_by_its_id(testbed, tiny, tmp_path):
 
 def test_overload_of_a_server_is_reported(run):
     """One reservation of the longest output at a time serves fewer than the three that arrive."""
-    found = run("policy=contiguous_oracle arrivals.duration_s=30 arrivals.rate=3 slo.tpot_s=0.05")
-    check_words(("overloaded", "the queue grows", "TPOT 0.05 s"), found.output)
-    rates = found.summary["overload"]
+    finished = run(
+        "policy=contiguous_oracle arrivals.duration_s=30 arrivals.rate=3 slo.tpot_s=0.05"
+    )
+    check_words(("overloaded", "the queue grows", "TPOT 0.05 s"), finished.output)
+    rates = finished.summary["overload"]
     assert rates["served_requests_per_s"] < 0.9 * rates["offered_requests_per_s"]
-    assert found.summary["memory"]["internal"]["per_iteration"] < 0.01  # its reservations are exact
+    assert (
+        finished.summary["memory"]["internal"]["per_iteration"] < 0.01
+    )  # its reservations are exact
 
 
 def test_counts_of_a_prefix_cache_are_shown(run):
-    found = run(
+    finished = run(
         "policy=prefix_caching trace=chat_histories model=llama-3-8b arrivals.duration_s=20"
     )
-    counters = found.summary["counters"]
+    counters = finished.summary["counters"]
     assert 0 < counters["hit_blocks"] < counters["blocks"]
     assert counters["hit_tokens"] == 16 * counters["hit_blocks"]
     share = counters["hit_blocks"] / counters["blocks"]
-    check_words((f"{share:.1%} of all prompt blocks found",), found.output)
+    check_words((f"{share:.1%} of all prompt blocks found",), finished.output)
 
 
 def test_a_window_ends_the_run(run):
-    found = run(
+    finished = run(
         "+system=vllm-v1 model=llama-3-8b window_s=[5,20] arrivals.duration_s=20 arrivals.rate=30"
     )
-    requests = found.summary["requests"]
-    assert found.summary["simulated_s"] == pytest.approx(20, abs=0.1)
+    requests = finished.summary["requests"]
+    assert finished.summary["simulated_s"] == pytest.approx(20, abs=0.1)
     assert requests["finished"] < requests["arrived"]
 
 
 def test_run_stopped_at_a_latency_is_reported(run):
-    found = run("arrivals.rate=20 stop_at_latency=0.03 arrivals.duration_s=30 preemption=swap")
-    check_words(("stopped early", "s/token"), found.output)
-    assert found.summary["stopped_at_latency"] >= 0.03
-    assert found.summary["requests"]["finished"] < found.summary["requests"]["arrived"]
+    finished = run("arrivals.rate=20 stop_at_latency=0.03 arrivals.duration_s=30 preemption=swap")
+    check_words(("stopped early", "s/token"), finished.output)
+    assert finished.summary["stopped_at_latency"] >= 0.03
+    assert finished.summary["requests"]["finished"] < finished.summary["requests"]["arrived"]
 
 
 def test_pool_of_groups_of_layers_is_given_in_slots_of_one_layer(run):
-    found = run("model=gemma-2-27b policy=grouped arrivals.duration_s=5")
-    check_words(("slots of one layer", "Grouped("), found.output)
+    finished = run("model=gemma-2-27b policy=grouped arrivals.duration_s=5")
+    check_words(("slots of one layer", "Grouped("), finished.output)
 
 
 SWEEP = ("-m", "policy=paged,contiguous_max", "arrivals.speedup=0.5,1,2", "outputs=summary")
@@ -210,9 +214,9 @@ def test_a_sweep_leaves_runs_in_folders_and_rows_of_one_table(testbed, tiny, tmp
         (policy, speedup) for policy in ("paged", "contiguous_max") for speedup in ("0.5", "1", "2")
     ]
     for row in rows:
-        found = summary(tmp_path / "runs" / row["folder"])
-        assert float(row["ttft_s_p99"]) == pytest.approx(found["ttft_s"]["p99"])
-        assert int(row["preemptions_recompute"]) == found["preemptions"]["recompute"]
+        totals = summary(tmp_path / "runs" / row["folder"])
+        assert float(row["ttft_s_p99"]) == pytest.approx(totals["ttft_s"]["p99"])
+        assert int(row["preemptions_recompute"]) == totals["preemptions"]["recompute"]
     assert (tmp_path / "runs" / "sweep.png").stat().st_size > 10_000
     check_words(("Sweep: 6 points", "runs/sweep.csv", "runs/sweep.png"), output)
 

@@ -119,18 +119,18 @@ def test_vllm_v1_has_the_defaults_of_its_release():
 
 
 def test_tables_agree_with_the_summary(tiny):
-    found = summary(tiny)
+    contents = summary(tiny)
     requests, spans = (pd.read_csv(tiny / f"{name}.csv") for name in ("requests", "iterations"))
     assert (requests["ttft_s"] == requests["first_token_s"] - requests["arrival_s"]).all()
     assert (requests["e2e_s"] == requests["finish_s"] - requests["arrival_s"]).all()
     latency = (requests["e2e_s"] / requests["output_len"]).mean()
-    assert latency == pytest.approx(found["normalized_latency_s_per_token"]["mean"])
-    assert found["e2e_s"]["mean"] == pytest.approx(requests["e2e_s"].mean())
-    assert found["tpot_s"]["p95"] == pytest.approx(requests["tpot_s"].quantile(0.95))
-    assert found["slo"]["share_inside"] == (requests["ttft_s"] <= 0.1).mean()
-    assert spans["iterations"].sum() == found["iterations"]
-    batch = (spans["running"] * spans["iterations"]).sum() / found["iterations"]
-    assert batch == pytest.approx(found["batch"]["mean_per_iteration"])
+    assert latency == pytest.approx(contents["normalized_latency_s_per_token"]["mean"])
+    assert contents["e2e_s"]["mean"] == pytest.approx(requests["e2e_s"].mean())
+    assert contents["tpot_s"]["p95"] == pytest.approx(requests["tpot_s"].quantile(0.95))
+    assert contents["slo"]["share_inside"] == (requests["ttft_s"] <= 0.1).mean()
+    assert spans["iterations"].sum() == contents["iterations"]
+    batch = (spans["running"] * spans["iterations"]).sum() / contents["iterations"]
+    assert batch == pytest.approx(contents["batch"]["mean_per_iteration"])
 
 
 @pytest.mark.parametrize("name", ["requests", "iterations"])

@@ -146,8 +146,10 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
         assert entry["cause"]
         assert (testbed, command) == ("testbed", "reproduce")
         assert set(words) <= {*available(), "alternatives"}
-    found = Finding("fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1)
-    row = scorecard([found], ["fig12"]).set_index("quantity").loc["sustained_rate_ratio_max"]
+    finding = Finding(
+        "fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1
+    )
+    row = scorecard([finding], ["fig12"]).set_index("quantity").loc["sustained_rate_ratio_max"]
     assert (row["verdict"], row["cause"]) == ("miss", "unexplained")
 
 
@@ -184,12 +186,12 @@ SIZES = [8, 16, 32, 64]
 )
 def test_best_block_sizes_must_be_near_the_optimum(latencies, margin):
     claim = {"setting": "s", "quantity": "q", "sizes": [16, 32], "worse_from": 64}
-    found = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
-    assert found.margin == pytest.approx(margin)
+    finding = best_sizes("fig18b", claim, pd.Series(latencies, index=SIZES))
+    assert finding.margin == pytest.approx(margin)
     shares = ", ".join(
         f"{size}: {y / min(latencies):.2f}" for size, y in zip(SIZES, latencies, strict=True)
     )
-    assert found[:5] == ("fig18b", "s", "vllm", "q", f"of the best {shares}")
+    assert finding[:5] == ("fig18b", "s", "vllm", "q", f"of the best {shares}")
 
 
 @pytest.mark.parametrize(
@@ -207,10 +209,10 @@ def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, marg
         for system in ("recompute", "swap")
         for size, ratio in enumerate(ratios, start=1)
     }
-    found = comparable_sizes(
+    finding = comparable_sizes(
         "f", {"setting": "s", "quantity": "q", "sizes": [2, 4]}, pd.Series(times)
     )
-    assert (found[:4], found.margin) == (
+    assert (finding[:4], finding.margin) == (
         ("f", "s", "recompute vs swap", "q"),
         pytest.approx(margin),
     )
@@ -219,10 +221,11 @@ def test_swap_is_behind_below_the_range_even_inside_and_ahead_above(ratios, marg
 def test_tails_are_compared_with_whole_groups_where_both_were_run():
     rows = [(16, TAILS, 30), (16, "recompute", 40), (8, TAILS, 9), (8, "recompute", 90)]
     table = pd.DataFrame(rows, columns=["block_size", "system", "recomputed_tokens"])
-    found = [
-        (one.figure, one.setting, one.system, one.simulated) for one in tails_over_whole("f", table)
+    compared = [
+        (finding.figure, finding.setting, finding.system, finding.simulated)
+        for finding in tails_over_whole("f", table)
     ]
-    assert found == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
+    assert compared == [("f", "blocks of 8", TAILS, 10), ("f", "blocks of 16", TAILS, 75)]
     assert tails_over_whole("f", table[table["system"] == TAILS]) == []
 
 

@@ -34,18 +34,18 @@ def test_branching_prompts_share_beginnings_and_end_in_ids_of_their_own():
 def test_speed_of_a_cache_counts_its_lookups_and_evictions(monkeypatch):
     clock = iter([1.5, 4.0])
     monkeypatch.setattr(time, "process_time", lambda: next(clock))
-    found = speed.cache_speed(100, 40)
-    assert found.seconds == 2.5
-    assert found.operations > 40
+    measured = speed.cache_speed(100, 40)
+    assert measured.seconds == 2.5
+    assert measured.operations > 40
 
 
 def test_speed_of_a_run_counts_its_requests(monkeypatch, tmp_path):
     monkeypatch.setattr(speed, "SYSTEM", (*speed.SYSTEM, "arrivals.duration_s=5"))
-    found = speed.run_speed(("arrivals.rate=2",), ())
-    assert found.operations == 9
-    assert found.seconds > 0
-    assert 1 < found.batch < 9
-    assert 0.01 < found.peak_gb < 100
+    measured = speed.run_speed(("arrivals.rate=2",), ())
+    assert measured.operations == 9
+    assert measured.seconds > 0
+    assert 1 < measured.batch < 9
+    assert 0.01 < measured.peak_gb < 100
 
 
 def test_fastest_of_several_runs_counts(monkeypatch):
@@ -53,8 +53,8 @@ def test_fastest_of_several_runs_counts(monkeypatch):
     pool = SimpleNamespace(apply=lambda work, arguments: work(*arguments))
     context = SimpleNamespace(Pool=lambda number: contextlib.nullcontext(pool))
     monkeypatch.setattr(speed, "get_context", lambda kind: context)
-    found = speed.fastest("it", lambda: speed.Speed(1500, next(seconds)), (), 3)
-    assert found == speed.Speed(1500, 1.0)
+    measured = speed.fastest("it", lambda: speed.Speed(1500, next(seconds)), (), 3)
+    assert measured == speed.Speed(1500, 1.0)
 
 
 def test_table_has_a_row_for_each_setting_with_operations_a_second(monkeypatch, capsys):

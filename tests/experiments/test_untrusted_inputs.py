@@ -212,18 +212,18 @@ def in_a_process(command, folder, *arguments):
     )
 
 
-@pytest.mark.parametrize("module", ["numexpr", "bottleneck", "cupy", "hydra_plugins/foreign"])
 @pytest.mark.parametrize(
     "arguments", [("report", "run"), ("run", "arrivals.duration_s=1", "outputs=summary")]
 )
 def test_modules_in_the_working_folder_are_not_imported(
-    command, finished, harm, tmp_path, module, arguments
+    command, finished, harm, tmp_path, arguments
 ):
     folder = tmp_path / "foreign"
     shutil.copytree(finished, folder / "run")
-    path = folder / f"{module}.py"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"import os\nos.mkdir({str(harm)!r})\n")
+    for module in ("numexpr", "bottleneck", "cupy", "hydra_plugins/foreign"):
+        path = folder / f"{module}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"import os\nos.makedirs({str(harm)!r}, exist_ok=True)\n")
     done = in_a_process(command, folder, *arguments)
     assert done.returncode == 0, done.stderr
 

@@ -94,8 +94,8 @@ def test_end_of_a_command_by_an_exception(testbed, monkeypatch, error, code, pri
         raise error
 
     monkeypatch.setattr(command_line, "call", fail)
-    found, output, reported = testbed("list")
-    assert (found, output) == (code, "")
+    exit_code, output, reported = testbed("list")
+    assert (exit_code, output) == (code, "")
     assert reported.endswith(printed)
 
 

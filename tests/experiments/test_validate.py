@@ -159,7 +159,8 @@ def test_both_tables_of_transfers_are_printed_and_drawn(monkeypatch, tmp_path, c
 @pytest.fixture(scope="module")
 def shipped():
     return {
-        one.profile["model"]["name"]: one for one in profiles_at_hand(None, [gpu_named("h200")])
+        source.profile["model"]["name"]: source
+        for source in profiles_at_hand(None, [gpu_named("h200")])
     }
 
 

@@ -81,7 +81,7 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
     lengths = ((20, 8), (60, 20), (30, 18), (128, 20), (80, 200))
     batches = [*(Batch("m", 1, 4, *lens) for lens in lengths), Batch("m", 2, 4, 80, 200)]
     ms = [100.0, 180.0, 153.0, 190.0, 900.0, 1.0]
-    found = with_steps(
+    compared = with_steps(
         table(
             batches,
             latency_ms=ms,
@@ -89,11 +89,11 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
             predicted_prompts_ms=[10.0, 20.0, 13.0, 30.0, 20.0, 0.0],
         )
     )
-    steps = found.set_index(["tensor_parallel", "input_len", "output_len"])["step_ms"]
+    steps = compared.set_index(["tensor_parallel", "input_len", "output_len"])["step_ms"]
     assert steps[1, 30, 18] == 5.0  # 53 ms, of which 3 are longer prompts, for 10 tokens
     assert steps[1, 80, 200] == (900 - 180) / 180
     assert steps[[(1, 20, 8), (2, 80, 200)]].isna().all()
-    assert found.loc[2, ["predicted_step_ms", "is_decoding"]].tolist() == [4.0, False]
+    assert compared.loc[2, ["predicted_step_ms", "is_decoding"]].tolist() == [4.0, False]
 
 
 def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
@@ -134,8 +134,8 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
     )
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
     call("validate batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
-    output, found = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
-    measured = found[found["latency_ms"].notna()]
+    output, written = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
+    measured = written[written["latency_ms"].notna()]
     assert len(measured) == len(batches)
     assert measured["latency_ms"].tolist() == pytest.approx(took, abs=1e-4)
     errors = measured["predicted_ms"] / measured["latency_ms"] - 1
@@ -143,7 +143,7 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
     assert f"all 24 batches: median {errors.abs().median():.1%}" in output
     assert f"{(errors.abs() <= 0.2).mean():.1%} within 20%" in output
     assert output.count("beyond 20%: ") == (errors.abs() > 0.2).sum()
-    others = found[found["latency_ms"].isna()]
+    others = written[written["latency_ms"].isna()]
     assert set(others["model"]) == {"dense-gpt-96"}
     assert output.count("not measured: ") == len(others)
     (kernels.parents[1] / "toy.yaml").unlink()

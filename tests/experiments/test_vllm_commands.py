@@ -221,6 +221,7 @@ STARTED_BY_VLLM = [
     (f"{LLAMA} --no-enable-chunked-prefill --max-model-len 8192", "h100-80gb"),
     (f"{LLAMA} --num-gpu-blocks-override 100", "h100-80gb"),
     (f"{LLAMA} --block-size 32", "h100-80gb"),
+    (f"{LLAMA} --gpu-memory-util 0.8", "h100-80gb"),
 ]
 
 

@@ -1,7 +1,10 @@
 """The options of vLLM's server, the memory that it takes, and which servers do not start."""
 
+import csv
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +13,10 @@ from statistics import median
 import pytest
 from refusals import check_words
 
+import testbed as testbed_library
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
+from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.memory import terms
@@ -251,3 +256,57 @@ def test_blocks_that_are_given_are_the_pool(testbed, tmp_path):
     assert code == 0, notes
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["run"]["pool_blocks"] == 1999
+
+
+def test_six_start_ups_are_within_two_percent_of_what_was_predicted():
+    folder = CONF.parent / "vllm_server" / "start_ups"
+    predictions, logs = (
+        list(csv.DictReader((folder / name).open(encoding="utf-8")))
+        for name in ("predicted.csv", "measured.csv")
+    )
+    for prediction, logged in zip(predictions, logs, strict=True):
+        assert prediction["max_num_batched_tokens"] == logged["max_num_batched_tokens"]
+        error = int(prediction["predicted_tokens"]) / int(logged["logged_tokens"]) - 1
+        assert abs(error) < 0.02
+
+
+def test_fits_imports_neither_numpy_nor_pandas():
+    code = (
+        "import sys; from testbed.experiments.cli.main import call; "
+        f"call('fits', ['{LLAMA}', 'gpu=h100-80gb']); "
+        "assert not {'numpy', 'pandas', 'hydra'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_gemma_by_a_command_is_the_manager_of_groups_by_hand():
+    command = "vllm serve google/gemma-3-27b-it --max-model-len 8192 --gpu-memory-utilization 0.95"
+    load = {"duration_s": 20, "rate": 20, "gpu": "h100-80gb"}
+    by_command = testbed_library.simulate(from_vllm=command, **load).summary
+    pool = 16_357 * 10 * 16 * 2 * 16 * 128 * 2 * 2**-30  # pages of 10 layers, 16 tokens
+    by_hand = testbed_library.simulate(
+        f"server.kv_memory_gib={{gemma-3-27b: {pool + 1e-3}}}",
+        model="gemma-3-27b",
+        system="vllm-v1",
+        policy="grouped_caching",
+        **{
+            "policy.watermark": 0,
+            "model.max_len": 8192,
+            "max_len": 8192,
+            "null_blocks": 0,
+        },
+        **load,
+    ).summary
+    assert by_command["run"]["pool_slots"] // (10 * 16) == 16_357
+    for key in ("counters", "preemptions", "ttft_s"):
+        assert by_command[key] == by_hand[key]
+    assert by_command["run"]["kv_cache_tokens"] == by_hand["run"]["kv_cache_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("command", "logged_tokens"),
+    [("google/gemma-3-12b-it", 130_304), ("google/gemma-3-27b-it", 36_560)],
+)
+def test_gemmas_tokens_are_those_of_its_logs(command, logged_tokens):
+    words = f"vllm serve {command} --max-model-len 8192 --gpu-memory-utilization 0.95"
+    assert fit_of(words, "h100-80gb").kv_tokens == pytest.approx(logged_tokens, rel=0.04)

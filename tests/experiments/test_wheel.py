@@ -188,7 +188,7 @@ def other_package(tmp_path_factory):
     return folder / "kernels-0-py3-none-any.whl"
 
 
-@pytest.mark.parametrize("order", ["wheel, theirs", "theirs, wheel", "theirs, editable"])
+@pytest.mark.parametrize("order", ["theirs, wheel", "theirs, editable"])
 def test_other_distributions_keep_their_module_names(
     tree, wheel, other_package, environment, tmp_path, order
 ):

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 def saved_figures(monkeypatch):
     """The figures that are saved from now on."""
-    found, save = [], Figure.savefig
+    drawn, save = [], Figure.savefig
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, *to, **how: found.append(self) or save(self, *to, **how)
+        Figure, "savefig", lambda self, *to, **how: drawn.append(self) or save(self, *to, **how)
     )
-    return found
+    return drawn
 
 
 def series_of(figure):
@@ -67,7 +67,7 @@ def overlapping_labels(figure):
     """
     figure.draw_without_rendering()
     edge = figure.bbox.padded(1)
-    found = []
+    lines = []
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
@@ -78,10 +78,10 @@ def overlapping_labels(figure):
                 if tick.label1.get_text() and tick.label1.get_visible()
             ]
             boxes = [(label.get_text(), label.get_window_extent()) for label in labels]
-            found += [
+            lines += [
                 (a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)
             ]
-            found += [
+            lines += [
                 (a, "the edge") for a, box in boxes if not (edge.x0 <= box.x0 and box.x1 <= edge.x1)
             ]
-    return found
+    return lines

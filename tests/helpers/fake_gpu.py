@@ -115,11 +115,11 @@ def parameters(source: str, kernel: str) -> list[Parameter]:
     text = re.sub(r"//.*", "", (SOURCES / source).read_text())
     declaration = re.search(rf"__global__[^;{{]*?\b{kernel}\(([^)]*)\)\s*{{", text)
     assert declaration, f"{source} has no kernel {kernel}"
-    found = []
+    parts = []
     for words in declaration[1].split(","):
         type_of, name = re.fullmatch(r"\s*(.*?)(\w+)\s*", words, re.DOTALL).groups()
-        found.append(Parameter(name, " ".join(type_of.replace("__restrict__", "").split())))
-    return found
+        parts.append(Parameter(name, " ".join(type_of.replace("__restrict__", "").split())))
+    return parts
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,19 @@ def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **optio
     """
     schedulers = make_scheduler(), make_scheduler()
     fast, slow = (
-        simulate(requests, one, cost, max_len, fast_forward=way, lengths=lengths_of(one), **options)
-        for one, way in zip(schedulers, (True, False), strict=True)
+        simulate(
+            requests,
+            scheduler,
+            cost,
+            max_len,
+            fast_forward=way,
+            lengths=lengths_of(scheduler),
+            **options,
+        )
+        for scheduler, way in zip(schedulers, (True, False), strict=True)
     )
     assert_same(fast, slow)
-    policies = [one.policy for one in schedulers]
+    policies = [scheduler.policy for scheduler in schedulers]
     if whole:
         assert fast.totals.arrived == len(requests) == fast.totals.finished + fast.totals.rejected
         assert policies[0].usage() == policies[1].usage()

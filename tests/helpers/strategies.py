@@ -246,7 +246,7 @@ def session_workloads(draw, num_seqs=(1, 2)):
         for row in range(size)
     ]
     after = [
-        tuple(one for one in before if session[one] == session[row])
+        tuple(earlier for earlier in before if session[earlier] == session[row])
         for row, before in enumerate(after)
     ]
     longest = draw(st.sampled_from([0.0, 1e-3, 0.5]))

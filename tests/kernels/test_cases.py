@@ -37,9 +37,9 @@ def test_a_round_covers_head_sizes_block_sizes_and_types_once():
 def test_rounds_differ_in_heads_plans_and_seeds():
     first, second = EVERY_CASE[:110], EVERY_CASE[110:]
     assert [case.seed for case in EVERY_CASE] == list(range(220))
-    for one, other in zip(first, second, strict=True):
-        assert one.shape.head_size == other.shape.head_size
-        assert one.shape.num_heads != other.shape.num_heads
+    for case, other in zip(first, second, strict=True):
+        assert case.shape.head_size == other.shape.head_size
+        assert case.shape.num_heads != other.shape.num_heads
     assert {(c.shape.num_heads, c.shape.num_kv_heads) for c in EVERY_CASE} == set(HEADS)
 
 
@@ -56,15 +56,15 @@ def test_plans_of_the_cases_fit_the_kernel():
 
 
 def test_every_case_has_a_plain_form_and_another_that_its_kernels_read():
-    found = Counter()
+    counts = Counter()
     for case in EVERY_CASE:
         plain, other = case.forms
         assert plain == PLAIN
         assert other != PLAIN
         assert not other.fp8 or case.shape.head_size in FP8_SIZES
         assert other.window is None or 1 <= other.window <= 2 * 4096
-        found[other.fp8, other.window is not None] += 1
-    assert all(found[kind] >= 30 for kind in ((True, False), (False, True), (True, True)))
+        counts[other.fp8, other.window is not None] += 1
+    assert all(counts[kind] >= 30 for kind in ((True, False), (False, True), (True, True)))
     windows = [case.forms[1].window for case in EVERY_CASE if case.forms[1].window]
     assert min(windows) < 16
     assert max(windows) > 2000

@@ -58,7 +58,7 @@ def compiled_sources(case: Case, arch: str, skipped: str = "") -> set[str]:
     return {source for source, _ in wanted}
 
 
-@pytest.mark.parametrize("case", [one for one in SMALL_CASES if one.seed not in (4, 6)], ids=str)
+@pytest.mark.parametrize("case", [case for case in SMALL_CASES if case.seed not in (4, 6)], ids=str)
 def test_attention_compiles_for_hopper(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     monkeypatch.setattr(verify_attention, "has_wgmma", lambda head_size: head_size in (64, 128))
     # prefill_tma.cu is slow to compile; test_prefill_launches.py compiles four variants.

@@ -14,7 +14,13 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 from testbed.kernels.ladder import measure as ladder  # noqa: E402
 from testbed.kernels.launch.attention import decode  # noqa: E402
 from testbed.kernels.verify.reference import Shape, random_batch  # noqa: E402
-from testbed.kernels.verify.verify_attention import SMALL_CASES, TOLERANCE, Case, cases, check_forms  # noqa: E402
+from testbed.kernels.verify.verify_attention import (  # noqa: E402
+    SMALL_CASES,
+    TOLERANCE,
+    Case,
+    cases,
+    check_forms,
+)
 from testbed.kernels.verify.verify_moves import MOVE_CHECKS  # noqa: E402
 
 
@@ -49,5 +55,5 @@ def test_cupy_streams_and_graphs_give_equal_results() -> None:
 
 @pytest.mark.parametrize("case", ladder.CASES, ids=str)
 def test_every_ladder_step_equals_the_reference(case: ladder.Case) -> None:
-    found = ladder.check(case)
-    assert all(error <= TOLERANCE[case.shape.dtype] for error in found.values()), found
+    errors = ladder.check(case)
+    assert all(error <= TOLERANCE[case.shape.dtype] for error in errors.values()), errors

@@ -25,8 +25,8 @@ from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
 from testbed.kernels.verify.reference import Shape  # noqa: E402
 
 MODULES = [
-    import_module(one.name)
-    for one in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels.")
+    import_module(module.name)
+    for module in pkgutil.walk_packages(testbed.kernels.__path__, "testbed.kernels.")
 ]
 SHIPPED = {
     "opt-13b": 1,
@@ -128,9 +128,11 @@ def test_ladder_sources_compile_without_spills(source: str) -> None:
 
     for arch, (head_size, group, block_size, bf16) in VARIANTS.items():
         defines = {"HEAD_SIZE": head_size, "GROUP": group, "BLOCK_SIZE": block_size, "BF16": bf16}
-        found = resources(f"../ladder/{source}", defines, arch)
-        assert found
-        assert all(one.spill_bytes == 0 and one.registers <= 64 for one in found), found
+        kernels = resources(f"../ladder/{source}", defines, arch)
+        assert kernels
+        assert all(kernel.spill_bytes == 0 and kernel.registers <= 64 for kernel in kernels), (
+            kernels
+        )
 
 
 def test_page_has_every_source_and_the_kept_times() -> None:

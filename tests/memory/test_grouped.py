@@ -102,7 +102,7 @@ def test_page_sizes_are_those_of_the_rules():
     pools = [
         OnePageSize(10**6, read_model(name).groups, 16) for name in ("gpt-oss-120b", "gemma-3-27b")
     ]
-    assert [(one.page_units, [column.width for column in one.columns]) for one in pools] == [
+    assert [(pool.page_units, [column.width for column in pool.columns]) for pool in pools] == [
         (18 * 16, [18, 18]),
         (10 * 16, [10, 9, 9, 9, 9, 8, 8]),
     ]

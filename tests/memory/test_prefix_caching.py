@@ -210,13 +210,13 @@ def test_lookup_and_fits_say_what_an_admission_finds_and_whether_it_is_granted(k
         num_asked = 0
 
         def admit(self, seqs, num_tokens, *hit):
-            found = capabilities_of(self).lookup(seqs[0])
-            fits = self.fits(seqs[0], num_tokens, found)
+            cache_hit = capabilities_of(self).lookup(seqs[0])
+            fits = self.fits(seqs[0], num_tokens, cache_hit)
             answers = super().admit(seqs, num_tokens, *hit)
             Asked.num_asked += 1
             if len(seqs) == 1 and not seqs[0].registered_prefix and answers is not Refusal.LOADING:
                 assert fits == isinstance(answers, list)
-                assert not fits or answers[0].num_cached <= found.num_cached(num_tokens)
+                assert not fits or answers[0].num_cached <= cache_hit.num_cached(num_tokens)
             return answers
 
     assert check_policy(partial(Asked, block_size=8), max_examples=4) is None

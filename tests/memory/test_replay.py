@@ -36,12 +36,12 @@ def best_possible(requested, size):
         wanted = chains[start:end]
         after = {}
         for state, hits in states.items():
-            found = len(list(itertools.takewhile(state.__contains__, wanted)))
+            num_found = len(list(itertools.takewhile(state.__contains__, wanted)))
             others = sorted(state - set(wanted))
             num_slots = size - len(wanted)
             for kept in itertools.combinations(others, min(num_slots, len(others))):
                 new = frozenset(wanted) | frozenset(kept)
-                after[new] = max(after.get(new, -1), hits + found)
+                after[new] = max(after.get(new, -1), hits + num_found)
         states = after
     return max(states.values())
 

@@ -94,7 +94,7 @@ def land(policy, ops):
     """All transfers; how many slots they fill."""
     for move_id, _ in ops.background:
         policy.landed(move_id)
-    return sum(copy.length for one in ops.background for copy in one.move.copies)
+    return sum(copy.length for transfer in ops.background for copy in transfer.move.copies)
 
 
 @pytest.mark.parametrize(

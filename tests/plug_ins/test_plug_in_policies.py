@@ -89,7 +89,7 @@ def test_fast_equals_slow(name, scheduler):
             return scheduled(POLICIES[name](POOL), scheduler, rule)
 
         schedulers = check_both_ways(requests, make, COST, MAX_LEN)
-        assert all(one.policy.usage().held == 0 for one in schedulers)
+        assert all(served.policy.usage().held == 0 for served in schedulers)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -40,9 +40,9 @@ class VAttention(MemoryPolicy):
         self.live += num_tokens * len(seqs)
         grants = []
         for seq in seqs:
-            found = self.left.pop() if self.left else []
-            self.unmapped += found[needed:]
-            self.pages[seq.seq_id] = found[:needed]
+            pages = self.left.pop() if self.left else []
+            self.unmapped += pages[needed:]
+            self.pages[seq.seq_id] = pages[:needed]
             self.resident[seq.seq_id] = seq
         for seq in seqs:
             grants.append(Grant(ops=mapped(self.map(seq, needed))))

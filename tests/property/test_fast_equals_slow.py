@@ -69,7 +69,7 @@ many = settings(
 ANY_POLICY = st.one_of(policies(), policies([Paged2023, PrefixCaching, OutputCaching]))
 
 
-@settings(many, max_examples=60)
+@many
 @given(
     ANY_POLICY,
     schedulers(),
@@ -97,7 +97,7 @@ ANY_SCHEDULER = st.one_of(schedulers(), vllm_schedulers(), ranked_schedulers(), 
 CACHING = st.one_of(policies([PrefixCaching, OutputCaching]), tiered_policies())
 
 
-@settings(many, max_examples=60)
+@many
 @given(CACHING, ANY_SCHEDULER, SHARED, st.sampled_from([TIERED, WINDOWED, MEASURED]))
 def test_fast_equals_slow_with_shared_prompts_and_retention(
     make_policy, make_scheduler, requests, cost
@@ -110,7 +110,7 @@ def test_fast_equals_slow_with_shared_prompts_and_retention(
     )
 
 
-@settings(many, max_examples=60)
+@many
 @given(
     grouped_policies(GROUPS),
     st.one_of(schedulers(), ranked_schedulers()),

@@ -172,9 +172,9 @@ def check_fleet(fleet, cancelled, split=None):
     (fast, fast_records, fast_router), (slow, slow_records, slow_router) = (
         run_fleet(fleet, cancelled, split=split, fast_forward=way) for way in (True, False)
     )
-    for one, other in zip(fast_records, slow_records, strict=True):
-        assert_same(one, other)
-        assert one.cancellations == other.cancellations
+    for record, other in zip(fast_records, slow_records, strict=True):
+        assert_same(record, other)
+        assert record.cancellations == other.cancellations
     if isinstance(fast_router, Watching):
         assert fast_router.seen == slow_router.seen
     for done in (fast, slow):
@@ -258,7 +258,7 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
         own = np.sort(recorder.requests.columns()["request_id"]).tolist()
         parts = make_parts(number)
         alone = simulate(
-            [by_id[one] for one in own],
+            [by_id[request_id] for request_id in own],
             parts.scheduler,
             parts.cost,
             MAX_LEN,

@@ -80,8 +80,12 @@ def outside(env, calls):
 
 def calls_of(engine, requests, cancelled):
     """(time, call) of what is submitted and cancelled."""
-    calls = [(one.arrival_ps, lambda one=one: engine.submit(one)) for one in requests]
-    return calls + [(at_ps, lambda one=one: engine.cancel(one)) for at_ps, one in cancelled]
+    calls = [
+        (request.arrival_ps, lambda request=request: engine.submit(request)) for request in requests
+    ]
+    return calls + [
+        (at_ps, lambda request=request: engine.cancel(request)) for at_ps, request in cancelled
+    ]
 
 
 def engine_of(clock, scheduler, cost, recorder, fast_forward):
@@ -121,7 +125,9 @@ def check_empty(scheduler, recorder, requests, held_at_first):
         usage = scheduler.policy.usage()
         assert (usage.live, usage.held, usage.allocated) == held_at_first[1:4]
     table = recorder.requests.columns()
-    assert sorted(table["request_id"].tolist()) == sorted(one.request_id for one in requests)
+    assert sorted(table["request_id"].tolist()) == sorted(
+        request.request_id for request in requests
+    )
 
 
 @some
@@ -227,9 +233,11 @@ def test_tokens_are_heard_at_the_ends_of_their_iterations(
             counts[request_id] += rest[0]
             first.setdefault(request_id, rest[1])
     rejected = recorder.rejections
-    assert counts == {one: 0 if one in rejected else n for one, n in lengths.items()}
+    assert counts == {
+        request_id: 0 if request_id in rejected else n for request_id, n in lengths.items()
+    }
     firsts = dict(zip(table["request_id"].tolist(), table["first_token_ps"].tolist(), strict=True))
-    assert first == {one: at_ps for one, at_ps in firsts.items() if at_ps >= 0}
+    assert first == {request_id: at_ps for request_id, at_ps in firsts.items() if at_ps >= 0}
 
 
 class HandsOn(Listener):
@@ -264,7 +272,7 @@ def test_engines_that_share_a_clock_are_fast_and_slow_alike(
             for recorder in recorders
         ]
         hand_on = HandsOn(engines[1 - first], count(1000))
-        hand_on.requests = {one.request_id: one for one in requests}
+        hand_on.requests = {request.request_id: request for request in requests}
         engines[first].listen(hand_on)
         clock.env.process(outside(clock.env, calls_of(engines[first], requests, cancelled)))
         for engine in engines:

@@ -120,15 +120,15 @@ def test_nobody_is_starved(preemption, host_slots, shapes, gap_ms):
     first = dict(
         zip(columns["request_id"].tolist(), columns["first_token_ps"].tolist(), strict=True)
     )
-    for one in requests:
-        overtaken = one.arrival_ps + one.priority * patience_s * PS
+    for request in requests:
+        overtaken = request.arrival_ps + request.priority * patience_s * PS
         later = [
             two for two in requests if two.arrival_ps + two.priority * patience_s * PS > overtaken
         ]
         assert all(
-            first[one.request_id] <= first[two.request_id]
+            first[request.request_id] <= first[two.request_id]
             for two in later
-            if two.arrival_ps > one.arrival_ps
+            if two.arrival_ps > request.arrival_ps
         )
 
 

@@ -53,7 +53,7 @@ def test_fast_equals_slow_with_tails(make_policy, kind, rule, tail_tokens, reque
     options = {"max_num_seqs": 40, "max_num_batched_tokens": budget}
     options |= V1 if issubclass(kind, VllmV1) else {}
     options |= {"ignore_eos": bool(tail_tokens % 2)} if kind is AsyncVllmV1 else {}
-    requests = [one._replace(priority=one.request_id % 3) for one in requests]
+    requests = [request._replace(priority=request.request_id % 3) for request in requests]
     for one in check_both_ways(
         requests,
         lambda: kind(make_policy(), rule(tail_tokens=tail_tokens), **options),

@@ -117,9 +117,9 @@ SWITCHES = {
 
 @pytest.mark.parametrize("chosen", ROUNDS, ids=range(len(ROUNDS)))
 def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
-    found = [switches_and_numbers(path) for path in chosen if path]
-    config = configured([word for words, wrong in found for word in words if wrong])
-    for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in found)):
+    choices = [switches_and_numbers(path) for path in chosen if path]
+    config = configured([word for words, wrong in choices for word in words if wrong])
+    for key, word in chain(SWITCHES.items(), *(wrong.items() for _, wrong in choices)):
         *groups, name = key.split(".")
         usual = configured(()).values  # of the other groups
         values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
@@ -132,7 +132,9 @@ def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
 def test_options_left_out_in_python_have_the_defaults_of_the_config_files():
     config = configured(("engine=gpu",))
     for read in (config, config.engine, config.workload, config.slo):
-        defaults = {one.name: one.default for one in fields(read) if one.default is not MISSING}
+        defaults = {
+            field.name: field.default for field in fields(read) if field.default is not MISSING
+        }
         defaults |= {
             name: getattr(read, name) for name in ("engine", "software") if name in defaults
         }  # named by files

@@ -27,10 +27,10 @@ def test_latencies_skip_unserved_requests():
         (4 * PS, 6 * PS, 6 * PS, 1),
         (5 * PS, -1, -1, 9),
     )
-    found = latencies(log_of(served, one_token, unserved, (0, PS, 2 * PS, 2)))
-    assert found["normalized_latency_s_per_token"].tolist() == [1.0, 2.0, 1.0]
-    assert found["ttft_s"].tolist() == [1.0, 2.0, 1.0]
-    assert found["tpot_s"].tolist() == [
+    measured = latencies(log_of(served, one_token, unserved, (0, PS, 2 * PS, 2)))
+    assert measured["normalized_latency_s_per_token"].tolist() == [1.0, 2.0, 1.0]
+    assert measured["ttft_s"].tolist() == [1.0, 2.0, 1.0]
+    assert measured["tpot_s"].tolist() == [
         1.0,
         1.0,
     ]  # (7 - 3) / 4 and (2 - 1) / 1; one token has no gap
@@ -124,8 +124,8 @@ def test_request_must_meet_every_objective(log, slo, inside):
 
 
 def test_goodput_counts_finished_requests_over_simulated_time(log):
-    found = goodput(log, Slo(ttft_s=1.0), simulated_s=4.0)
-    assert found == {
+    measured = goodput(log, Slo(ttft_s=1.0), simulated_s=4.0)
+    assert measured == {
         "ttft_s": 1.0,
         "tpot_s": None,
         "share_inside": 0.5,

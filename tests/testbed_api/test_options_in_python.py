@@ -137,9 +137,9 @@ def test_a_sweep_has_a_row_for_each_combination():
 
 
 def test_capacity_is_the_highest_rate_that_keeps_the_objective():
-    found = front.capacity(policy="contiguous_max", ttft_s=0.5, duration_s=60, precision=0.5)
-    inside = {rate: share for rate, share, _ in found.points}
-    assert inside[found.rate] >= found.share == 0.9
-    assert all(share < 0.9 for rate, share in inside.items() if rate > found.rate)
-    higher = min(rate for rate in inside if rate > found.rate)
-    assert higher <= found.rate * 1.5
+    highest = front.capacity(policy="contiguous_max", ttft_s=0.5, duration_s=60, precision=0.5)
+    inside = {rate: share for rate, share, _ in highest.points}
+    assert inside[highest.rate] >= highest.share == 0.9
+    assert all(share < 0.9 for rate, share in inside.items() if rate > highest.rate)
+    higher = min(rate for rate in inside if rate > highest.rate)
+    assert higher <= highest.rate * 1.5

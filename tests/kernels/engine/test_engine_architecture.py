@@ -129,10 +129,12 @@ def read(folder, config):
 def test_config_of_a_folder_gives_the_architecture(
     tmp_path, config, family, eps, bias, theta, scaling
 ):
-    found = read(tmp_path, config)
-    assert found == Architecture(found.spec, family, eps, bias, theta, scaling)
-    assert found.is_opt == (family == "opt")
-    assert (found.q_width, found.kv_width) == ((32, 32) if found.is_opt else (32, 16))
+    architecture = read(tmp_path, config)
+    assert architecture == Architecture(architecture.spec, family, eps, bias, theta, scaling)
+    assert architecture.is_opt == (family == "opt")
+    assert (architecture.q_width, architecture.kv_width) == (
+        (32, 32) if architecture.is_opt else (32, 16)
+    )
 
 
 @pytest.mark.parametrize(("config", "words"), REFUSED.values(), ids=REFUSED)
@@ -156,8 +158,13 @@ def test_a_folder_without_a_config_is_refused(tmp_path):
     ],
 )
 def test_shipped_models_have_the_options_of_their_family(name, family, bias, theta):
-    found = of_spec(read_model(name))
-    assert (found.spec, found.family, found.qkv_bias, found.rope_theta) == (
+    architecture = of_spec(read_model(name))
+    assert (
+        architecture.spec,
+        architecture.family,
+        architecture.qkv_bias,
+        architecture.rope_theta,
+    ) == (
         read_model(name),
         family,
         bias,

@@ -50,9 +50,11 @@ def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
     monkeypatch.setattr(calibrate, "CONTEXT", 20)
     monkeypatch.setattr(calibrate, "STEPS", 12)
     monkeypatch.setattr(calibrate, "LONGEST", 100)
-    found = calibrate.decodes_alone(tiny_bench("llama"), kind, 3)
-    assert len(found) == 12 - 1 - calibrate.SETTLING
-    assert {(one.work.decode_seqs, one.work.prefill) for one in found} == {(3, ())}
+    iterations = calibrate.decodes_alone(tiny_bench("llama"), kind, 3)
+    assert len(iterations) == 12 - 1 - calibrate.SETTLING
+    assert {(iteration.work.decode_seqs, iteration.work.prefill) for iteration in iterations} == {
+        (3, ())
+    }
     refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
 
 
@@ -68,8 +70,8 @@ def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)
     assert scheduler.max_num_batched_tokens == 2560
     monkeypatch.setattr(calibrate, "served_decodes", lambda engine, requests: requests)
-    found = calibrate.decodes_alone(calibrate.Bench(1, 2, Options()), kind, 3)
-    assert found == [Request(i, 0, length, 64) for i, length in enumerate((370, 171, 803))]
+    iterations = calibrate.decodes_alone(calibrate.Bench(1, 2, Options()), kind, 3)
+    assert iterations == [Request(i, 0, length, 64) for i, length in enumerate((370, 171, 803))]
 
 
 class ByWork(OneMillisecond):
@@ -102,8 +104,8 @@ def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
     monkeypatch.setattr(
         calibrate.Bench, "engine", lambda self, *given: seen.append(given) or served
     )
-    found = calibrate.prompts_with_decodes(tiny_bench("opt"), [3, 7], ByWork())
-    assert found == {3: [ones[0]], 7: [ones[6]]}
+    by_length = calibrate.prompts_with_decodes(tiny_bench("opt"), [3, 7], ByWork())
+    assert by_length == {3: [ones[0]], 7: [ones[6]]}
     step, at_ps, requests = 2 * 10**7 + 40 * 10**4 + 200, 4 * 40 * 10**9, []
     for i, length in enumerate((3, 7, 3, 7)):
         requests.append(Request(2 + i, at_ps, length, 1))
@@ -116,9 +118,9 @@ def test_measured_iterations_are_not_disturbed_by_garbage():
     class Cycle:
         pass
 
-    one = Cycle()
-    one.self, seen = one, weakref.ref(one)
-    del one
+    cycle = Cycle()
+    cycle.self, seen = cycle, weakref.ref(cycle)
+    del cycle
     gc.disable()
     with calibrate.undisturbed():
         assert seen() is None

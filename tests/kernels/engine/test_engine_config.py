@@ -289,7 +289,9 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
         assert [*got.columns] == [*table.columns, *more]
         pd.testing.assert_frame_equal(got[[*table.columns]].astype(table.dtypes.to_dict()), table)
     rows = list(csv.DictReader((tmp_path / "out" / "iterations.csv").open()))
-    assert [read_work(row) for row in rows] == [one.work for one in engine.records.iterations]
+    assert [read_work(row) for row in rows] == [
+        iteration.work for iteration in engine.records.iterations
+    ]
 
 
 def test_work_is_read_back_from_its_columns():

@@ -12,7 +12,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import faulty_policies as faults  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 
-from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2  # noqa: E402
+from testbed.memory.contiguous.reservations import (  # noqa: E402
+    ContiguousMax,
+    ContiguousOracle,
+    ContiguousPow2,
+)
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec, Tier, host  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
@@ -133,7 +137,7 @@ def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
 
     engine.runner.forward = watched
     records = check(engine, tiny.requests(tiny.LENGTHS))
-    assert computed == [one.work.num_tokens for one in records.iterations]
+    assert computed == [iteration.work.num_tokens for iteration in records.iterations]
     assert sum(computed) > sum(prompt + output - 1 for prompt, output in tiny.LENGTHS)
 
 
@@ -157,7 +161,7 @@ def test_every_planned_token_runs_and_outputs_are_unchanged(policy):
             r"step \d+: sequence \d of request \d reads slot \d+ as its token 0; it holds token 4",
         ),
     ],
-    ids=lambda one: one.__name__ if isinstance(one, type) else "",
+    ids=lambda parameter: parameter.__name__ if isinstance(parameter, type) else "",
 )
 def test_planted_faults_are_caught(policy, message):
     assert re.search(message, faults.caught(policy, faults.FAULTS[policy], "cpu", torch.float32))

@@ -44,8 +44,8 @@ def test_fused_operations_equal_torch(hidden, dtype):
             norm = Affine(
                 normal(hidden, dtype=dtype), shift if shift is None else normal(hidden, dtype=dtype)
             )
-            for one in bound:
-                one(norm, carried)
+            for launch in bound:
+                launch(norm, carried)
             assert near(*ys, dtype)
             assert near(*xs, dtype)
     x, weight = normal(37, hidden, dtype=dtype), normal(256, hidden, dtype=dtype).t() / 16

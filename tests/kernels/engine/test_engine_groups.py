@@ -45,7 +45,7 @@ def plain_beams(arch, w, prompt, k, num_tokens):
             ahead += [
                 (total + float(score), [*tokens, token]) for token, score in enumerate(scores)
             ]
-        beams = sorted(ahead, key=lambda one: -one[0])[:k]
+        beams = sorted(ahead, key=lambda candidate: -candidate[0])[:k]
     return beams
 
 
@@ -93,7 +93,7 @@ def test_parallel_samples_are_independent_of_memory_policy():
         outputs.append(records.outputs)
         if slots == 104:
             assert records.recorder.totals.swaps + records.recorder.totals.recomputes > 0
-    assert all(one == outputs[0] for one in outputs)
+    assert all(output == outputs[0] for output in outputs)
     assert len({tuple(tokens) for tokens in outputs[0][0]}) == 4
 
 
@@ -177,10 +177,13 @@ def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
         Runner, "_forward", lambda self, batch: batches.append(batch) or forward(self, batch)
     )
     warm = tiny.engine(warm=(5, 300))
-    assert [[part[1:] for part in one.parts] for one in batches] == [
+    assert [[part[1:] for part in batch.parts] for batch in batches] == [
         [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])
     ]
-    assert [[place.num_slots for place in one.places] for one in batches] == [[16], [128, 128, 48]]
+    assert [[place.num_slots for place in batch.places] for batch in batches] == [
+        [16],
+        [128, 128, 48],
+    ]
     assert not warm.runner.token_buffers.tokens
     assert not warm.runner.tables
     requests = tiny.requests([(30, 9), (7, 20), (50, 5)])

@@ -75,7 +75,7 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
         records = engine.serve(list(setup.workload))
         totals = records.recorder.totals
         assert totals.swaps + totals.recomputes > 0
-        return records.outputs, [one.work for one in records.iterations]
+        return records.outputs, [iteration.work for iteration in records.iterations]
 
     batch, used = Ahead.batch, []
     monkeypatch.setattr(
@@ -97,7 +97,7 @@ def test_time_is_divided_by_kind_of_iteration():
         Work(1, prefill=prompt, moves=moves),
         Work(moves=moves),
     ]
-    ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, one) for i, one in enumerate(works)]
+    ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, work) for i, work in enumerate(works)]
     assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
 
