@@ -6,7 +6,7 @@ from functools import partial
 import hypothesis.strategies as st
 import numpy as np
 
-from testbed.config import parse_mix
+from testbed.config import MixShare
 from testbed.core.request import Request, Rows, Turns, Workload
 from testbed.engine.arrivals import SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -184,21 +184,27 @@ def workloads(draw, prefix=0):
     ]
 
 
+SHARES = [  # weights, of which every draw has others beside it
+    MixShare(1, False, 3),
+    MixShare(2, False, 1),
+    MixShare(4, False, 1),
+    MixShare(2, True, 1),
+    MixShare(3, True, 1),
+    MixShare(6, True, 1),
+]
+
+
 @st.composite
 def mixed_workloads(draw):
     """Requests of one workload that sample by random shares: plain, parallel and beams side by
     side.
     """
-    texts = draw(
-        st.lists(
-            st.sampled_from(["1:3", "2:1", "4:1", "beam2:1", "beam3:1", "beam6:1"]), min_size=1
-        )
-    )
+    shares = draw(st.lists(st.sampled_from(SHARES), min_size=1))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     size = draw(st.sampled_from([40, 20, 2]))
     rows = Rows(*rng.integers(1, draw(st.sampled_from([6, 40])) + 1, (2, size)))
     arrivals = np.cumsum(rng.integers(0, draw(st.sampled_from([1, 10**9, 10**11])), size))
-    return list(Workload(with_mix(rows, parse_mix(",".join(texts)), rng), arrivals))
+    return list(Workload(with_mix(rows, shares, rng), arrivals))
 
 
 @st.composite
