@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 from refusals import refuses
+from tiny import OneMillisecond
 
 from testbed.core.layers import States
+from testbed.core.request import PS
+from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies, pairs_of
 from testbed.cost.attention import MixedTable
@@ -88,6 +91,30 @@ def test_two_prompts_never_exceed_their_separate_times():
     points = [((10, 0, 0, 0), 100), ((20, 0, 0, 0), 400)]
     assert mixed_ps(points, (20, 0)) == 400
     assert mixed_ps(points, (10, 0), (10, 0)) == 200
+
+
+def test_decodes_beside_two_prompts_count_once():
+    """The square of a launch's prompt tokens, and 1,000 a decode: two launches for two prompts are
+    cheaper than one, and the decodes go with one of them.
+    """
+    points = [((new, 0, seqs, 0), new**2 + 1000 * seqs) for new in (10, 20) for seqs in (0, 1, 4)]
+    assert mixed_ps(points, (10, 0), (10, 0), seqs=4) == 2 * 10**2 + 4000
+
+
+def test_prompts_of_a_latent_model_attend_by_its_latent_channels():
+    model = read_model("deepseek-v2-lite")
+    gpu = replace(GPU, memory_bandwidth=1e30, fp16_flops=1e12)
+    times = AnalyticCost(model, ServerSpec("server", gpu, 1), Efficiencies())
+    behind = times.iteration(Work(prefill=((100, 1000),))) - times.iteration(
+        Work(prefill=((100, 0),))
+    )
+    channels = (model.head_size + model.latent.rope_size + model.latent.v_size) / 2
+    flops = 4 * 100 * 1000 * model.num_heads * channels * model.num_layers
+    assert behind == pytest.approx(flops / gpu.fp16_flops * PS, rel=1e-6)
+
+
+def test_a_cost_without_times_for_tiers_says_so():
+    refuses("has no time for transfers between tiers", OneMillisecond().transfer, ())
 
 
 def test_new_tokens_attend_only_to_their_context():

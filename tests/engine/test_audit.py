@@ -14,7 +14,9 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.core.slots import GRANTED, Copy, Fixed, Grant, Growth, Move, Ops, Refusal
 from testbed.cost.model import UNBOUNDED, Affine
+from testbed.engine.audit import check_balance
 from testbed.engine.simulation import simulate
+from testbed.engine.totals import Totals
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.sched.preemption import Recompute, Swap
@@ -248,4 +250,16 @@ def test_victim_must_be_running():
         r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives",
         run.preempt,
         error=PlugInError,
+    )
+
+
+def test_ended_requests_are_in_no_queue():
+    scheduler = scheduler_of(SeparatePrefill, Paged(PoolSpec(256, 64), block_size=4), Recompute())
+    check_balance(scheduler, Totals(arrived=3, finished=1, rejected=1, cancelled=1))
+    refuses("lost a request", check_balance, scheduler, Totals(arrived=2), error=PlugInError)
+
+
+def test_totals_since_are_differences():
+    assert Totals(arrived=5, finished=3).since(Totals(arrived=2, finished=1)) == Totals(
+        arrived=3, finished=2
     )

@@ -8,10 +8,11 @@ import pytest
 from manual_driver import admit_and_prefill, extend, fork, paged, release, scheduler_of
 from tiny import analytic
 
+from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import DEVICE, HOST
-from testbed.engine.memory_trace import MemoryTrace, Tracer, trace_memory
+from testbed.engine.memory_trace import MemoryTrace, Tracer, named_parts, trace_memory
 from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousPow2
 from testbed.memory.paged.block_pool import BlockPool
@@ -231,3 +232,14 @@ def test_traced_window_equals_that_part_of_the_run():
     assert len(inside) > 20
     assert [f for f in part.frames if f in inside] == inside
     assert part.end_ps == stop
+
+
+def test_parts_of_a_table_have_the_names_of_their_groups():
+    groups = (KvGroup("full", 1, slot_bytes=1), KvGroup("window", 1, slot_bytes=1, window=8))
+    pool = PoolSpec(64, 64, groups=groups)
+    assert named_parts([(0, 4)], pool) == (("", 4),)
+    assert named_parts([(0, 4), (1, 2), (1, 3)], pool) == (
+        ("full", 4),
+        ("window 1", 2),
+        ("window 2", 3),
+    )

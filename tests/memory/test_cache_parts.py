@@ -1,0 +1,51 @@
+"""Small parts of caches, each by its own statement: order of victims, blocks of a tier, prompts."""
+
+import numpy as np
+from refusals import refuses
+
+from testbed.core.errors import UnsupportedError
+from testbed.core.request import Rows
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.eviction.by_session import BySession
+from testbed.memory.prefix_cache.prefix_index import Node, PrefixIndex
+from testbed.memory.prefix_cache.replay import prompts_of
+from testbed.memory.shared_reads import read_again
+from testbed.memory.tiers.pools import LowerTier
+
+
+def node(name):
+    found = Node(None, name, hash(name), 0)
+    found.evictable = True
+    return found
+
+
+def test_a_prompt_without_a_session_is_a_session_of_its_own():
+    order, (first, second, other) = BySession(), map(node, range(3))
+    order.add([first, second])
+    order.add([other])
+    order.hit([first])
+    order.add([first])  # its session, which `second` is of too, is now used after that of `other`
+    assert [order.victim() for _ in range(3)] == [other, second, first]
+
+
+def test_a_tier_takes_its_blocks_from_the_first_on():
+    tier, index = LowerTier("dram", 3, PrefixIndex(3)), PrefixIndex(3)
+    nodes = [Node(index.root, name, hash(name), 0) for name in range(3)]
+    assert [tier.take(new) for new in nodes] == [0, 1, 2]
+
+
+def test_prompts_of_a_trace_have_the_contents_of_their_whole_blocks():
+    rows = Rows(np.array([40]), np.array([1]), prompt_ids=[(7, 8, 9, 10, 11)], tokens_per_id=8)
+    (prompt,) = prompts_of(rows, 16)
+    assert len(prompt.contents) == 2
+    assert prompt.num_blocks == 3
+
+
+def test_no_reads_are_no_repeated_reads():
+    assert read_again([]) == 0
+
+
+def test_a_tier_that_is_neither_device_nor_host_is_refused_by_name():
+    policy = Paged(PoolSpec(64, 64, host(64)), block_size=4)
+    refuses("tier disk: is none of", policy.move, [], "disk", error=UnsupportedError)
