@@ -44,13 +44,14 @@ def lockstep(
         lines = check_histories(histories, seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
-    overrides = tuple(_served(overrides, from_vllm))
     if capacity:
         from testbed.experiments.lockstep.capacities import check_capacities
+        from testbed.experiments.vllm_server.translation import expand
 
-        lines, is_different = check_capacities(overrides)
+        lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
         print(*lines, sep="\n")
         return int(is_different)
+    overrides = tuple(_served(overrides, from_vllm))
     runs = _random_runs(random, seed, overrides, requests) if random else [("", overrides, None)]
     different = [_differs(*run) for run in runs]
     return int(any(different))
