@@ -15,6 +15,7 @@ from testbed.core.hf_config import model_of
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.vllm_server.command import FLAG
 
@@ -94,11 +95,14 @@ def _cached_config(name: str) -> Path | None:
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
     """The data sheet of a GPU by our name; the command itself does not say on which it runs."""
     files = files_of("gpu", folders)
-    if name not in files:
+    if name is None:
         raise InputError(
             f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
             f"{', '.join(sorted(files))})"
         )
+    if name not in files:
+        others = f"; choose from {', '.join(sorted(files))}"
+        raise InputError(f"no gpu/{name}{did_you_mean(name, files) or others}")
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     del sheet["_target_"]
     return read(GpuSpec, {key: _plain(value) for key, value in sheet.items()}, "gpu")

@@ -109,3 +109,8 @@ def test_commands_with_unsupported_features_are_refused(testbed, command, parts)
 def test_a_command_without_a_gpu_is_refused(testbed, option):
     error = testbed.refused("run", "--from-vllm", "vllm serve opt-13b", option, *SHORT)
     check_words(("does not say on which GPU", "gpu=NAME", "h200"), error)
+
+
+def test_a_gpu_of_no_known_name_is_refused(testbed):
+    error = testbed.refused("fits", "vllm serve opt-13b", "gpu=h100")
+    check_words(("no gpu/h100", "did you mean h100-80gb"), error)
