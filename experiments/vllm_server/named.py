@@ -95,7 +95,7 @@ def _cached_config(name: str) -> Path | None:
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
     """The data sheet of a GPU by our name; the command itself does not say on which it runs."""
     files = files_of("gpu", folders)
-    if name is None:
+    if not name:
         raise InputError(
             f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
             f"{', '.join(sorted(files))})"
