@@ -95,14 +95,13 @@ def _cached_config(name: str) -> Path | None:
 def gpu_named(name: str | None, folders: Sequence[Path] = ()) -> GpuSpec:
     """The data sheet of a GPU by our name; the command itself does not say on which it runs."""
     files = files_of("gpu", folders)
-    if not name:
+    if name not in files:
+        if near := did_you_mean(name or "", files):
+            raise InputError(f"no gpu/{name}{near}")
         raise InputError(
             f"{FLAG}: the command does not say on which GPU (add gpu=NAME of "
             f"{', '.join(sorted(files))})"
         )
-    if name not in files:
-        others = f"; choose from {', '.join(sorted(files))}"
-        raise InputError(f"no gpu/{name}{did_you_mean(name, files) or others}")
     sheet = yaml.safe_load(files[name].read_text(encoding="utf-8"))
     del sheet["_target_"]
     return read(GpuSpec, {key: _plain(value) for key, value in sheet.items()}, "gpu")

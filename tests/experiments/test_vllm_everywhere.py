@@ -103,7 +103,15 @@ def test_lockstep_gives_vllm_the_same_blocks(command, words):
 
 
 def test_capacity_looks_for_the_rate_of_the_same_server(testbed):
-    words = ("slo.ttft_s=1", "arrivals.duration_s=3", "--low", "1", "--precision", "0.5", "--json")
+    words = (
+        "slo.ttft_s=0.05",
+        "arrivals.duration_s=3",
+        "--low",
+        "1",
+        "--precision",
+        "0.5",
+        "--json",
+    )
     command, ours = SERVERS[0].values
     by_command = testbed("capacity", "--from-vllm", command, GPU, *words)
     by_words = testbed("capacity", "+system=vllm-v1", *ours, GPU, *words)
