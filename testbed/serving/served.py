@@ -15,9 +15,9 @@ class Served:
     """A prompt on its way through the engine. events receives it with the tokens of each step, and
     at its end with none.
 
-    place: the prompt's number within its HTTP request. request: what arrives, at a time that the
-    engine sets. choices: the sequences that are returned. draws: None where nothing is sampled, or
-    the most likely token is taken. end_ids: tokens that end a sequence.
+    place: the prompt's number within its HTTP request. choices: the sequences that are returned.
+    draws: None where nothing is sampled, or the most likely token is taken. end_ids: tokens that
+    end a sequence.
     """
 
     place: int
@@ -41,13 +41,8 @@ class Served:
 
     @property
     def arrival_ps(self) -> int:
-        """When the engine got the request, by its clock."""
+        """When the request arrived, by the engine's clock."""
         return self.request.arrival_ps
-
-    def arrive(self, now_ps: int) -> Request:
-        """The request, which arrives now."""
-        self.request = self.request._replace(arrival_ps=now_ps)
-        return self.request
 
     def accept(self) -> None:
         """The engine has the request."""

@@ -119,6 +119,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
+        loop="asyncio",  # uvloop sends nothing before every stream has had its turn
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s,
     )
