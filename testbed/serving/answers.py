@@ -10,14 +10,18 @@ from testbed.serving.served import Served
 
 
 class Piece(NamedTuple):
-    """What a token adds to a sequence: the token of this number, from 1, of this choice, from 0.
-    reason: why the sequence ends with it.
+    """What tokens add to a sequence: from the token of this number, from 1, of this choice, from 0.
+    reason: why the sequence ends with them.
     """
 
     choice: int
     number: int
     text: str
     reason: str | None
+
+    def with_next(self, piece: "Piece") -> "Piece":
+        """The piece, and the next one of the same sequence."""
+        return piece._replace(number=self.number, text=self.text + piece.text)
 
 
 @dataclass
@@ -42,7 +46,7 @@ class Form:
         ]
         return self._head(self.kind) | {"choices": choices, "usage": usage(prompts)}
 
-    def chunk(self, piece: Piece, has_usage: bool) -> str:
+    def chunk(self, piece: Piece, usage_so_far: dict[str, Any]) -> str:
         """The event of a piece."""
         content: dict[str, Any]
         if self.is_chat:
@@ -51,8 +55,7 @@ class Form:
         else:
             content = {"text": piece.text}
         choice = {"index": piece.choice, **content, "logprobs": None, "finish_reason": piece.reason}
-        body = self._head(self._chunk_kind) | {"choices": [choice]}
-        return event(body | {"usage": None} if has_usage else body)
+        return event(self._head(self._chunk_kind) | {"choices": [choice]} | usage_so_far)
 
     def usage_chunk(self, prompts: list[Served]) -> str:
         """The event that ends a stream with include_usage."""

@@ -6,12 +6,12 @@ from typing import Any
 
 from testbed.core.request import Request
 from testbed.serving.answering import Answering
-from testbed.serving.answers import Form, Piece, event
+from testbed.serving.answers import Form, Piece, event, usage
 from testbed.serving.errors import ApiError
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.prompts import Prompts
-from testbed.serving.protocol import ChatBody, Sampling
+from testbed.serving.protocol import ChatBody, Sampling, StreamOptions
 from testbed.serving.served import Event, Served
 
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's
@@ -112,13 +112,12 @@ class Call:
         return self.form.whole(self.prompts)
 
     async def stream(self) -> AsyncIterator[str]:
-        """The answer as server-sent events, a token of a sequence each."""
-        options = self.body.stream_options
-        has_usage = options is not None and options.include_usage
+        """The answer as server-sent events, a piece each."""
+        options = self.body.stream_options or StreamOptions()
         try:
             async for piece in self._pieces():
-                yield self.form.chunk(piece, has_usage)
-            if has_usage:
+                yield self.form.chunk(piece, self._usage_so_far(options))
+            if options.include_usage:
                 yield self.form.usage_chunk(self.prompts)
             yield "data: [DONE]\n\n"
         except ApiError as error:  # the status was sent long ago
@@ -126,21 +125,38 @@ class Call:
         finally:
             self.cancel()
 
+    def _usage_so_far(self, options: StreamOptions) -> dict[str, Any]:
+        """What an event says of the usage: nothing, null until the end, or the present one."""
+        if options.continuous_usage_stats:
+            return {"usage": usage(self.prompts)}
+        return {"usage": None} if options.include_usage else {}
+
     async def _pieces(self) -> AsyncIterator[Piece]:
-        """What each token adds to each sequence, in order of time, until all have ended."""
+        """What tokens add to each sequence, in order of time, until all have ended. Where the
+        server is behind, tokens of a sequence that wait together make one piece.
+        """
         num_left = len(self.prompts)
         while num_left:
-            served, tokens = await self.events.get()
-            if served.failure is not None:
-                raise served.failure
-            if not tokens or served.is_answered:
-                continue
-            for piece in self._added(served, tokens):
+            pieces: dict[int, Piece] = {}
+            for served, tokens in await self._events_so_far():
+                if served.failure is not None:
+                    raise served.failure
+                for piece in self._added(served, tokens):
+                    before = pieces.get(piece.choice)
+                    pieces[piece.choice] = piece if before is None else before.with_next(piece)
+                if not served.is_answered and all(text.reason for text in served.choices):
+                    served.is_answered = True
+                    num_left -= 1
+                    self.live.answered(served)
+            for piece in pieces.values():
                 yield piece
-            if all(choice.reason is not None for choice in served.choices):
-                served.is_answered = True
-                num_left -= 1
-                self.live.answered(served)
+
+    async def _events_so_far(self) -> list[Event]:
+        """The next event, and those that wait behind it."""
+        events = [await self.events.get()]
+        while not self.events.empty():
+            events.append(self.events.get_nowait())
+        return events
 
     def _added(self, served: Served, tokens: tuple[int | None, ...]) -> list[Piece]:
         """The pieces of the returned sequences that had not ended before this token."""
