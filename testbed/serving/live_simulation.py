@@ -28,7 +28,7 @@ class LiveSimulation(Live, Listener):
     def __init__(
         self, setup: Setup, metrics: Metrics, speed: float = 1.0, log: RequestLog | None = None
     ) -> None:
-        check_served(setup)
+        check_no_faults(setup)
         super().__init__(setup.model.max_len, metrics, log)
         self._speed = speed
         self._clock = SimClock()
@@ -161,22 +161,7 @@ class Tokens(TokenListener):
             self._live.token_of(request_id, time_ps)
 
 
-def check_served(setup: Setup) -> None:
-    """Refuse a run whose parts read a workload that a server does not know in advance."""
-    check_endless(setup)
+def check_no_faults(setup: Setup) -> None:
+    """Refuse engines that fail, whose clients have tokens already."""
     if setup.fleet is not None and setup.fleet.faults:
         raise InputError("faults: a request would begin anew behind its client (leave faults out)")
-    if setup.scheduler.memory.foresees_prompts is not None:
-        raise InputError(
-            f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "
-            "not know (choose another eviction)"
-        )
-    if setup.workload.rows.registered_prefix:
-        raise InputError("trace: has a registered prefix, and clients send none (choose another)")
-
-
-def check_endless(setup: Setup) -> None:
-    """Refuse what ends a run, for a server does not end."""
-    for name in ("window_s", "stop_at_latency"):
-        if getattr(setup.config, name) is not None:
-            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")
