@@ -61,7 +61,7 @@ class Engine:
         spans = fast_forward and scheduler.memory.measures_spans
         self.meter: Meter = (SpanMeter if spans else PlainMeter)(scheduler, outputs)
         recorder.policy = scheduler.memory.name
-        executor.on_landed = self._wake_if_idle
+        executor.on_landed = self.replan
         self._alarm = executor.alarm
         self.side: Side | None = None
         self._windows = windows
@@ -140,6 +140,10 @@ class Engine:
     def change(self, change: Change) -> None:
         """Something is to change between two iterations, which may give memory back."""
         self._changes_ahead.append(change)
+        self.replan()
+
+    def replan(self) -> None:
+        """What the next plan sees is not what it was: a plan is made at the next boundary."""
         self._wake_if_idle()
         for flight in self._in_flight:
             self._cut(flight)

@@ -3,13 +3,16 @@ tiers below.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Key, Node
+
+
+OnChange: TypeAlias = Callable[[], None]
 
 
 class Owner(Protocol):
@@ -81,8 +84,8 @@ class PinnedPool(CachingPool):
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """A transfer has written what `nodes` store to `blocks`: evictable now, or free where it
-        was there already.
+        """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
+        free where it was there already.
         """
         evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):
@@ -93,6 +96,7 @@ class PinnedPool(CachingPool):
                 evictable.append(node)
             else:
                 self.free.append(block)
+            self.index.dereference(node)
         self.num_unreferenced += len(evictable)
         self.order.add(evictable[::-1])
 
@@ -128,75 +132,85 @@ class PinnedPool(CachingPool):
 
 
 class LowerTier:
-    """Blocks by node, the least recently used first to be evicted.
+    """Blocks by the keys of what they store, the least recently used first to be evicted. One
+    engine uses the tier, or several, each with its own nodes of the same keys.
 
     `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
-    a block. Every node with a block here is kept in the device's `index`, in which all tiers are
-    looked up.
+    a block. on_change: who hears, if anybody does, that other content can be found here than
+    before.
     """
 
-    def __init__(self, name: str, num_blocks: int, index: PrefixIndex) -> None:
+    def __init__(self, name: str, num_blocks: int) -> None:
         self.name = name
         self.num_blocks = num_blocks
-        self.blocks: OrderedDict[Node, int] = OrderedDict()
-        self.arriving: dict[Node, int] = {}
+        self.blocks: OrderedDict[Key, int] = OrderedDict()
+        self.arriving: dict[Key, int] = {}
         self.pins = Pins()
+        self.on_change: OnChange | None = None
         self._free = list(range(num_blocks))[::-1]
-        self._index = index
 
     def __contains__(self, node: Node) -> bool:
         """Whether this tier stores the content of the node, or a transfer brings it."""
-        return node in self.blocks or node in self.arriving
+        return node.key in self.blocks or node.key in self.arriving
+
+    def has(self, node: Node) -> bool:
+        """Whether this tier stores the content of the node."""
+        return node.key in self.blocks
 
     def take(self, node: Node) -> int | None:
         """A block for the content of a node that is not here, free or of the evicted one; None
         where all are pinned.
         """
         if not self._free:
-            victim = next(
-                (one for one, block in self.blocks.items() if block not in self.pins), None
-            )
+            unpinned = (key for key, block in self.blocks.items() if block not in self.pins)
+            victim = next(unpinned, None)
             if victim is None:
                 return None
-            self.drop(victim)
-        self._index.keep(node)
-        block = self.arriving[node] = self._free.pop()
+            self._drop(victim)
+        block = self.arriving[node.key] = self._free.pop()
         return block
 
     def slots(self, size: int) -> NonSequenceSlots:
-        found = [
-            tuple(Extent(b * size, size) for b in held.values())
-            for held in (self.blocks, self.arriving)
-        ]
-        return NonSequenceSlots(cached=found[0], in_transit=found[1])
+        cached, in_transit = (
+            tuple(Extent(block * size, size) for block in blocks.values())
+            for blocks in (self.blocks, self.arriving)
+        )
+        return NonSequenceSlots(cached=cached, in_transit=in_transit)
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
         """The blocks that were taken for these nodes, from the first on in a prompt, store their
         content now.
         """
         for node, block in zip(reversed(nodes), reversed(blocks), strict=True):
-            del self.arriving[node]
-            self.blocks[node] = block
+            del self.arriving[node.key]
+            self.blocks[node.key] = block
+        self._changed()
+
+    def give_up(self, nodes: Iterable[Node]) -> None:
+        """What a transfer was to bring will not come."""
+        self._free += [self.arriving.pop(node.key) for node in nodes]
+        self._changed()
 
     def touch(self, nodes: Sequence[Node]) -> None:
         """A prompt uses this content; the end of a prompt is evicted before its beginning."""
         for node in reversed(nodes):
-            if node in self.blocks:
-                self.blocks.move_to_end(node)
+            if node.key in self.blocks:
+                self.blocks.move_to_end(node.key)
 
     def pin(self, nodes: Iterable[Node]) -> list[int]:
         """A transfer reads the blocks of these nodes, and unpins them when it has landed."""
-        blocks = [self.blocks[node] for node in nodes]
+        blocks = [self.blocks[node.key] for node in nodes]
         self.pins.add(blocks)
         return blocks
 
     def unpin(self, blocks: Iterable[int]) -> None:
         self.pins.drop(blocks)
 
-    def drop(self, node: Node) -> None:
-        """Forget the content of a node that is here and not pinned."""
-        self._free.append(self.blocks.pop(node))
-        self._index.dereference(node)
+    def drop_unpinned(self, nodes: Iterable[Node]) -> None:
+        """Forget the content of these nodes, which is here, but for what a transfer reads."""
+        for node in nodes:
+            if self.blocks[node.key] not in self.pins:
+                self._drop(node.key)
 
     def check(self) -> None:
         """Raise AssertionError where blocks were lost, or pins count what is not here."""
@@ -207,3 +221,11 @@ class LowerTier:
         assert self.pins.keys() <= set(self.blocks.values()), (
             f"the {self.name} pins what it does not have"
         )
+
+    def _drop(self, key: Key) -> None:
+        self._free.append(self.blocks.pop(key))
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()

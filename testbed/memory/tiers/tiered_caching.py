@@ -110,8 +110,7 @@ class TieredCaching(PrefixCaching):
         super().__init__(pool, block_size, watermark, eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
-        index = self._device.index
-        tiers = [LowerTier(tier.name, tier.num_slots // block_size, index) for tier in self._lower]
+        tiers = [LowerTier(tier.name, tier.num_slots // block_size) for tier in self._lower]
         self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
         self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
         self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
