@@ -417,6 +417,7 @@ class Engine:
             handed_back.append(request)
             self._finish_others(finished, now_ps)
         self.stop_ps = now_ps
+        self.executor.drop_transfers()
         hand_back(handed_back)
 
     def _idle(self, plan: Plan) -> Generator[Any, None, bool]:

@@ -145,7 +145,7 @@ class SimulatedExecutor(Executor):
         return ()
 
     def drop_transfers(self) -> None:
-        """The engine has failed: what is on its way will not land."""
+        """See Executor; it takes nothing of the links any more."""
         self.links.drop()
 
     def take_landed(self) -> list[int]:

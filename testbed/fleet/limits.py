@@ -73,10 +73,10 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
     _check_sampling(shown, workload)
     _check_scheduler(shown, scheduler)
     memory = scheduler.memory
-    if memory.leases is None or memory.loads is not None or memory.layered is not None:
+    if memory.leases is None or memory.layered is not None:
         raise InputError(
             f"{shown}: hand-overs are not modelled with policy={memory.name} (choose "
-            f"policy=paged, or another policy with leases, without tiers and groups of layers)"
+            f"policy=paged, or another policy with leases and without groups of layers)"
         )
 
 

@@ -91,6 +91,7 @@ class DecodeSide(Side):
 
     def _check_refusal(self, handover: Handover) -> None:
         state = self._engine.scheduler.state
-        if not state.running and not state.handed_over:
+        is_waiting = state.running or state.handed_over or self._engine.executor.has_transfers
+        if not is_waiting:
             stuck = f"request {handover.request_id} ({handover.request.prompt_len} tokens)"
             raise PlugInError(f"{state.memory.name} refuses {stuck} though nothing runs")

@@ -2,13 +2,14 @@
 them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
-from testbed.memory.tiers.pools import LowerTier, PinnedPool
+from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.pools import PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
 ON_THE_WAY = -1  # to the device
@@ -122,6 +123,21 @@ class CacheHierarchy:
             if self._exclusive:
                 self.tiers[transfer.source - 1].drop_unpinned(nodes)
         return transfer
+
+    def share(self, shared: Mapping[str, LowerTier]) -> None:
+        """Use these tiers, by name, in place of those that it was made with; nothing is stored
+        yet.
+        """
+        self.tiers = [shared.get(tier.name, tier) for tier in self.tiers]
+        self.places = [self.device, *self.tiers]
+
+    def transfers_of(self, name: str) -> tuple[list[int], list[int]]:
+        """The blocks of a tier that transfers read, and those that they write."""
+        place = next(i for i, tier in enumerate(self.tiers, 1) if tier.name == name)
+        transfers = self.in_transit.values()
+        read = [block for one in transfers if one.source == place for block in one.read]
+        written = [block for one in transfers if one.target == place for block in one.written]
+        return read, written
 
     def give_up(self) -> None:
         """No transfer will land: the engine, and with it the device, has failed. The tiers below
