@@ -1,7 +1,7 @@
 """`run(config)`: build one run, simulate it, and sum it up."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Protocol
@@ -16,8 +16,9 @@ from testbed.cost.model import UNBOUNDED
 from testbed.description import ENGINES, RUN
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import simulate
+from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import Totals
+from testbed.fleet.fleet import Fleet
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import FleetProgress, together
 from testbed.fleet.simulation import simulate_fleet
@@ -104,17 +105,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
     first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
     with watch(FleetProgress(recorders), len(setup.workload)):
         began = time.perf_counter()
-        done = simulate_fleet(
-            setup.workload,
-            fresh_parts(fleet),
-            recorders,
-            fleet.router,
-            split=fleet.split,
-            faults=fleet.faults,
-            fast_forward=setup.config.fast_forward,
-            snapshots_ps=[first_ps],
-            stop_ps=stop_ps,
-        )
+        done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
         wall_s = time.perf_counter() - began
     whole = together(recorders)
     pool_slots = [(parts.pool or setup.pool).num_slots for parts in fleet.parts]
@@ -135,6 +126,31 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
             str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
         }
     return Result(summary, whole, setup, wall_s)
+
+
+def serve_by_fleet(
+    setup: Setup,
+    fleet: FleetSetup,
+    recorders: Sequence[Recorder],
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> Fleet:
+    """The fleet after it has served the workload; see `testbed.fleet.simulation.simulate_fleet`."""
+    return simulate_fleet(
+        setup.workload,
+        fresh_parts(fleet),
+        recorders,
+        fleet.router,
+        split=fleet.split,
+        faults=fleet.faults,
+        shared_tiers=setup.config.server.shared_tiers,
+        fast_forward=setup.config.fast_forward,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+        env=env,
+    )
 
 
 def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:

@@ -153,7 +153,7 @@ class Engine:
         engine has computed, has landed. first_ps: when its first token was there. Called between
         two iterations.
         """
-        self.recorder.taken_over(request, first_ps)
+        self.recorder.taken_over(request, first_ps, self.clock.now_ps)
         self.outputs.arrived(request)
         self.executor.added(group)
         self.scheduler.state.land(group)
@@ -348,7 +348,7 @@ class Engine:
     def _finish(self, group: SequenceGroup, now_ps: int) -> None:
         request = self.outputs.removed(group.request.request_id)
         if self.side is not None and self.side.takes(group):
-            self.recorder.moved_on(request)
+            self.recorder.moved_on(request, now_ps)
             return
         self.recorder.served(request, group, now_ps)
         for listener in self._listeners:
@@ -413,7 +413,7 @@ class Engine:
             if group is None or request_id not in self.outputs.requests:
                 continue
             request, finished = self._withdraw(group)
-            self.recorder.moved_on(request)
+            self.recorder.moved_on(request, now_ps)
             handed_back.append(request)
             self._finish_others(finished, now_ps)
         self.stop_ps = now_ps

@@ -9,7 +9,7 @@ from testbed.engine.clients import ClosedLoop, OpenLoop
 from testbed.engine.engine import Engine
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
-from testbed.engine.simulation import simulated_engine
+from testbed.engine.simulation import Environment, simulated_engine
 from testbed.fleet.faults import Fault, Faults
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.handovers.split import Split, SplitFleet
@@ -31,12 +31,14 @@ def simulate_fleet(
     fast_forward: bool = True,
     stop_ps: int = UNBOUNDED,
     snapshots_ps: Iterable[int] = (),
+    env: Environment | None = None,
 ) -> Fleet:
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at. Raises PlugInError where a request is lost or answered twice, or a
-    block of a shared tier is lost. The other arguments: see `make_fleet`.
+    block of a shared tier is lost. env: SimPy's, whose events a caller may watch. The other
+    arguments: see `make_fleet`.
     """
-    clock = SimClock()
+    clock = SimClock(env)
     fleet = make_fleet(
         clock,
         make_parts,
@@ -106,7 +108,7 @@ def make_fleet(
 def run_to_end(clock: SimClock, fleet: Fleet, stop_ps: int) -> None:
     """Let time pass until the loops of all engines have ended, and every request with them."""
     while True:
-        for process in list(fleet.processes):
+        for process in fleet.processes:  # of engines that come back meanwhile too
             clock.env.run(until=process)
         if fleet.has_ended or clock.now_ps >= stop_ps:
             return

@@ -215,6 +215,7 @@ def check_fleet(fleet, cancelled, split=None):
         assert fast_router.seen == slow_router.seen
     for done in (fast, slow):
         check_engines_empty(done)
+        assert not any(process.is_alive for process in done.processes)
         if split and not cancelled:
             check_nothing_is_leased(done)
     whole = together(fast_records).totals

@@ -160,7 +160,7 @@ class SplitFleet(Fleet):
         if handover.stage is Stage.RESERVING:
             recorder.totals.arrived += 1
         else:
-            recorder.taken_over(handover.request, handover.first_ps)
+            recorder.taken_over(handover.request, handover.first_ps, now_ps)
             handover.group.generate()
         recorder.cancelled(handover.request, handover.group, now_ps)
         self._leave(handover)
