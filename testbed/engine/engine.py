@@ -430,7 +430,7 @@ class Engine:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]
-        is_waiting = executor.has_transfers or state.handed_over
+        is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"

@@ -200,7 +200,9 @@ def check_nothing_is_leased(done):
     """No slots are held for a hand-over, but by engines that have failed."""
     for replica in done.replicas:
         if replica.is_up:
-            assert not replica.engine.scheduler.state.handed_over
+            state = replica.engine.scheduler.state
+            assert not state.reserved
+            assert not state.leased
             assert replica.engine.scheduler.policy.usage().held == 0
 
 

@@ -14,6 +14,7 @@ from testbed.fleet.handovers.sides import DecodeSide, PrefillSide
 from testbed.fleet.parts import FleetParts
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
+from testbed.sched.lessees import Everybody
 
 
 class Split(NamedTuple):
@@ -58,7 +59,7 @@ class SplitFleet(Fleet):
     def _new_engine(self, number: int) -> Engine:
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
-            engine.scheduler.state.leases_finished = True
+            engine.scheduler.state.lessee = Everybody()
             engine.side = PrefillSide(self._handovers, self._prefilled)
             self._links[engine] = SharedLink(self.clock)
         else:
