@@ -105,8 +105,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
 
 
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router, their faults, and how some prefill for others; nothing
-    of a run without a router.
+    """The number of engines, their router, their faults, how some prefill for others, and the
+    tiers that all use; nothing of a run without a router.
     """
     if config.replicas is None:
         return {}
@@ -116,7 +116,9 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     if config.prefill_replicas is not None:
         rule = "Whole()" if config.handover is None else configured(config.handover)
         split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
-    return {"replicas": config.replicas, "router": router, **faults, **split}
+    shared = ", ".join(config.server.shared_tiers)
+    tiers = {"shared_tiers": shared} if shared else {}
+    return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
 
 
 def configured(value: Any) -> str:

@@ -245,14 +245,15 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
-    """The engines, router and faults of a fleet; empty for one engine."""
+    """The engines, router, faults and shared tiers of a fleet; empty for one engine."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
     split = ""
     if "prefill_replicas" in run:
         split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{faults}"}
+    tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}"}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:
