@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from testbed.api import Capacity
     from testbed.experiments.compare.comparison import Comparison
+    from testbed.experiments.hits.curves import HitCurves
     from testbed.experiments.validation.deviations import Compared
 
 
@@ -48,6 +49,30 @@ class CapacityAnswer:
     share_inside: float
     goodput: float
     tried: list[TriedRate]
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """What an eviction order finds at one cache size."""
+
+    order: str
+    num_blocks: int
+    gib: float
+    blocks_found: int
+    share: float
+
+
+@dataclass(frozen=True)
+class HitsAnswer:
+    """The answer of `testbed hits --json`."""
+
+    num_prompts: int
+    prompt_tokens: int
+    block_size: int
+    block_bytes: int
+    stored_blocks: int
+    pools: dict[str, int]
+    rates: list[HitRate]
 
 
 @dataclass(frozen=True)
@@ -130,6 +155,24 @@ def capacity_answer(highest: "Capacity") -> CapacityAnswer:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
     return CapacityAnswer(highest.rate, highest.share, best.share_inside, best.goodput, tried)
+
+
+def hits_answer(curves: "HitCurves") -> HitsAnswer:
+    """The curves, a row for each order and size."""
+    rates = [
+        HitRate(order, size, curves.gib(size), found, share)
+        for order, hits in curves.hits.items()
+        for size, found, share in zip(curves.sizes, hits, curves.share(order), strict=True)
+    ]
+    return HitsAnswer(
+        curves.num_prompts,
+        curves.prompt_tokens,
+        curves.block_size,
+        curves.block_bytes,
+        curves.stored_blocks,
+        dict(curves.pools),
+        rates,
+    )
 
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:
