@@ -7,9 +7,9 @@ one comes. It serves every eviction order, and `stack_distances` is tested again
 from testbed.core.request import Incoming, Rows
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Refusal
+from testbed.memory.pools import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
-from testbed.memory.pools import PoolSpec
 
 
 def replayed_hits(rows: Rows, block_size: int, num_blocks: int, order: EvictionOrder) -> list[int]:
