@@ -14,7 +14,9 @@ NOT_DISTINGUISHABLE = "not distinguishable"
 
 
 class Interval(NamedTuple):
-    """The mean of `num_values` replications, and half the width of its 95% interval; None for one."""
+    """The mean of `num_values` replications, and half the width of its 95% interval: None for one
+    value.
+    """
 
     mean: float
     half_width: float | None

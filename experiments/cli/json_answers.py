@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.api import Capacity
+    from testbed.api import Capacities, Capacity
     from testbed.experiments.compare.comparison import Comparison
     from testbed.experiments.hits.curves import HitCurves
     from testbed.experiments.validation.deviations import Compared
@@ -41,14 +41,25 @@ class TriedRate:
 
 
 @dataclass(frozen=True)
+class SeedCapacity:
+    """The capacity with one seed."""
+
+    seed: int
+    rate: float
+    share_inside: float
+    goodput: float
+    tried: list[TriedRate]
+
+
+@dataclass(frozen=True)
 class CapacityAnswer:
     """The answer of `testbed capacity --json`."""
 
     rate: float
+    half_width: float | None
     share: float
-    share_inside: float
-    goodput: float
-    tried: list[TriedRate]
+    costs: str
+    seeds: list[SeedCapacity]
 
 
 @dataclass(frozen=True)
@@ -150,11 +161,17 @@ class ValidationAnswer:
     is_within: bool | None
 
 
-def capacity_answer(highest: "Capacity") -> CapacityAnswer:
-    """The capacity, with the rates that were tried."""
+def capacity_answer(found: "Capacities") -> CapacityAnswer:
+    """The capacity over the seeds, and that of each seed with the rates that were tried."""
+    first = next(iter(found.of_seed.values()))
+    seeds = [_seed_capacity(seed, highest) for seed, highest in found.of_seed.items()]
+    return CapacityAnswer(found.rate.mean, found.rate.half_width, first.share, first.costs, seeds)
+
+
+def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    return CapacityAnswer(highest.rate, highest.share, best.share_inside, best.goodput, tried)
+    return SeedCapacity(seed, highest.rate, best.share_inside, best.goodput, tried)
 
 
 def hits_answer(curves: "HitCurves") -> HitsAnswer:

@@ -9,12 +9,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import flat, merge_axes
+from testbed.description import costs_of, flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, are_replicated, axes, settings
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.summary_table import costs_of, main_numbers
+from testbed.experiments.runs.summary_table import main_numbers
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.replications import interval
 
