@@ -81,6 +81,14 @@ def describe(
     }
 
 
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if "engine" in summary or "cost_error" not in run:
+        return ""
+    return f"{run['cost']}; error when tested: {run['cost_error']}"
+
+
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
     """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
     many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import ENGINES, RUN
+from testbed.description import ENGINES, RUN, costs_of
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 from testbed.vllm_pages import logged_lines
@@ -205,14 +205,6 @@ def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
     for row in rows:
         table.add_row(*row)
     return [table]
-
-
-def costs_of(summary: Mapping[str, Any]) -> str:
-    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
-    run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
-        return ""
-    return f"{run['cost']}; error when tested: {run['cost_error']}"
 
 
 def described(run: Mapping[str, Any]) -> dict[str, str]:
