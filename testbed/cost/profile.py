@@ -55,8 +55,8 @@ class ProfileCost(CostModel):
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         _check_shard(profile, model, num_gpus)
-        self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
-        self.choices = choices = choices or Choices()
+        choices = choices or Choices()
+        self.choices = choices
         self._num_layers = model.num_layers
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
@@ -70,15 +70,18 @@ class ProfileCost(CostModel):
         self._swap: dict[str, SwapTime] = {
             way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
         }
+        stand_ins = dict[str, str]()
         if link and self.link is None:
-            self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
+            stand_ins["swap"] = SWAP_STAND_IN
         if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
-            self.fingerprint = {**self.fingerprint, "all_reduce": ring_stand_in(server)}
+            stand_ins["all_reduce"] = ring_stand_in(server)
         if server and (server.tiers or self.link):
-            self.fingerprint = {**self.fingerprint, "transfers": transfers_origin(server)}
+            stand_ins["transfers"] = transfers_origin(server)
+        self.fingerprint = {**profile["fingerprint"], **stand_ins}
+        self._extra_s = choices.extra_s
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
-        self.fit: Mapping[str, Any] | None = profile.get("fit")
+        self.fit = profile.get("fit")
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.num_tokens
@@ -95,7 +98,7 @@ class ProfileCost(CostModel):
             time_ps = self._with_swaps(time_ps, work)
             time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
         if work.extra:
-            time_ps += extra_ps(work.extra, self.choices.extra_s)
+            time_ps += extra_ps(work.extra, self._extra_s)
         return time_ps + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
