@@ -56,7 +56,7 @@ class ProfileCost(CostModel):
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         _check_shard(profile, model, num_gpus)
         choices = choices or Choices()
-        self.choices = choices
+        self.choices = self._choices = choices
         self._num_layers = model.num_layers
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
@@ -78,7 +78,6 @@ class ProfileCost(CostModel):
         if server and (server.tiers or self.link):
             stand_ins["transfers"] = transfers_origin(server)
         self.fingerprint = {**profile["fingerprint"], **stand_ins}
-        self._extra_s = choices.extra_s
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
         self.fit = profile.get("fit")
@@ -98,7 +97,7 @@ class ProfileCost(CostModel):
             time_ps = self._with_swaps(time_ps, work)
             time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
         if work.extra:
-            time_ps += extra_ps(work.extra, self._extra_s)
+            time_ps += extra_ps(work.extra, self._choices.extra_s)
         return time_ps + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
@@ -118,9 +117,9 @@ class ProfileCost(CostModel):
         """
         swaps = swapped(work.moves)
         moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
-        if self.choices.swap_waits == "all in":
+        if self._choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
-        per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
+        per_block = 2 * self._num_layers if self._choices.swap == "per block" else 1
         num_copies = per_block * sum(
             move.num_transfers for moves in swaps.values() for move in moves
         )
@@ -130,7 +129,7 @@ class ProfileCost(CostModel):
         """Picoseconds that swaps one way ("out", "in") take by themselves."""
         if self.link is None:
             return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
-        method = COPIES if self.choices.swap == "per block" else GATHER
+        method = COPIES if self._choices.swap == "per block" else GATHER
         return self.link(method, way, moves)
 
 
