@@ -12,10 +12,16 @@ from rich.text import Text
 from testbed.description import flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
-from testbed.experiments.runs.summary_table import costs_of, main_numbers
+from testbed.experiments.runs.summary_table import (
+    costs_of,
+    future_read_by,
+    main_numbers,
+    remark_on_ways,
+)
 from testbed.experiments.runs.whole_files import write_cells
 
 FEWEST = 3  # values of an axis that is drawn
+FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
 PANELS = {  # by the column of a sweep's table: label, and the option of its limit
     "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
@@ -63,7 +69,11 @@ def shown(points: Sequence[Point], width: int) -> Group:
     names = axes(points)
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
+    head += remark_on_ways({_name_of(point, names): point.summary for point in points})
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
+    futures = [future_read_by(point.summary) for point in points]
+    if any(futures):
+        columns[FUTURE] = futures
     left = width - 1
     results = main_numbers([point.summary for point in points])
     for name, cells in [*columns.items(), *results.items()]:
@@ -72,10 +82,16 @@ def shown(points: Sequence[Point], width: int) -> Group:
             columns[name] = cells
     table = Table(title_justify="left")
     for name in columns:
-        table.add_column(name, justify="left" if name in names else "right", overflow="fold")
+        is_text = name in names or name == FUTURE
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return Group(*map(Text, head), table)
+
+
+def _name_of(point: Point, axes: Sequence[str]) -> str:
+    """What is different about a point."""
+    return " ".join(f"{name}={point.chosen[name]}" for name in axes if name in point.chosen)
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
