@@ -114,7 +114,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     ):
         table.add_row(name, value)
     lines = []
-    if future := summary.get(RUN, {}).get("future_read"):
+    if future := future_read_by(summary):
         lines.append(Text(f"reads the future, as no real server can: {future}"))
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
@@ -205,6 +205,35 @@ def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
     for row in rows:
         table.add_row(*row)
     return [table]
+
+
+def future_read_by(summary: Mapping[str, Any]) -> str:
+    """What a run reads of the future, in words; empty where it reads nothing."""
+    return summary.get(RUN, {}).get("future_read") or ""
+
+
+def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A remark where the costs of some runs were measured and those of others derived or computed;
+    runs: simulated summaries by name.
+    """
+    ways = {name: _way_of(summary) for name, summary in runs.items()}
+    if len(set(ways.values())) > 1:
+        names = "; ".join(
+            f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
+            for way in dict.fromkeys(ways.values())
+        )
+        yield (
+            f"the costs come in different ways ({names}), so that their errors are part of the "
+            f"differences"
+        )
+
+
+def _way_of(summary: Mapping[str, Any]) -> str:
+    """How the costs of a run were made from measurements."""
+    profile = summary.get(PROFILE)
+    if not profile:
+        return "without a profile"
+    return "derived" if "from" in profile else "measured"
 
 
 def described(run: Mapping[str, Any]) -> dict[str, str]:
