@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
-from testbed.engine.arrivals import SessionWorkload
-from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.clients import client_of
 from testbed.engine.engine import Engine
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -48,10 +47,7 @@ def simulate_fleet(
         snapshots_ps=tuple(snapshots_ps),
     )
     fleet = make_fleet(clock, make_engine, len(recorders), router, split)
-    if isinstance(requests, SessionWorkload):
-        ClosedLoop(clock, fleet, requests).start()
-    else:
-        OpenLoop(clock, fleet, requests).start()
+    client_of(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
     fleet.start()
     run_to_end(clock, fleet, stop_ps)
