@@ -235,6 +235,8 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 
 
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
+    if "system" in fingerprint:
+        return f"whole iterations of {fingerprint['system']}, its software included"
     if name is not None:
         return f"software time of {name}"
     return (
