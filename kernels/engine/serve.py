@@ -13,7 +13,7 @@ from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.cuda_attention import CudaAttention
@@ -239,9 +239,9 @@ def _check(setup: Setup) -> None:
                 f"GPU's "
                 "link (give one, without bandwidths, or simulate)"
             )
-    if isinstance(setup.workload, SessionWorkload):
+    if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)"
+            "arrivals: the engine has no closed loop (simulate it, or replay time stamps)"
         )
     if not isinstance(setup.beams, SyntheticBeams):
         raise InputError(
