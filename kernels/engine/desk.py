@@ -3,13 +3,14 @@
 import threading
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.engine.listeners import TokenListener
-from testbed.engine.wall_clock import WallClock
+from testbed.engine.wall_clock import WallAlarm, WallClock
 from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
@@ -34,29 +35,45 @@ from testbed.serving.messages import (
 
 
 class DeskClock(WallClock):
-    """Real time, whose every turn begins with sending what the iteration before has brought."""
+    """Real time, in which nobody sleeps before what has happened is sent."""
 
     desk: "Desk | None" = None
 
-    def catch_up(self) -> int:
+    def _sleep_until(self, at_ps: int) -> None:
+        self._send()
+        super()._sleep_until(at_ps)
+
+    def _poll_until(self, at_ps: int, alarm: WallAlarm) -> None:
+        self._send()
+        super()._poll_until(at_ps, alarm)
+
+    def _send(self) -> None:
         if self.desk is not None:
             self.desk.send()
-        return super().catch_up()
+
+
+class Untold(NamedTuple):
+    """Tokens of a request that came at time_ps, which are read when they are sent."""
+
+    request_id: int
+    time_ps: int
 
 
 class Desk(TokenListener):
     """Hands an engine what comes through the connection, and sends what becomes of it.
 
-    A thread of its own waits for messages; all else happens in the engine's thread.
+    A thread of its own waits for messages; all else happens in the engine's thread: what an
+    iteration has brought is sent while the GPU computes the next one.
     """
 
     def __init__(self, engine: GpuEngine, clock: DeskClock, connection: Connection) -> None:
         self._engine = engine
         self._clock = clock
         self._connection = connection
-        self._events: list[Event] = []
+        self._events: list[Event | Untold] = []
         self._num_sent: dict[int, int] = {}
         engine.engine.listen_to_tokens(self)
+        engine.executor.while_computing = self.send
 
     def run(self) -> None:
         """Serve until the connection says that no request will come, or ends."""
@@ -69,7 +86,7 @@ class Desk(TokenListener):
     def send(self) -> None:
         """Send what has happened since the last time."""
         if self._events:
-            events, self._events = self._events, []
+            events, self._events = list(map(self._told, self._events)), []
             self._connection.send(News(events, self._state()))
             self._engine.records.iterations.clear()
 
@@ -115,7 +132,18 @@ class Desk(TokenListener):
         return State(len(state.running), num_waiting, usage.held / usage.total, preemptions)
 
     def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
-        self._events.append(Stepped(request_id, time_ps, self._news_of(request_id)))
+        self._events.append(Untold(request_id, time_ps))
+
+    def _told(self, event: Event | Untold) -> Event:
+        if not isinstance(event, Untold):
+            return event
+        return Stepped(event.request_id, event.time_ps, self._news_of(event.request_id))
+
+    def _tell(self, request_id: int) -> None:
+        """Read the tokens of a request that leaves the engine."""
+        self._events = [
+            self._told(event) if event[0] == request_id else event for event in self._events
+        ]
 
     def _news_of(self, request_id: int) -> tuple[tuple[int, ...], ...]:
         """The steps of a request that were not sent yet."""
@@ -141,6 +169,7 @@ class Desk(TokenListener):
         return [said[i] for i in order]
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
+        self._tell(request_id)
         del self._engine.records.outputs[request_id], self._num_sent[request_id]
         self._engine.records.scores.pop(request_id, None)
         self._events.append(Finished(request_id))
@@ -150,6 +179,7 @@ class Desk(TokenListener):
         self._events.append(Rejected(request_id, reason))
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._tell(request_id)
         del self._num_sent[request_id]
         self._events.append(Cancelled(request_id))
 

@@ -1,6 +1,6 @@
 """Carries an engine's plans out on a device, in real time; its records."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from testbed.core.request import PS, Request
@@ -38,7 +38,8 @@ class GpuExecutor(Executor):
 
     It carries out one iteration of a plan. Which outputs end comes from the requests, and from
     `end_tokens`, by request id, of those that may end early. Which beams survive comes from the
-    model.
+    model. while_computing, if set, is called once in each iteration, when its work is launched and
+    its tokens are not there yet.
     """
 
     clock: WallClock
@@ -49,6 +50,7 @@ class GpuExecutor(Executor):
         self.outputs = outputs
         self.records = Records(beams=runner.sampler.history)
         self.end_tokens: dict[int, EndTokens] = {}
+        self.while_computing: Callable[[], None] | None = None
         self._launched: dict[Flight, Launched] = {}
         self._num_in_flight = 0
         clock.poll = self._poll
@@ -90,6 +92,8 @@ class GpuExecutor(Executor):
 
     def wait(self, flight: Flight) -> Waiting:
         launched = self._launched.pop(flight)
+        if self.while_computing is not None:
+            self.while_computing()
         parents = self.runner.sample(launched)
         self._num_in_flight -= 1
         if self.end_tokens:
