@@ -51,6 +51,17 @@ AboveZero = Annotated[float, Parameter(validator=_above_zero)]
 Seconds = Annotated[float, Parameter(validator=_seconds, metavar="S")]
 Picture = Annotated[Path, Parameter(validator=_picture, metavar="FILE")]
 
+# Of a profile that is made from another one or from measurements
+ModelName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a model's name, or its config.json (default: the source's)"),
+]
+GpuName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the source's)"),
+]
+ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
+
 Override = Annotated[
     str,
     Parameter(
