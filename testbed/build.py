@@ -88,9 +88,14 @@ class Setup:
         """Slots of the KV pool, or of those of all engines together."""
         return self.pool.num_slots * (self.config.replicas or 1)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether one engine serves all, and never fails."""
+        return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
+
     def check_alone(self, what: str) -> None:
         """Raise InputError where the run has several engines, and `what` shows one."""
-        if self.fleet is not None and (len(self.fleet.parts) > 1 or self.fleet.faults):
+        if not self.is_alone:
             raise InputError(
                 f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
                 f"read the column engine of requests.csv and iterations.csv)"

@@ -81,6 +81,14 @@ def describe(
     }
 
 
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if "engine" in summary or "cost_error" not in run:
+        return ""
+    return f"{run['cost']}; error when tested: {run['cost_error']}"
+
+
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
     """What vLLM would log at its start: tokens of the KV cache, the null block's included, and how
     many of its longest sequences fit; nothing of a scheduler that is not vLLM V1's.
@@ -105,8 +113,8 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
 
 
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router, their faults, and how some prefill for others; nothing
-    of a run without a router.
+    """The number of engines, their router, their faults, how some prefill for others, and the
+    tiers that all use; nothing of a run without a router.
     """
     if config.replicas is None:
         return {}
@@ -116,7 +124,9 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     if config.prefill_replicas is not None:
         rule = "Whole()" if config.handover is None else configured(config.handover)
         split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
-    return {"replicas": config.replicas, "router": router, **faults, **split}
+    shared = ", ".join(config.server.shared_tiers)
+    tiers = {"shared_tiers": shared} if shared else {}
+    return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
 
 
 def configured(value: Any) -> str:
@@ -221,6 +231,8 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 
 
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
+    if "system" in fingerprint:
+        return f"whole iterations of {fingerprint['system']}, its software included"
     if name is not None:
         return f"software time of {name}"
     return (

@@ -99,6 +99,9 @@ class GpuExecutor(Executor):
         self.records.outputs[group.request.request_id] = outputs
         self.runner.sampler.end(group)
 
+    def drop_transfers(self) -> None:
+        """See Executor; no fault is planned for an engine on a GPU."""
+
     def cut(self, flight: Flight, at_ps: int) -> None:
         """See Executor; there is one iteration."""
 

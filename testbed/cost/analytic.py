@@ -9,7 +9,7 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 
@@ -18,7 +18,8 @@ class Efficiencies:
     """Shares of the data sheet that kernels reach, and times that no data sheet has.
 
     experiments/conf/efficiencies/h200.yaml explains them. Software times, repeated_read,
-    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
+    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time. launch_s: the
+    host launches an iteration with prompts, while the one before is computed where it is ahead.
     """
 
     overhead_s: Seconds | None = 0.0
@@ -33,6 +34,7 @@ class Efficiencies:
     weight_bandwidth: PositiveShare = 1.0
     linear_flops: PositiveShare = 1.0
     layer_s: Seconds = 0.0
+    launch_s: Seconds = 0.0
     prefill_flops: PositiveShare = 1.0
     copy_s: Seconds = 0.0
     all_reduce_s: Seconds = 0.0
@@ -61,6 +63,7 @@ class AnalyticCost(CostModel):
             efficiencies.parallel_layer_s, server.num_gpus
         )
         self._overhead_ps = round((efficiencies.overhead_s or 0.0) * PS)
+        self._launch_ps = round(efficiencies.launch_s * PS)
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
         self._per_request_ps += self._gpus * round(efficiencies.overhead_per_input_s * PS)
@@ -91,6 +94,11 @@ class AnalyticCost(CostModel):
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        if not num_prompts or not self._launch_ps:
+            return None
+        return record(Launch, (0, self._launch_ps))
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.decode_seqs

@@ -180,6 +180,15 @@ class Affine(NamedTuple):
         return steps
 
 
+class Launch(NamedTuple):
+    """Picoseconds from when the host begins with an iteration until the GPU has the first of it,
+    and until it has the whole.
+    """
+
+    first_ps: int
+    whole_ps: int
+
+
 def are_durations(durations: Any) -> bool:
     """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
     some time.
@@ -242,6 +251,15 @@ class CostModel(ABC):
         `iteration` step by step, as far as it says. By default it says one step only.
         """
         return Affine(self.iteration(work), 0, 1)
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        """How the host launches an iteration of so many decodes and prompts; None where `iteration`
+        and `decode` have its time.
+
+        What is planned while another iteration computes is launched meanwhile, so that only the
+        rest is waited for. Decodes are launched no longer than they compute.
+        """
+        return None
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         """Picoseconds of one transfer in the background that has its link to itself."""

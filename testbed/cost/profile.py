@@ -12,9 +12,10 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
 from testbed.cost.kv_groups import KvGroups
+from testbed.cost.launches import Launches
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
-from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
 from testbed.cost.transfers import (
     TierLinks,
@@ -58,6 +59,7 @@ class ProfileCost(CostModel):
         choices = choices or Choices()
         self.choices = self._choices = choices
         self._num_layers = model.num_layers
+        self._launches = Launches(profile)
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:
@@ -107,6 +109,9 @@ class ProfileCost(CostModel):
         first_ps += self._layers.time_ps(num_seqs, num_seqs) + self._layers.graph(num_seqs)
         first_ps += self._software.running(num_seqs) + self._software.serving(work)
         return record(Affine, (first_ps, attention.growth_ps, attention.steps))
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        return self._launches(decode_seqs, num_prompts, prompt_tokens)
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
