@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.description import describe
+from testbed.description import CONTENTS, contents_note, describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.handovers.rule import HandoverRule
@@ -143,7 +143,7 @@ def build(config: RunConfig) -> Setup:
         pool,
         window_ps,
         config.slo,
-        describe(config, pool, scheduler, cost),
+        {**describe(config, pool, scheduler, cost), CONTENTS: contents_note(memory, workload)},
         lengths,
         fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
     )

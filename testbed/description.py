@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.compiled import release
 from testbed.config import RunConfig
+from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
+from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
@@ -29,6 +31,7 @@ from testbed.vllm_pages import pages_of
 
 RUN = "run"
 ID = "id"
+CONTENTS = "contents_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
@@ -110,6 +113,16 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
         "max_model_len": model.max_len,
         "max_concurrency": round(concurrency, 2),
     }
+
+
+def contents_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of the hits of a prefix cache whose workload names no contents; else None."""
+    if memory.publishes is None or workload.names_contents:
+        return None
+    return (
+        "the trace does not say what prompts contain, so none is found in the prefix cache "
+        "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
 
 
 def fleet_of(config: RunConfig) -> dict[str, Any]:

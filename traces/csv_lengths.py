@@ -24,7 +24,7 @@ from testbed.traces.files import (
 from testbed.traces.reader import FileTrace, columns
 
 # Optional columns. A column that the user gave another name must exist.
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority")
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority", "think_s")
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
@@ -52,6 +52,7 @@ class CsvLengths(FileTrace):
     beam_column: str = "beam"
     session_column: str = "session"
     priority_column: str = "priority"
+    think_column: str = "think_s"
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
@@ -77,6 +78,7 @@ class CsvLengths(FileTrace):
             beam=column(self.beam_column, flags),
             session=None if session is None else numbered(session),
             priority=column(self.priority_column, whole_numbers),
+            think_s=column(self.think_column, think_times),
         )
 
     def _table(self) -> Mapping[str, Sequence[str]]:
@@ -88,6 +90,7 @@ class CsvLengths(FileTrace):
             self.beam_column,
             self.session_column,
             self.priority_column,
+            self.think_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
         table = self.table([self.input_column, self.output_column, *renamed], DEFAULTS)
@@ -120,6 +123,11 @@ class CsvLengths(FileTrace):
         return all_ids
 
 
+def think_times(path: str, column: str, texts: Sequence[str]) -> Any:
+    """A column of think times in seconds."""
+    return seconds(path, column, texts, "a think time in seconds, at least 0", least=0)
+
+
 def write_lengths(path: str, rows: Rows) -> None:
     """Write rows as a CSV, compressed if the name ends in .gz, so that a slow reader runs once.
 
@@ -133,6 +141,7 @@ def write_lengths(path: str, rows: Rows) -> None:
         "prompt_ids": ids,
         "session": rows.session,
         "priority": rows.priority,
+        "think_s": rows.think_s,
     }
     columns = {name: list(column) for name, column in every.items() if column is not None}
     lines = [columns, *zip(*columns.values(), strict=True)]

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import ENGINES, RUN, costs_of
+from testbed.description import CONTENTS, ENGINES, RUN, costs_of
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 from testbed.vllm_pages import logged_lines
@@ -120,6 +120,8 @@ def summary_table(summary: dict[str, Any]) -> Group:
         lines.append(Text(f"costs: {costs}"))
     if note := summary.get(RUN, {}).get("scheduler_note"):
         lines.append(Text(f"scheduler: {note}"))
+    if note := summary.get(RUN, {}).get(CONTENTS):
+        lines.append(Text(f"prefix cache: {note}"))
     return Group(*lines, table, *_engines_table(summary))
 
 
@@ -156,7 +158,9 @@ def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory per iteration", _memory(summary)
     yield "preemptions", _counts(summary["preemptions"])
     if summary["counters"]:
-        yield "counted by the policy", _counted(summary["counters"])
+        note = summary.get(RUN, {}).get(CONTENTS)
+        unknown = "contents unknown, so nothing can be found; " if note else ""
+        yield "counted by the policy", unknown + _counted(summary["counters"])
     if stand_in := (summary.get(PROFILE) or {}).get("all_reduce"):
         yield "all-reduces", stand_in
 

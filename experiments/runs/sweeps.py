@@ -106,9 +106,9 @@ def _futures(points: Sequence[Point]) -> dict[str, list[str]]:
     return {FUTURE: futures} if any(futures) else {}
 
 
-def _name_of(point: Point, axes: Sequence[str]) -> str:
+def _name_of(point: Point, names: Sequence[str]) -> str:
     """What is different about a point."""
-    return " ".join(f"{name}={point.chosen[name]}" for name in axes if name in point.chosen)
+    return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:

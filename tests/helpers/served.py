@@ -44,8 +44,8 @@ class RunningServer:
 
     @property
     def held(self):
-        """Slots that requests hold."""
-        return self.live.engine.scheduler.policy.usage().held
+        """The share of the pool that requests hold."""
+        return self.live.state.kv_usage
 
 
 @contextlib.contextmanager

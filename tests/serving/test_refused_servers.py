@@ -12,8 +12,7 @@ from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.serving.server import ServeOptions, make_service  # noqa: E402
 
 REFUSED = {
-    "engine": "engine=gpu",
-    "replicas": "replicas=2",
+    "faults": "faults=0@1-2",
     "window_s": "window_s=[0,1]",
     "stop_at_latency": "stop_at_latency=1",
 }
