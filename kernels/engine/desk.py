@@ -13,6 +13,7 @@ from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
+from testbed.serving.clients import unknown_requests
 from testbed.serving.draws import Draws
 from testbed.serving.live import State
 from testbed.serving.messages import (
@@ -164,7 +165,7 @@ def _rule(draws: Draws | None, seed: int) -> TopP | None:
 def serve_connection(connection: Connection, config: RunConfig) -> None:
     """The whole life of the process: build the engine, say so, serve."""
     try:
-        setup = build(config)
+        setup = build(config, unknown_requests())
         check_ends(setup)
         clock = DeskClock()
         engine = make_engine(setup, clock=clock)

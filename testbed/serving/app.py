@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from testbed.serving.answering import Answering
 from testbed.serving.answers import Form
 from testbed.serving.call import Call
+from testbed.serving.docs_page import docs_page
 from testbed.serving.errors import ApiError
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
@@ -168,6 +169,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "simulated": service.answering.is_simulated,
         }
         return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
+
+    @app.get("/docs")
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(service.model, service.answering.is_simulated))
 
     @app.get("/health")
     async def health() -> Response:

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from testbed.build import Setup
+from testbed.build import FleetSetup, Setup
 from testbed.core.errors import InputError
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener, TokenListener
@@ -12,7 +12,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.simulation import engine_maker, make_fleet
+from testbed.fleet.simulation import make_fleet
 from testbed.run import fresh_parts
 from testbed.serving.live import Live, State
 from testbed.serving.metrics import Metrics
@@ -28,14 +28,16 @@ class LiveSimulation(Live, Listener):
     def __init__(
         self, setup: Setup, metrics: Metrics, speed: float = 1.0, log: RequestLog | None = None
     ) -> None:
-        check_served(setup)
+        check_no_faults(setup)
         super().__init__(setup.model.max_len, metrics, log)
         self._speed = speed
         self._clock = SimClock()
         self.door: Engine | Fleet = (
-            self._engine(setup) if setup.fleet is None else self._fleet(setup)
+            self._engine(setup) if setup.fleet is None else self._fleet(setup, setup.fleet)
         )
         self.door.listen(self)
+        for engine in self.engines:
+            engine.listen_to_tokens(Tokens(self))
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
 
@@ -114,7 +116,7 @@ class LiveSimulation(Live, Listener):
         self._stepped(served, time_ps, [(None,) * served.request.num_seqs])
 
     def _engine(self, setup: Setup) -> Engine:
-        engine = simulated_engine(
+        return simulated_engine(
             self._clock,
             setup.scheduler,
             setup.cost,
@@ -125,22 +127,17 @@ class LiveSimulation(Live, Listener):
             pool=None if setup.config.policy.is_instance else setup.pool,
             fast_forward=setup.config.fast_forward,
         )
-        engine.listen_to_tokens(Tokens(self))
-        return engine
 
-    def _fleet(self, setup: Setup) -> Fleet:
-        assert setup.fleet is not None
-        recorders = [Recorder() for _ in setup.fleet.parts]
-        make_parts, fast_forward = fresh_parts(setup.fleet), setup.config.fast_forward
-        make = engine_maker(self._clock, make_parts, recorders, fast_forward=fast_forward)
-
-        def make_engine(number: int) -> Engine:
-            engine = make(number)
-            engine.listen_to_tokens(Tokens(self))
-            return engine
-
-        fleet = setup.fleet
-        return make_fleet(self._clock, make_engine, len(recorders), fleet.router, fleet.split)
+    def _fleet(self, setup: Setup, fleet: FleetSetup) -> Fleet:
+        return make_fleet(
+            self._clock,
+            fresh_parts(fleet),
+            [Recorder() for _ in fleet.parts],
+            fleet.router,
+            split=fleet.split,
+            shared_tiers=setup.config.server.shared_tiers,
+            fast_forward=setup.config.fast_forward,
+        )
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -161,22 +158,7 @@ class Tokens(TokenListener):
             self._live.token_of(request_id, time_ps)
 
 
-def check_served(setup: Setup) -> None:
-    """Refuse a run whose parts read a workload that a server does not know in advance."""
-    check_endless(setup)
+def check_no_faults(setup: Setup) -> None:
+    """Refuse engines that fail, whose clients have tokens already."""
     if setup.fleet is not None and setup.fleet.faults:
         raise InputError("faults: a request would begin anew behind its client (leave faults out)")
-    if setup.scheduler.memory.foresees_prompts is not None:
-        raise InputError(
-            f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "
-            "not know (choose another eviction)"
-        )
-    if setup.workload.rows.registered_prefix:
-        raise InputError("trace: has a registered prefix, and clients send none (choose another)")
-
-
-def check_endless(setup: Setup) -> None:
-    """Refuse what ends a run, for a server does not end."""
-    for name in ("window_s", "stop_at_latency"):
-        if getattr(setup.config, name) is not None:
-            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")

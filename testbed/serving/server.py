@@ -13,11 +13,12 @@ from testbed.core.errors import InputError
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.chat_template import chat_template
+from testbed.serving.clients import check_served, unknown_requests
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.live_gpu import EngineProcess, LiveGpu
-from testbed.serving.live_simulation import LiveSimulation, check_endless
+from testbed.serving.live_simulation import LiveSimulation
 from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
@@ -46,7 +47,8 @@ class ServeOptions:
 
 def make_service(config: RunConfig, options: ServeOptions) -> Service:
     """The service of a configuration, which does not serve yet."""
-    setup = build(config)
+    setup = build(config, unknown_requests())
+    check_served(setup)
     make = _simulated if config.engine is None else _generated
     metrics = Metrics(setup.model.name)
     live, answering, prompts = make(setup, options, metrics)
@@ -85,7 +87,6 @@ def _generated(
 
 def _check_generated(setup: Setup, options: ServeOptions) -> None:
     """Refuse what only a simulation has."""
-    check_endless(setup)
     if setup.config.replicas is not None:
         raise InputError("replicas: the engine is one (leave replicas, router and faults out)")
     for name, value in (("speed", options.speed), ("output-lengths", options.output_lengths)):

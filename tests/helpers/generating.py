@@ -11,20 +11,32 @@ MODEL = {
     "max_len": 512,
 }
 SLOTS = 4096
-BYTES = 2 * 2 * 32 * 2  # of a token's K and V
+# The kernels need heads of 64 or 128 values
+WIDE = {"hidden_size": 256, "head_size": 64, "ffn_size": 512}
+
+
+def small(shape):
+    """The words of a run of a small model on a pool of SLOTS slots."""
+    num_bytes = 2 * 2 * shape["num_layers"] * shape["hidden_size"]  # of a token's K and V
+    return (
+        "model.name=small",
+        *(f"model.{name}={value}" for name, value in shape.items()),
+        f"++server.kv_memory_gib={{small: {SLOTS * num_bytes / 2**30}}}",
+        "swap_space_gib=0",
+        "arrivals.duration_s=1",
+        "arrivals.rate=1",
+        "engine=gpu",
+    )
+
+
 WORDS = (
-    "model.name=small",
-    *(f"model.{name}={value}" for name, value in MODEL.items()),
-    f"++server.kv_memory_gib={{small: {SLOTS * BYTES / 2**30}}}",
-    "swap_space_gib=0",
-    "arrivals.duration_s=1",
-    "arrivals.rate=1",
-    "engine=gpu",
+    *small(MODEL),
     "engine.device=cpu",
     "engine.dtype=float32",
     "engine.graphs=0",
     "engine.warm=[]",
 )
+ON_GPU = small(MODEL | WIDE)
 
 
 def ids_of(text):

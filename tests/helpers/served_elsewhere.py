@@ -21,14 +21,14 @@ ENVIRONMENTS = "TESTBED_CLIENT_ENVIRONMENTS"  # a folder that keeps them between
 PACKAGES = {
     "guidellm": [["guidellm==0.8.1"]],
     "vllm": [
-        ["torch==2.13.0", "transformers>=4.56,<5", "huggingface-hub<1", "aiohttp", "anthropic"]
-        + ["blake3", "cachetools", "cbor2", "cloudpickle", "compressed-tensors", "datasets"]
-        + ["depyf", "diskcache", "einops", "fastapi", "gguf", "ijson", "lark", "llguidance", "mcp"]
-        + ["mistral_common", "model-hosting-container-standards", "msgspec", "openai"]
-        + ["openai-harmony", "opentelemetry-api", "pandas", "partial-json-parser", "pillow"]
-        + ["prometheus-client", "prometheus-fastapi-instrumentator", "protobuf", "psutil"]
-        + ["py-cpuinfo", "pybase64", "python-json-logger", "pyzmq", "requests", "sentencepiece"]
-        + ["setproctitle", "tiktoken", "uvloop", "watchfiles", "xgrammar"],
+        ["torch==2.13.0", "transformers>=4.56,<5", "huggingface-hub<1", "aiohttp", "anthropic"],
+        ["blake3", "cachetools", "cbor2", "cloudpickle", "compressed-tensors", "datasets", "depyf"],
+        ["diskcache", "einops", "fastapi", "gguf", "ijson", "lark", "llguidance", "mcp", "msgspec"],
+        ["mistral_common", "model-hosting-container-standards", "openai", "openai-harmony"],
+        ["opentelemetry-api", "pandas", "partial-json-parser", "pillow", "prometheus-client"],
+        ["prometheus-fastapi-instrumentator", "protobuf", "psutil", "py-cpuinfo", "pybase64"],
+        ["python-json-logger", "pyzmq", "requests", "sentencepiece", "setproctitle", "tiktoken"],
+        ["uvloop", "watchfiles", "xgrammar", "huggingface-hub<1"],
         ["--no-deps", "vllm==0.19.0"],
     ],
 }
