@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne, TrustPlugIns
+from testbed.experiments.cli.parameters import (
+    AtLeastOne,
+    GpuName,
+    ModelName,
+    ProfileOut,
+    TrustPlugIns,
+)
 from testbed.experiments.cli.replayed_logs import (
     BlocksFromLog,
     LogConfigFolder,
@@ -40,18 +46,7 @@ StartingProfile = Annotated[
         "the model's shape, carried to the GPU)",
     ),
 ]
-ModelName = Annotated[
-    str | None,
-    Parameter(metavar="NAME", help="a model's name, or its config.json (default: the profile's)"),
-]
-GpuName = Annotated[
-    str | None,
-    Parameter(
-        metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the profile's)"
-    ),
-]
 NumGpus = Annotated[AtLeastOne, Parameter(help="GPUs")]
-ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
 
 
 @fit.command

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AboveZero, AtLeastOne
+from testbed.experiments.cli.parameters import (
+    AboveZero,
+    AtLeastOne,
+    GpuName,
+    ModelName,
+    ProfileOut,
+)
 from testbed.experiments.runs.whole_files import write_text
 
 if TYPE_CHECKING:
@@ -32,16 +38,7 @@ Source = Annotated[
         "systems/data/GPU (its tables need pip install 'kvcache-testbed[parquet]')",
     ),
 ]
-ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
-ModelName = Annotated[
-    str | None,
-    Parameter(metavar="NAME", help="a model's name, or its config.json; if not in the source"),
-]
-GpuName = Annotated[
-    str | None,
-    Parameter(metavar="NAME", help="a GPU's name, or a data sheet as JSON; if not in the source"),
-]
-NumGpus = Annotated[AtLeastOne | None, Parameter(help="GPUs; if not in the source")]
+NumGpus = Annotated[AtLeastOne | None, Parameter(help="GPUs (default: the source's)")]
 KvDtypeBytes = Annotated[
     AtLeastOne | None,
     Parameter(

@@ -56,6 +56,17 @@ Seeds = Annotated[
     AtLeastOne, Parameter(help="repeat each point with the seeds 0 to N - 1; gives 95% intervals")
 ]
 
+# Of a profile that is made from another one or from measurements
+ModelName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a model's name, or its config.json (default: the source's)"),
+]
+GpuName = Annotated[
+    str | None,
+    Parameter(metavar="NAME", help="a GPU's name, or a data sheet as JSON (default: the source's)"),
+]
+ProfileOut = Annotated[Path, Parameter(metavar="FILE", help="profile JSON to write")]
+
 Override = Annotated[
     str,
     Parameter(

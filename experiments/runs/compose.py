@@ -17,7 +17,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from testbed.config import RunConfig
+from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import no_key
 from testbed.experiments.runs.choice_names import CONF, GROUPS
@@ -48,7 +48,31 @@ def typed_config(config: DictConfig) -> RunConfig:
     roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if isinstance(roofline, Part) and isinstance(choices, Part):
         _check_roofline(typed, roofline, choices)
+    _check_memory(typed.server, typed.model.name)
     return typed
+
+
+def _check_memory(server: ServerConfig, model: str) -> None:
+    """Raise InputError for another memory of a GPU that ships where the pool is given, so that
+    nothing reads it.
+    """
+    if server.num_blocks is None and model not in server.kv_memory_gib:
+        return
+    sheet = _memory_of_shipped_gpus().get(server.gpu.name)
+    if sheet is not None and server.gpu.memory_bytes != sheet:
+        given = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
+        raise InputError(
+            f"server.gpu.memory_bytes={server.gpu.memory_bytes}: nothing reads it, for "
+            f"server.{given} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
+            f"compute it from the memory)"
+        )
+
+
+@cache
+def _memory_of_shipped_gpus() -> dict[str, int]:
+    """The memory in bytes of each GPU of experiments/conf/gpu, by name."""
+    sheets = [OmegaConf.load(path) for path in sorted((CONF / "gpu").glob("*.yaml"))]
+    return {str(sheet.name): int(sheet.memory_bytes) for sheet in sheets}
 
 
 def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:

@@ -56,21 +56,20 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     """
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
-    names = axes(points)
-    head += remark_on_ways({_name_of(point, names): point.summary for point in points})
-    futures = [future_read_by(point.summary) for point in points]
+    groups = settings(points)
+    firsts = [group.points[0] for group in groups]
+    head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
     if are_replicated(points) and not per_seed:
-        head += [f"{FUTURE}: {text}" for text in dict.fromkeys(filter(None, futures))]
-        groups = settings(points)
-        tables = [_table(*mean_columns(groups), width)]
+        left, results = mean_columns(groups)
+        tables = [_table({**left, **_futures(firsts)}, results, width)]
         pairs, differences = difference_columns(groups)
         if pairs:
             title = "Differences on the same seeds"
             tables.append(_table(pairs, differences, width, title=title))
         return Group(*map(Text, [*head, explained(groups)]), *tables)
+    names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
-    if any(futures):
-        columns[FUTURE] = futures
+    columns |= _futures(points)
     results = main_numbers([point.summary for point in points])
     return Group(*map(Text, head), _table(columns, results, width))
 
@@ -99,6 +98,12 @@ def _table(
 
 def _width(name: str, cells: Sequence[str]) -> int:
     return max(map(len, [name, *cells])) + 3
+
+
+def _futures(points: Sequence[Point]) -> dict[str, list[str]]:
+    """The column of what each point reads of the future, if any does."""
+    futures = [future_read_by(point.summary) for point in points]
+    return {FUTURE: futures} if any(futures) else {}
 
 
 def _name_of(point: Point, names: Sequence[str]) -> str:

@@ -87,22 +87,9 @@ def server_with(
     model = _served(reader, shape)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
-    num_replicas = reader.whole("--data-parallel-size", 1)
-    if num_replicas > 1 and model.experts is not None:
-        raise reader.refusal(
-            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
-        )
-    is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
-    if model.states and not is_hybrid:
-        raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
+    _check_replicas(reader, model)
     block_size = _block_size(reader, model, limits.num_gpus)
-    pages = pages_of(
-        model,
-        limits.num_gpus,
-        block_size,
-        is_hybrid=is_hybrid,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-    )
+    pages = _pages(reader, model, limits, block_size)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of)
     if reader.value("--max-model-len") in AUTO:
         longest = min(model.max_len, pages.longest(num_blocks))
@@ -122,6 +109,28 @@ def server_with(
         pages,
         caches,
         command.values,
+    )
+
+
+def _check_replicas(reader: "_Reader", model: ModelSpec) -> None:
+    num_replicas = reader.whole("--data-parallel-size", 1)
+    if num_replicas > 1 and model.experts is not None:
+        raise reader.refusal(
+            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
+        )
+
+
+def _pages(reader: "_Reader", model: ModelSpec, limits: Limits, block_size: int) -> Pages:
+    """The pages of the KV cache, as the manager of KV groups or of one group has them."""
+    is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
+    if model.states and not is_hybrid:
+        raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
+    return pages_of(
+        model,
+        limits.num_gpus,
+        block_size,
+        is_hybrid=is_hybrid,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
     )
 
 

@@ -3,19 +3,21 @@
 1 Refusals are atomic, for a group too: nothing that can be seen has changed. 2 They are stable:
 refused again until something is released, truncated, moved out or published, has landed, or a grant
 says ends_refusals. 3 NEVER means that it would not fit an empty pool, an empty pool never answers
-LATER, and it fits exactly the requests that end within max_seq_len(). 4 Conservation: allocated +
-cached + in transit + free = total and live <= held <= allocated, as the tables show; all are zero
-after everything is released; no tier has more slots than configured. 5 Tables are disjoint unless
-the policy forks or publishes, no slot is written while shared, every sequence reads back its own
-tokens. 6 guaranteed_steps are granted for every k, without ops, from slots that were free or
-cached, and external fragmentation does not change. 7 extend(batch, n), and advance(batch, n) within
-the guaranteed steps, equal n times extend(batch, 1), growth included, block ids aside; with
-group_tables only the latter does, for a chunk keeps what its first token reads. 8 A block is
-findable as soon as it is published, within the same plan, and again after a move back; what was not
-computed never is. 9 The same calls give the same answers and tables. 10 check() passes after every
-call, and answers have the types of the API. 11 footprint(seq) is the size of its table at every
-length. 12 What a transfer in the background reads or writes is pinned until it has landed: no other
-call writes there, and what it brings is not found before.
+LATER, nor does one that has given every slot back, and it fits exactly the requests that end within
+max_seq_len(). 4 Conservation: allocated + cached + in transit + free = total and live <= held <=
+allocated, as the tables show; all are zero after everything is released; no tier has more slots
+than configured. 5 Tables are disjoint unless the policy forks or publishes, no slot is written
+while shared, every sequence reads back its own tokens. 6 guaranteed_steps are granted for every k,
+without ops, from slots that were free or cached, and external fragmentation does not change. 7
+extend(batch, n), and advance(batch, n) within the guaranteed steps, equal n times extend(batch, 1),
+growth included, block ids aside; with group_tables only the latter does, for a chunk keeps what its
+first token reads. 8 A block is findable as soon as it is published, within the same plan, and again
+after a move back; what was not computed never is. lookup() finds what the policy lists as cached,
+and counters() of hits are sums over the admissions. 9 The same calls give the same answers and
+tables, whatever the seed of Python's hash. 10 check() passes after every call, and answers have the
+types of the API. 11 footprint(seq) is the size of its table at every length. 12 What a transfer in
+the background reads or writes is pinned until it has landed: no other call writes there, and what
+it brings is not found before.
 """
 
 import itertools

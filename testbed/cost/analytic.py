@@ -8,7 +8,7 @@ from testbed.core.layers import KvGroup
 from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.core.units import PositiveShare, Seconds, Share
+from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
@@ -27,6 +27,8 @@ class Efficiencies:
     overhead_per_request_s: Seconds | None = 0.0
     overhead_per_token_s: Seconds | None = 0.0
     overhead_per_sequence_s: Seconds = 0.0
+    overhead_per_input_s: Seconds = 0.0
+    sequences_per_fork: NonNegative = 0.0
     software: str | None = None
     attention_bandwidth: PositiveShare = 1.0
     repeated_read: Share = 1.0
@@ -65,7 +67,10 @@ class AnalyticCost(CostModel):
         self._launch_ps = round(efficiencies.launch_s * PS)
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
+        self._per_request_ps += self._gpus * round(efficiencies.overhead_per_input_s * PS)
         self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
+        fork_s = efficiencies.sequences_per_fork * efficiencies.overhead_per_sequence_s
+        self._per_fork_ps = round(fork_s * PS)
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -108,6 +113,7 @@ class AnalyticCost(CostModel):
             num_seqs = work.decode_seqs + len(work.prefill)
             software = self._overhead_ps + work.num_requests * self._per_request_ps
             software += num_seqs * self._per_sequence_ps + num_tokens * self._per_token_ps
+        software += work.forks * self._per_fork_ps
         read = work.decode_context  # that would take as long if nothing were shared
         if work.decode_repeated:
             read += round(work.decode_repeated * self._eff.repeated_read) - work.decode_repeated

@@ -27,8 +27,12 @@ SOFTWARE = (
     "overhead_per_request_s",
     "overhead_per_token_s",
     "overhead_per_sequence_s",
+    "overhead_per_input_s",
+    "sequences_per_fork",
     "extra_s",
 )
+# Of the choices, what is about measured times; a roofline has none
+OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
 MEASURED = "measured"
 OTHER_GPU = "other GPU"
 OTHER_MODEL = "other model"
@@ -102,6 +106,12 @@ def _roofline_cost(
             f"cost.choices.experts={choices.experts}: no profile of {model.name} is at hand, "
             "and a roofline is balanced (import profile makes one; cost.path=FILE)"
         )
+    for name in OF_PROFILES:
+        if getattr(choices, name) != getattr(Choices(), name):
+            raise InputError(
+                f"cost.choices.{name}={getattr(choices, name)}: nothing reads it, for no profile "
+                f"of {model.name} is at hand, and the times are a roofline (cost.roofline.NAME=X)"
+            )
     software = {name: getattr(choices, name) for name in SOFTWARE}
     return AnalyticCost(model, server, replace(roofline, **software))
 

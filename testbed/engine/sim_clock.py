@@ -85,7 +85,8 @@ class SimClock(Clock):
         return int(self.env.now)
 
     def call_at(self, at_ps: int, callback: Callable[[], object]) -> None:
-        Due(self.env, at_ps - self.now_ps, URGENT, [lambda _: callback()])  # type: ignore[list-item]
+        callbacks: list[Any] = [lambda _: callback()]
+        Due(self.env, at_ps - self.now_ps, URGENT, callbacks)
 
     def alarm(self) -> SimAlarm:
         alarm = SimAlarm(self, len(self.alarms))

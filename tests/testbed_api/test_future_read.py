@@ -5,8 +5,9 @@ from rich.console import Console
 
 from testbed import simulate
 from testbed.core.request import Request
+from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.summary_table import described
-from testbed.experiments.runs.sweeps import Point, shown
+from testbed.experiments.runs.sweeps import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 
 SHORT = {"rate": 1, "duration_s": 3}

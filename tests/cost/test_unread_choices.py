@@ -1,0 +1,52 @@
+"""Values that a run's times or its pool do not read are refused, and a roofline charges the
+software times of its system.
+"""
+
+import pytest
+from refusals import refuses
+from tiny import analytic
+
+from testbed import simulate
+from testbed.core.request import PS
+from testbed.cost.model import Work
+
+SHORT = {"rate": 1, "duration_s": 3}
+US = PS // 10**6
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "attention_scale=1.5",
+        "overhead_per_worker_s=1e-3",
+        "swap_waits='all in'",
+        "cuda_graph_sizes=[1,2]",
+    ],
+)
+def test_a_roofline_refuses_choices_of_measured_times(word):
+    name = word.partition("=")[0]
+    words = ("model=gemma-3-27b", f"++cost.choices.{word}")
+    refuses(f"cost.choices.{name}=.*: nothing reads it", simulate, *words, **SHORT)
+
+
+@pytest.mark.parametrize("pool", [(), ("~server.kv_memory_gib", "server.num_blocks=400")])
+def test_a_given_pool_does_not_read_the_gpus_memory(pool):
+    words = ("server.gpu.memory_bytes=80000000000", *pool)
+    refuses("server.gpu.memory_bytes=80000000000: nothing reads it", simulate, *words, **SHORT)
+
+
+def test_a_computed_pool_reads_the_gpus_memory():
+    small, whole = (
+        simulate("server=h200", *words, **SHORT).summary["run"]["pool_gib"]
+        for words in (("server.gpu.memory_bytes=80000000000",), ())
+    )
+    assert small < whole
+
+
+def test_a_roofline_charges_inputs_and_forks():
+    work = Work(4, 400, 100, num_requests=2, forks=3)
+    plain = analytic(overhead_per_sequence_s=10e-6)
+    inputs = analytic(overhead_per_sequence_s=10e-6, overhead_per_input_s=7e-6)
+    forks = analytic(overhead_per_sequence_s=10e-6, sequences_per_fork=2.5)
+    assert inputs.iteration(work) - plain.iteration(work) == 2 * 7 * US
+    assert forks.iteration(work) - plain.iteration(work) == 3 * 25 * US
