@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.description import describe
+from testbed.description import CONTENTS, contents_note, describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.handovers.rule import HandoverRule
@@ -109,9 +109,9 @@ class Setup:
         return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])
 
 
-def build(config: RunConfig) -> Setup:
+def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     """The objects of one run. Policy, cost model and scheduler get what they serve as first
-    positional arguments.
+    positional arguments. workload: that of the config's trace and arrivals by default.
     """
     _check_kinds(config)
     lengths = dict[int, int]()
@@ -121,7 +121,7 @@ def build(config: RunConfig) -> Setup:
     preemption = _made(config, "preemption", lengths, cost)
     _check_tiers(config, memory, preemption)
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
-    workload = make_workload(config)
+    workload = make_workload(config) if workload is None else workload
     _check_workload(config, memory, workload)
     _check_columns(scheduler, memory, workload)
     _register(memory, workload)
@@ -143,7 +143,7 @@ def build(config: RunConfig) -> Setup:
         pool,
         window_ps,
         config.slo,
-        describe(config, pool, scheduler, cost),
+        {**describe(config, pool, scheduler, cost), CONTENTS: contents_note(memory, workload)},
         lengths,
         fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
     )

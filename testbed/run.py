@@ -94,9 +94,13 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
-    profile = getattr(setup.cost, "fingerprint", None)
     counters = dict(setup.scheduler.policy.counters())
-    extra = {STOPPED: overloaded, OVERLOAD: _behind(recorder), PROFILE: profile, COUNTERS: counters}
+    extra = {
+        STOPPED: overloaded,
+        OVERLOAD: _behind(recorder),
+        PROFILE: setup.cost.fingerprint,
+        COUNTERS: counters,
+    }
     return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
 
 
@@ -113,7 +117,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
     extra = {
         STOPPED: None,
         OVERLOAD: _behind(whole),
-        PROFILE: getattr(setup.cost, "fingerprint", None),
+        PROFILE: setup.cost.fingerprint,
         COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }
     summary = {

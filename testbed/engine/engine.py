@@ -494,12 +494,12 @@ class Engine:
             self._deliver(request_id, self.clock.now_ps)
 
     def _deliver_last(self, flight: Flight, outcome: Outcome, now_ps: int) -> None:
-        """The last iteration has ended."""
+        """The last iteration has ended. First tokens are told first: their clients wait longest."""
+        for group in outcome.first_tokens:
+            self._deliver(group.request.request_id, now_ps)
         for request_id in flight.decoding:
             if request_id in self.outputs.requests:
                 self._deliver(request_id, now_ps)
-        for group in outcome.first_tokens:
-            self._deliver(group.request.request_id, now_ps)
 
     def _deliver(self, request_id: int, now_ps: int) -> None:
         for listener in self._token_listeners:

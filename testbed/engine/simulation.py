@@ -6,9 +6,8 @@ from simpy import Environment as Environment
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.audit import check_policy
-from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.clients import client_of
 from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
 from testbed.engine.links import NO_LINKS, SharedLink
@@ -38,13 +37,13 @@ def simulate(
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
-    Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their
-    arrival_ps says. `beams` says which candidates of a beam survive; by default SyntheticBeams().
-    Without fast_forward every iteration is one event and the pool is measured by walking every
-    table; the result is the same. The policy is checked with `pool`, its configured pool, where
-    that is given. A caller's recorder or environment can be observed during the run. `lengths` is
-    filled with the true output lengths of the requests that are being served: what the oracles of
-    the run were built with, if there are any.
+    Those of a closed loop's workload arrive when the answers that they wait for have come, whatever
+    their arrival_ps says. `beams` says which candidates of a beam survive; by default
+    SyntheticBeams(). Without fast_forward every iteration is one event and the pool is measured by
+    walking every table; the result is the same. The policy is checked with `pool`, its configured
+    pool, where that is given. A caller's recorder or environment can be observed during the run.
+    `lengths` is filled with the true output lengths of the requests that are being served: what the
+    oracles of the run were built with, if there are any.
     """
     clock = SimClock(env)
     engine = simulated_engine(
@@ -60,10 +59,7 @@ def simulate(
         snapshots_ps=snapshots_ps,
         stop_ps=stop_ps,
     )
-    if isinstance(requests, SessionWorkload):
-        ClosedLoop(clock, engine, requests).start()
-    else:
-        OpenLoop(clock, engine, requests).start()
+    client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))
     return engine.recorder
 

@@ -34,7 +34,7 @@ def check_fleet(
                 f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
                 f"the class)"
             )
-    if scheduler.memory.foresees_prompts is not None and _is_oracle(config.policy):
+    if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
             f"{shown}: an eviction order that knows all future prompts does not know which engine "
             f"gets them (choose another eviction)"
@@ -67,7 +67,8 @@ def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
         sharer.share_tiers({name: own[name] for name in config.server.shared_tiers})
 
 
-def _is_oracle(policy: Part) -> bool:
+def has_oracle(policy: Part) -> bool:
+    """Whether the policy evicts by an order that reads the future."""
     eviction = policy.parameters.get("eviction")
     return isinstance(eviction, Part) and oracle_of(eviction.make("eviction")) is not None
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
-from testbed.engine.arrivals import SessionWorkload
-from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.clients import client_of
 from testbed.engine.engine import Engine
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -50,10 +49,7 @@ def simulate_fleet(
         stop_ps=stop_ps,
         snapshots_ps=snapshots_ps,
     )
-    if isinstance(requests, SessionWorkload):
-        ClosedLoop(clock, fleet, requests).start()
-    else:
-        OpenLoop(clock, fleet, requests).start()
+    client_of(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
     fleet.start()
     run_to_end(clock, fleet, stop_ps)

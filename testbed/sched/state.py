@@ -184,6 +184,8 @@ class SchedulerState:
     ) -> None:
         """These sequences of the first waiting group have their slots: it is in prefill now."""
         prefill_len, todo = group.prefill_len, list[Item]()
+        if group.num_cached < 0:
+            group.num_cached = grants[0].num_cached
         for seq, grant in zip(seqs, grants, strict=True):
             cached = grant.num_cached
             seq.set_counts(num_slots=max(num_tokens, cached), num_stored=cached)
