@@ -11,7 +11,13 @@ from testbed.experiments.compare.comparison import Comparison
 from testbed.experiments.compare.finished_run import FinishedRun, Term
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.runs.plots import cdf_chart, over_time
-from testbed.experiments.runs.summary_table import Quantity, main, number
+from testbed.experiments.runs.summary_table import (
+    ENGINE_COLUMNS,
+    Quantity,
+    engine_rows,
+    main,
+    number,
+)
 
 OVER_TIME = {
     "Batched requests": (("running",), 1.0),
@@ -89,7 +95,8 @@ def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.T
     yield from (*tables["runs"], *comparison.remarks)
     differences = tables["differences"]
     yield text_table(differences) if differences else "The configs are the same."
-    yield from map(text_table, (tables["main"], tables["numbers"], *tables["terms"]))
+    shown = tables["main"], *tables["engines"], tables["numbers"], *tables["terms"]
+    yield from map(text_table, shown)
 
 
 def text_table(table: Table) -> rich.table.Table:
@@ -119,8 +126,17 @@ def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
         "numbers": _numbers(
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
+        "engines": [table for run in comparison.runs if (table := engines_table(run, run.name))],
         "terms": [_terms(*names, terms) for names, terms in blamed.items()],
     }
+
+
+def engines_table(run: FinishedRun, title: str) -> Table | None:
+    """Main numbers of each engine; None for a run of one."""
+    rows = engine_rows(run.summary)
+    if not rows:
+        return None
+    return Table(f"Engines of {title}", list(ENGINE_COLUMNS), rows, [NUMBER] * len(ENGINE_COLUMNS))
 
 
 def _numbers(

@@ -8,7 +8,7 @@ function pointBefore(path, x) {
   return points.map(text => text.split(",").map(Number)).filter(point => point[0] <= x + 0.1).pop();
 }
 
-for (const chart of document.querySelectorAll("svg.chart")) {
+for (const chart of document.querySelectorAll("svg.chart[data-box]")) {
   const axis = name => JSON.parse(chart.dataset[name]), short = value => String(+value.toPrecision(3));
   const [left, right, bottom, top] = axis("box"), rule = chart.querySelector(".rule");
   const order = paths => "stacked" in chart.dataset ? paths.reverse() : paths;  // the top layer is painted first

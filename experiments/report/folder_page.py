@@ -18,7 +18,7 @@ from testbed.description import costs_of, flat
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
-from testbed.experiments.compare.tables import readable
+from testbed.experiments.compare.tables import engines_table, readable
 from testbed.experiments.pages.page import (
     NUMBER,
     VERDICT,
@@ -33,8 +33,6 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.summary_table import (
-    ENGINE_COLUMNS,
-    engine_rows,
     main_numbers,
     number,
     quantities,
@@ -62,16 +60,9 @@ def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
         overload=run.overload and in_words(run.overload),
         charts=_charts(run),
         main={title: text for title, (text,) in main_numbers([run.summary]).items()},
-        engines=_engines(run, title),
+        engines=engines_table(run, title),
         numbers=Table(f"All numbers of {title}", ["quantity", "value"], rows, ["", NUMBER]),
     )
-
-
-def _engines(run: FinishedRun, title: str) -> Table | None:
-    rows = engine_rows(run.summary)
-    if not rows:
-        return None
-    return Table(f"Engines of {title}", list(ENGINE_COLUMNS), rows, [NUMBER] * len(ENGINE_COLUMNS))
 
 
 def _charts(run: FinishedRun) -> list[Chart]:

@@ -4,7 +4,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
-from testbed.fleet.shared_tiers import sharer_of
+from testbed.fleet.shared_tiers import named, sharer_of
 from testbed.memory.prefix_cache.eviction.order import oracle_of
 from testbed.parts import Part
 from testbed.sched.protocols import chooses_order
@@ -63,8 +63,7 @@ def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
     """A policy that can share its tiers with others can share them with itself."""
     if config.server.shared_tiers:
         sharer = sharer_of(scheduler.memory)
-        own = sharer.lower_tiers()
-        sharer.share_tiers({name: own[name] for name in config.server.shared_tiers})
+        sharer.share_tiers(named(sharer.lower_tiers(), config.server.shared_tiers))
 
 
 def has_oracle(policy: Part) -> bool:

@@ -1,7 +1,7 @@
 """Tiers that all engines of a fleet use: one memory and one link for each."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.engine.clock import Clock
@@ -34,8 +34,7 @@ class SharedTiers:
             return
         sharer = sharer_of(memory)
         if not self.memories:
-            own = sharer.lower_tiers()
-            self.memories = {name: own[name] for name in self.links}
+            self.memories = named(sharer.lower_tiers(), self.links)
             for tier in self.memories.values():
                 tier.on_change = self._replan
         sharer.share_tiers(self.memories)
@@ -75,6 +74,17 @@ class SharedTiers:
     def _replan(self) -> None:
         for engine in self._engines:
             engine.replan()
+
+
+def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, LowerTier]:
+    """The tiers of these names; InputError where one is missing."""
+    missing = [name for name in names if name not in tiers]
+    if missing:
+        raise InputError(
+            f"server.tiers.{missing[0]}: is to be shared, and the engine has no tier of that name "
+            f"(it has {', '.join(tiers) or 'none'})"
+        )
+    return {name: tiers[name] for name in names}
 
 
 def sharer_of(memory: Capabilities) -> SharesTiers:

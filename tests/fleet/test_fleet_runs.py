@@ -157,6 +157,13 @@ def test_a_memory_map_shows_one_of_several_engines():
         retrace(simulate(**SHORT).setup.config, 0.0, None, 1)
 
 
+def test_compare_shows_engines_apart():
+    alone, two = simulate(**SHORT), simulate(replicas=2, **SHORT)
+    page = alone.compare(two, ("alone", "two"))._repr_html_()
+    assert "Engines of two" in page
+    assert "Engines of alone" not in page
+
+
 def test_faults_are_read():
     text = "engine 1 at 60 s, back at 90.5 s; engine 0 at 10 s"
     first, second = Fault(0, 10 * PS, None), Fault(1, 60 * PS, 181 * PS // 2)

@@ -139,6 +139,10 @@ def test_a_policy_that_writes_within_an_iteration_is_refused():
     refuses("WriteBack writes within an iteration", run, [prompt(0, 0, 1)], store=WriteBack())
 
 
+def test_a_tier_that_no_engine_has_is_refused():
+    refuses("has no tier of that name", run, [prompt(0, 0, 1)], shared=("nvme",))
+
+
 SHARED = ("+tier@server.tiers.dram=dram", "server.tiers.dram.shared=true")
 FAST = ("server.tiers.dram.read_bandwidth=5e10", "server.tiers.dram.write_bandwidth=5e10")
 
