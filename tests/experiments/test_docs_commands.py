@@ -82,7 +82,8 @@ def short(words):
         options = [
             ",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options
         ]
-    timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
+    untimed = {f"arrivals={name}" for name in ("replay", "sessions", "closed_loop")}
+    timed = not untimed.intersection(options)
     if command in ("run", "capacity") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
