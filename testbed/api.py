@@ -13,8 +13,9 @@ from testbed.checking import check as check
 from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.description import flat, merge_axes
+from testbed.description import costs_of, flat, merge_axes
 from testbed.knee import sustained_rate
+from testbed.replications import Interval, interval
 from testbed.result import Result, front_end
 from testbed.run import run
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARE, PRECISION = 0.9, 0.02
+NEAR = 1.1  # the capacities of two seeds differ by about this factor
 RATE = "arrivals.rate"
 MAX_REQUESTS = 3_000_000
 Seen = Callable[[float, float], None]
@@ -134,12 +136,14 @@ class Capacity:
     """rate: the highest simulated rate (requests/s) that meets the SLO; 1 + precision times this
     rate misses it.
 
-    points: (rate, share inside, goodput in requests/s) of every simulated rate.
+    points: (rate, share inside, goodput in requests/s) of every simulated rate. costs: the source
+    of the runs' costs and their tested error; empty on a GPU.
     """
 
     rate: float
     share: float
     points: tuple[tuple[float, float, float], ...]
+    costs: str = ""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -168,8 +172,8 @@ def capacity(
     ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or
     as slo.ttft_s=... among the overrides. low, high: the first guess in requests/s, moved outward
     as far as it takes. `folder` and the other options are those of `sweep`; `seen(rate,
-    share_inside)` is called after every run. Raises InputError if no rate meets the SLO, or every
-    rate does.
+    share_inside)` is called after every run. The answer is that of one seed; `capacities` gives the
+    range over several. Raises InputError if no rate meets the SLO, or every rate does.
     """
     _check_search(share, low, high, precision)
     _check_no_rate(overrides, options)
@@ -177,11 +181,13 @@ def capacity(
     options |= {key: seconds for key, seconds in objectives.items() if seconds is not None}
     _check_objectives(front_end().configure(overrides, options))
     outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
+    costs: dict[float, str] = {}
 
     def is_sustained(rate: float) -> bool:
         rate = float(f"{rate:.4g}")
         if rate not in outcomes:
-            outcomes[rate] = _inside(_measured(overrides, {**options, "rate": rate}, folder), rate)
+            summary = _measured(overrides, {**options, "rate": rate}, folder)
+            outcomes[rate], costs[rate] = _inside(summary, rate), costs_of(summary)
             if seen:
                 seen(rate, outcomes[rate][0])
         return outcomes[rate][0] >= share
@@ -190,7 +196,36 @@ def capacity(
     highest = max(
         rate for rate, (inside, _) in outcomes.items() if inside >= share and rate <= knee
     )
-    return Capacity(highest, share, tuple((rate, *outcomes[rate]) for rate in sorted(outcomes)))
+    points = tuple((rate, *outcomes[rate]) for rate in sorted(outcomes))
+    return Capacity(highest, share, points, costs[highest])
+
+
+@dataclass(frozen=True)
+class Capacities:
+    """The capacity with each seed, in requests/s."""
+
+    of_seed: Mapping[int, Capacity]
+
+    @property
+    def rate(self) -> Interval:
+        """The mean over the seeds, with its 95% interval."""
+        return interval([found.rate for found in self.of_seed.values()])
+
+
+def capacities(
+    *overrides: str, seeds: Sequence[int], low: float = 0.5, high: float = 2.0, **options: Any
+) -> Capacities:
+    """`capacity` with each of these seeds; each search begins around the answer of the last one.
+
+    Raises InputError as `capacity` does, and without a seed.
+    """
+    if not seeds:
+        raise InputError("seeds: names no seed (seeds=range(3))")
+    of_seed = dict[int, Capacity]()
+    for seed in seeds:
+        of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
+        low, high = of_seed[seed].rate / NEAR, of_seed[seed].rate * NEAR
+    return Capacities(of_seed)
 
 
 def _check_search(share: float, low: float, high: float, precision: float) -> None:

@@ -245,6 +245,11 @@ class RunConfig:
         for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
                 raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
+        if self.server.shared_tiers and self.replicas is None:
+            raise InputError(
+                f"server.tiers.{self.server.shared_tiers[0]}.shared: there is one engine without a "
+                f"router (give replicas=N, or shared=false)"
+            )
         self._check_prefill_replicas()
 
     def _check_prefill_replicas(self) -> None:

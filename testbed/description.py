@@ -16,7 +16,7 @@ from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
-from testbed.cost.model import CostModel
+from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
 from testbed.memory.capabilities import Capabilities
@@ -76,12 +76,20 @@ def describe(
         "arrivals": configured(config.arrivals),
         **fleet_of(config),
         "seed": config.seed,
-        "cost_error": tested(cost, server),
+        "cost_error": tested(cost, model, server),
         "scheduler_note": scheduler.note(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
         **software(),
     }
+
+
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if "engine" in summary or "cost_error" not in run:
+        return ""
+    return f"{run['cost']}; error when tested: {run['cost_error']}"
 
 
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:
@@ -118,8 +126,8 @@ def contents_note(memory: Capabilities, workload: Workload) -> str | None:
 
 
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router, their faults, and how some prefill for others; nothing
-    of a run without a router.
+    """The number of engines, their router, their faults, how some prefill for others, and the
+    tiers that all use; nothing of a run without a router.
     """
     if config.replicas is None:
         return {}
@@ -129,7 +137,9 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     if config.prefill_replicas is not None:
         rule = "Whole()" if config.handover is None else configured(config.handover)
         split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
-    return {"replicas": config.replicas, "router": router, **faults, **split}
+    shared = ", ".join(config.server.shared_tiers)
+    tiers = {"shared_tiers": shared} if shared else {}
+    return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
 
 
 def configured(value: Any) -> str:
@@ -206,12 +216,11 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
     software: the times of the system that is simulated, as the choices have them; others are the
     user's own.
     """
-    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
-    where = _where(fingerprint) if fingerprint else getattr(cost, "provenance", "")
-    if not where or not hasattr(cost, "software"):
+    fingerprint = cost.fingerprint or {}
+    where = _where(fingerprint) if fingerprint else cost.provenance
+    if not where or cost.software == NO_SOFTWARE:
         return where
-    choices = getattr(cost, "choices", None)
-    is_own = any(getattr(choices, name, value) != value for name, value in software.items())
+    is_own = any(getattr(cost.choices, name, value) != value for name, value in software.items())
     return (
         f"{where}; "
         f"{_software(cost.software, fingerprint)}{', changed' if cost.software and is_own else ''}"
@@ -248,22 +257,19 @@ def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     )
 
 
-def tested(cost: CostModel, server: ServerSpec) -> str:
+def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
     """How far off such costs were: of a measured profile on batches that it had not seen, else on
-    profiles left out.
+    profiles left out, which are of plain models.
     """
-    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
+    fingerprint = cost.fingerprint or {}
     if fingerprint and "from" not in fingerprint:
         if "tested" in fingerprint:
             return str(fingerprint["tested"])
-        fit = getattr(cost, "fit", None)
-        if not fit:
+        if not cost.fit:
             return NOT_TESTED
-        return f"{100 * fit['median_error']:.1f}% (median) in {fit['num_batches']} decode batches"
-    model = getattr(cost, "model", None)  # of a roofline; the profiles left out are of plain models
-    if not fingerprint and (
-        not hasattr(cost, "provenance") or (isinstance(model, ModelSpec) and not model.is_plain)
-    ):
+        error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
+        return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+    if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
 

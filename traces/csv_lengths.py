@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import pickle
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,15 @@ from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
 from testbed.traces.contents import with_unknown
-from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
+from testbed.traces.files import (
+    MAX_LEN,
+    flags,
+    lengths,
+    numbered,
+    read_table,
+    seconds,
+    whole_numbers,
+)
 from testbed.traces.reader import FileTrace, columns
 
 # Optional columns. A column that the user gave another name must exist.
@@ -177,12 +186,13 @@ def read_pairs(path: str) -> Rows:
 
 
 def _length(path: str, tokens: object) -> int:
-    if type(tokens) is int:
-        return tokens
-    if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):
-        return len(tokens)
+    is_list = isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens)
+    length = len(tokens) if is_list and isinstance(tokens, list | tuple) else tokens
+    if type(length) is int and 1 <= length <= MAX_LEN:
+        return length
     raise InputError(
-        f"{path}: contains {str(tokens)[:40]!r}, which is neither a length nor a list of token ids"
+        f"{path}: contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} "
+        f"nor a list of token ids"
     )
 
 

@@ -3,13 +3,26 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AboveZero, AsJson, Override, VllmCommand
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import (
+    AboveZero,
+    AsJson,
+    AtLeastOne,
+    Override,
+    VllmCommand,
+)
+from testbed.replications import interval
+
+if TYPE_CHECKING:
+    from testbed.experiments.cli.json_answers import CapacityAnswer
 
 RUNS = Path("runs/capacity")
+SEED = "seed="
+USUAL_SEEDS = 3
 
 Share = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
 LowRate = Annotated[
@@ -22,9 +35,16 @@ Precision = Annotated[
 RunFolders = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated rates")]
 
 
+SeedCount = Annotated[
+    AtLeastOne,
+    Parameter(help="search with so many seeds, from 0 on; seed=N among the overrides is one seed"),
+]
+
+
 def capacity(
     *overrides: Annotated[Override, Parameter(required=True)],
     from_vllm: VllmCommand | None = None,
+    seeds: SeedCount | None = None,
     share: Share = 0.9,
     low: LowRate = 0.5,
     high: HighRate = 2.0,
@@ -35,16 +55,18 @@ def capacity(
     """Find the highest request rate that meets an SLO.
 
     slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both, are among
-    the overrides. The rate is found by the bisection of the paper's figures, in requests/s; run
-    folders are stored and reused.
+    the overrides. The rate is found by the bisection of the paper's figures, in requests/s, with
+    each of three seeds; run folders are stored and reused.
     """
-    from testbed.api import capacity
+    from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
     from testbed.experiments.cli.output import print_json
     from testbed.experiments.vllm_server.translation import expand
 
-    highest = capacity(
-        *expand(from_vllm, list(overrides)),
+    words = expand(from_vllm, list(overrides))
+    found = capacities(
+        *(word for word in words if not word.startswith(SEED)),
+        seeds=_seeds(words, seeds),
         share=share,
         low=low,
         high=high,
@@ -52,13 +74,46 @@ def capacity(
         folder=runs,
         seen=partial(_report, needed=share),
     )
-    answer = capacity_answer(highest)
+    answer = capacity_answer(found)
     if json:
         return print_json(answer)
-    print(
-        f"capacity: {answer.rate:g} req/s, simulated: {100 * answer.share_inside:.1f}% of the "
-        f"requests meet the SLO ({100 * share:g}% must), goodput {answer.goodput:.3g} req/s"
-    )
+    print(*lines_of(answer), sep="\n")
+
+
+def lines_of(answer: "CapacityAnswer") -> list[str]:
+    """The range, how it was found, and the error of the costs that it rests on."""
+    rates = [found.rate for found in answer.seeds]
+    mean = interval(rates)
+    text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
+    how = "one seed, whose error is not known (--seeds 3 gives a range)"
+    if len(rates) > 1:
+        how = (
+            f"95% interval of {len(rates)} seeds (Student's t), which found {min(rates):.3g} to "
+            f"{max(rates):.3g}"
+        )
+    needed = f"{100 * answer.share:g}% of the requests meet the SLO"
+    lines = [f"capacity: {text} at which {needed}: {how}"]
+    for found in answer.seeds:
+        inside = f"{100 * found.share_inside:.1f}% of the requests inside"
+        lines.append(
+            f"  seed {found.seed}: {found.rate:.3g} req/s, {inside}, "
+            f"goodput {found.goodput:.3g} req/s"
+        )
+    return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
+
+
+def _seeds(words: list[str], count: int | None) -> list[int]:
+    """The seeds to search with: that of the words alone, or so many from 0 on."""
+    seed = next((word.removeprefix(SEED) for word in words if word.startswith(SEED)), None)
+    if seed is None:
+        return list(range(count or USUAL_SEEDS))
+    if count is not None:
+        raise InputError(f"--seeds {count}: does not go with {SEED}{seed} (give one of them)")
+    if not seed.isdecimal():
+        raise InputError(
+            f"{SEED}{seed}: must be one whole number (--seeds N searches with several)"
+        )
+    return [int(seed)]
 
 
 def _report(rate: float, inside: float, needed: float) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.api import Capacity
+    from testbed.api import Capacities, Capacity
     from testbed.experiments.compare.comparison import Comparison
+    from testbed.experiments.hits.curves import HitCurves
     from testbed.experiments.validation.deviations import Compared
 
 
@@ -40,14 +41,49 @@ class TriedRate:
 
 
 @dataclass(frozen=True)
+class SeedCapacity:
+    """The capacity with one seed."""
+
+    seed: int
+    rate: float
+    share_inside: float
+    goodput: float
+    tried: list[TriedRate]
+
+
+@dataclass(frozen=True)
 class CapacityAnswer:
     """The answer of `testbed capacity --json`."""
 
     rate: float
+    half_width: float | None
     share: float
-    share_inside: float
-    goodput: float
-    tried: list[TriedRate]
+    costs: str
+    seeds: list[SeedCapacity]
+
+
+@dataclass(frozen=True)
+class HitRate:
+    """What an eviction order finds at one cache size."""
+
+    order: str
+    num_blocks: int
+    gib: float
+    blocks_found: int
+    share: float
+
+
+@dataclass(frozen=True)
+class HitsAnswer:
+    """The answer of `testbed hits --json`."""
+
+    num_prompts: int
+    prompt_tokens: int
+    block_size: int
+    block_bytes: int
+    stored_blocks: int
+    pools: dict[str, int]
+    rates: list[HitRate]
 
 
 @dataclass(frozen=True)
@@ -136,11 +172,35 @@ class ValidationAnswer:
     intervals: list[Sensitive]
 
 
-def capacity_answer(highest: "Capacity") -> CapacityAnswer:
-    """The capacity, with the rates that were tried."""
+def capacity_answer(found: "Capacities") -> CapacityAnswer:
+    """The capacity over the seeds, and that of each seed with the rates that were tried."""
+    first = next(iter(found.of_seed.values()))
+    seeds = [_seed_capacity(seed, highest) for seed, highest in found.of_seed.items()]
+    return CapacityAnswer(found.rate.mean, found.rate.half_width, first.share, first.costs, seeds)
+
+
+def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
     tried = [TriedRate(*point) for point in highest.points]
     best = next(point for point in tried if point.rate == highest.rate)
-    return CapacityAnswer(highest.rate, highest.share, best.share_inside, best.goodput, tried)
+    return SeedCapacity(seed, highest.rate, best.share_inside, best.goodput, tried)
+
+
+def hits_answer(curves: "HitCurves") -> HitsAnswer:
+    """The curves, a row for each order and size."""
+    rates = [
+        HitRate(order, size, curves.gib(size), found, share)
+        for order, hits in curves.hits.items()
+        for size, found, share in zip(curves.sizes, hits, curves.share(order), strict=True)
+    ]
+    return HitsAnswer(
+        curves.num_prompts,
+        curves.prompt_tokens,
+        curves.block_size,
+        curves.block_bytes,
+        curves.stored_blocks,
+        dict(curves.pools),
+        rates,
+    )
 
 
 def comparison_answer(comparison: "Comparison") -> ComparisonAnswer:

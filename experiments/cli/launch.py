@@ -24,10 +24,11 @@ from testbed.experiments.runs.compose import (
 )
 from testbed.experiments.runs.option_files import check_option_classes
 from testbed.experiments.runs.overrides import chosen, normalize, user_folders
+from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweeps import Point, draw_sweep, shown, write_sweep
+from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import remove_leftovers
 
 RUNS = "runs"  # the default folder of all runs
@@ -50,8 +51,11 @@ def run_one(words: Sequence[str], again: bool) -> None:
     console.print(f"{state}: {stored.folder}", highlight=False)
 
 
-def sweep(words: Sequence[str], again: bool) -> None:
-    """Run every combination, and write and print their table; one line for the first that fails."""
+def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
+    """Run every combination, and write and print their table; one line for the first that fails.
+
+    per_seed: a row for each seed.
+    """
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()
     with (
@@ -72,7 +76,7 @@ def sweep(words: Sequence[str], again: bool) -> None:
     if points:
         table, console = folder / "sweep.csv", wide_console()
         write_sweep(table, points)
-        console.print(shown(points, console.width))
+        console.print(shown(points, console.width, per_seed=per_seed))
         console.print(f"every number of every point: {table}", highlight=False)
         if draw_sweep(table.with_suffix(".png"), points):
             console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
@@ -99,5 +103,6 @@ def _run_point(
     latency = summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name
-    wide_console().print(f"{name} {state}: {' '.join(task)}{headline}", highlight=False)
+    varying = [word for word in task if word not in words] or task
+    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}", highlight=False)
     return Point(chosen(task), summary, name)

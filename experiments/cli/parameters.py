@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
 
+from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import override_words
 
 PICTURES = (".pdf", ".png", ".svg")
@@ -51,6 +52,10 @@ AboveZero = Annotated[float, Parameter(validator=_above_zero)]
 Seconds = Annotated[float, Parameter(validator=_seconds, metavar="S")]
 Picture = Annotated[Path, Parameter(validator=_picture, metavar="FILE")]
 
+Seeds = Annotated[
+    AtLeastOne, Parameter(help="repeat each point with the seeds 0 to N - 1; gives 95% intervals")
+]
+
 Override = Annotated[
     str,
     Parameter(
@@ -88,3 +93,12 @@ VllmCommand = Annotated[
 AsJson = Annotated[
     bool, Parameter(name="--json", help="print JSON (experiments/cli/JSON.md) instead of tables")
 ]
+
+
+def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:
+    """The override of `--seeds N`; none without it. Raises InputError if the words have a seed."""
+    if seeds is None:
+        return []
+    if given := next((word for word in words if word.startswith("seed=")), None):
+        raise InputError(f"--seeds {seeds}: does not go with {given} (give one of them)")
+    return [f"seed={','.join(map(str, range(seeds)))}"]

@@ -5,7 +5,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import ConfigFolders, Override, TrustPlugIns, VllmCommand
+from testbed.experiments.cli.parameters import (
+    ConfigFolders,
+    Override,
+    Seeds,
+    TrustPlugIns,
+    VllmCommand,
+    seed_words,
+)
 
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
@@ -20,6 +27,8 @@ def run(
             help="run every combination of the overrides' comma-separated values",
         ),
     ] = False,
+    seeds: Seeds | None = None,
+    per_seed: Annotated[bool, Parameter(help="a row for each seed, not the mean of all")] = False,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
     trust_plug_ins: TrustPlugIns = False,
@@ -33,7 +42,9 @@ def run(
 ) -> None:
     """Simulate a configuration, or with -m a sweep of several.
 
-    hydra.run.dir=DIR names the run folder; the default is runs/ID, a hash of config and inputs.
+    A sweep over seeds (seed=0,1,2, or --seeds 3) prints means with 95% intervals, and differences
+    on the same seeds. hydra.run.dir=DIR names the run folder; the default is runs/ID, a hash of
+    config and inputs.
     hydra/launcher=joblib runs a sweep on all cores. For example:
 
     testbed run -m policy=contiguous_max,paged arrivals.rate=0.5,1,2 hydra/launcher=joblib
@@ -47,8 +58,8 @@ def run(
         return print(*value_lines(words), sep="\n")
     from testbed.experiments.cli import launch
 
-    if multirun:
-        return launch.sweep(words, again)
+    if multirun or seeds is not None:
+        return launch.sweep([*words, *seed_words(words, seeds)], again, per_seed=per_seed)
     return launch.run_one(words, again)
 
 

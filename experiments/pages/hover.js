@@ -17,7 +17,7 @@ for (const chart of document.querySelectorAll("svg.chart")) {
     const x = new DOMPoint(event.clientX, event.clientY).matrixTransform(chart.getScreenCTM().inverse()).x;
     if (x < left || x > right) return chart.onpointerleave();
     let below = 0;
-    const values = order([...chart.querySelectorAll("path")]).flatMap(path => {
+    const values = order([...chart.querySelectorAll("path[data-name]")]).flatMap(path => {
       const point = pointBefore(path, x);
       if (!point) return [];
       const value = valueAt(axis("y"), (bottom - point[1]) / (bottom - top)), shown = value - below;

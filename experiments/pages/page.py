@@ -19,11 +19,12 @@ NUMBER, VERDICT = "number", "verdict"  # classes of columns
 
 
 class Series(NamedTuple):
-    """One curve, or one layer of a stack."""
+    """One curve, or one layer of a stack; band: the lower and upper y at each x, if any."""
 
     name: str
     x: ArrayLike
     y: ArrayLike
+    band: Sequence[tuple[float, float]] = ()
 
 
 class Chart(NamedTuple):
@@ -83,7 +84,8 @@ def svg(chart: Chart) -> dict[str, Any]:
     ys = list(np.cumsum(ys, axis=0)) if chart.stacked else ys
     limits = [] if chart.limit is None else [chart.limit]
     x = _axis(xs, chart.log_x, LEFT, RIGHT, zero="Time" in chart.x_label)
-    y = _axis([*ys, np.array(limits)], chart.log_y, BOTTOM, TOP, top=chart.top)
+    edges = [np.array(curve.band, float).ravel() for curve in chart.series]
+    y = _axis([*ys, *edges, np.array(limits)], chart.log_y, BOTTOM, TOP, top=chart.top)
     paths = [
         _path(x.place(curve.x), y.place(values))
         for curve, values in zip(chart.series, ys, strict=True)
@@ -93,8 +95,18 @@ def svg(chart: Chart) -> dict[str, Any]:
         for path in paths
     ]
     rows = list(zip([curve.name for curve in chart.series], paths, places, strict=True))
+    bands = [_band(x.place(curve.x), curve.band, y) for curve in chart.series]
     limit = None if chart.limit is None else float(y.place(chart.limit))
-    return {"chart": chart, "x": x, "y": y, "rows": rows, "limit": limit, "w": WIDTH, "h": HEIGHT}
+    return {
+        "chart": chart,
+        "x": x,
+        "y": y,
+        "rows": rows,
+        "bands": bands,
+        "limit": limit,
+        "w": WIDTH,
+        "h": HEIGHT,
+    }
 
 
 def _axis(
@@ -126,6 +138,15 @@ def _path(x: Floats, y: Floats) -> str:
         return ""
     kept = np.unique(np.linspace(0, len(points) - 1, min(len(points), MAX_POINTS)).astype(int))
     return "M" + "L".join(f"{left:.1f},{top:.1f}" for left, top in points[kept])
+
+
+def _band(x: Floats, band: Sequence[tuple[float, float]], y: Axis) -> str:
+    """A closed SVG path around a band; empty without one."""
+    if not band:
+        return ""
+    low, high = np.array(band, float).T
+    upper, lower = _path(x, y.place(high)), _path(x[::-1], y.place(low)[::-1])
+    return f"{upper}L{lower[1:]}Z"
 
 
 class Table(NamedTuple):

@@ -14,7 +14,7 @@ import yaml
 from markupsafe import Markup
 
 from testbed.core.errors import InputError
-from testbed.description import flat
+from testbed.description import costs_of, flat
 from testbed.experiments.compare.comparison import differences
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
@@ -34,7 +34,6 @@ from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.summary_table import (
     ENGINE_COLUMNS,
-    costs_of,
     engine_rows,
     main_numbers,
     number,

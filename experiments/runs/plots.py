@@ -234,6 +234,11 @@ def _plot_layers(axes: Axes, chart: Chart) -> None:
 def _plot_curves(axes: Axes, chart: Chart) -> None:
     """Draw each series as a curve of its own colour and dashes."""
     for i, curve in enumerate(chart.series):
+        if curve.band:
+            low, high = np.array(curve.band).T
+            if chart.log_y:  # which ends above 0
+                low = np.maximum(low, np.min(curve.y) / 2)
+            axes.fill_between(curve.x, low, high, color=COLORS[i % len(COLORS)], alpha=0.2, lw=0)
         axes.plot(
             curve.x,
             curve.y,

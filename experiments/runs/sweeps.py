@@ -2,20 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import flat, merge_axes
+from testbed.description import costs_of, flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
-from testbed.experiments.runs.summary_table import costs_of, main_numbers
+from testbed.experiments.runs.points import SEED, Point, are_replicated, axes, settings
+from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
+from testbed.experiments.runs.summary_table import future_read_by, main_numbers, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
+from testbed.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
+FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
 PANELS = {  # by the column of a sweep's table: label, and the option of its limit
     "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
@@ -28,22 +32,7 @@ LABELS = {
     "arrivals.rate": "Request rate (req/s)",
     "policy.block_size": "Block size (tokens)",
     "server.num_gpus": "GPUs",
-    "seed": "Seed",
 }
-
-
-class Point(NamedTuple):
-    """One point of a sweep: its overrides, its summary and the name of its folder."""
-
-    chosen: Mapping[str, str]
-    summary: Mapping[str, Any]
-    folder: str
-
-
-def axes(points: Sequence[Point]) -> list[str]:
-    """The keys whose values differ between points, in the order of the command line."""
-    keys = dict.fromkeys(key for point in points for key in point.chosen)
-    return [key for key in keys if len({point.chosen.get(key) for point in points}) > 1]
 
 
 def write_sweep(path: Path, points: Sequence[Point]) -> None:
@@ -58,24 +47,63 @@ def write_sweep(path: Path, points: Sequence[Point]) -> None:
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
-def shown(points: Sequence[Point], width: int) -> Group:
-    """The costs' sources, the axes, and as many main numbers as fit `width` characters."""
-    names = axes(points)
+def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Group:
+    """The costs' sources, and a table of the axes and as many main numbers as fit `width`
+    characters.
+
+    Seeds are replications: a row has their means with intervals, and a second table the differences
+    between settings on the same seeds; per_seed: a row for each point.
+    """
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
+    names = axes(points)
+    head += remark_on_ways({_name_of(point, names): point.summary for point in points})
+    futures = [future_read_by(point.summary) for point in points]
+    if are_replicated(points) and not per_seed:
+        head += [f"{FUTURE}: {text}" for text in dict.fromkeys(filter(None, futures))]
+        groups = settings(points)
+        tables = [_table(*mean_columns(groups), width)]
+        pairs, differences = difference_columns(groups)
+        if pairs:
+            title = "Differences on the same seeds"
+            tables.append(_table(pairs, differences, width, title=title))
+        return Group(*map(Text, [*head, explained(groups)]), *tables)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
-    left = width - 1
+    if any(futures):
+        columns[FUTURE] = futures
     results = main_numbers([point.summary for point in points])
-    for name, cells in [*columns.items(), *results.items()]:
-        left -= max(map(len, [name, *cells])) + 3
-        if left >= 0:
-            columns[name] = cells
-    table = Table(title_justify="left")
+    return Group(*map(Text, head), _table(columns, results, width))
+
+
+def _table(
+    left: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[str]],
+    width: int,
+    title: str | None = None,
+) -> Table:
+    """All columns of `left`, and behind them as many of the results as fit."""
+    columns = dict(left)
+    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
+    for name, cells in results.items():
+        space -= _width(name, cells)
+        if space < 0:
+            break
+        columns[name] = cells
+    table = Table(title=title, title_justify="left")
     for name in columns:
-        table.add_column(name, justify="left" if name in names else "right", overflow="fold")
+        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    return Group(*map(Text, head), table)
+    return table
+
+
+def _width(name: str, cells: Sequence[str]) -> int:
+    return max(map(len, [name, *cells])) + 3
+
+
+def _name_of(point: Point, names: Sequence[str]) -> str:
+    """What is different about a point."""
+    return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:
@@ -97,11 +125,15 @@ def sweep_charts(axes: pd.DataFrame, rows: Sequence[dict[str, Any]]) -> list[Cha
     empty unless a number has FEWEST values or more.
     """
     numbers = {str(name): pd.to_numeric(axes[name], errors="coerce") for name in axes}
-    counts = {name: values.nunique() for name, values in numbers.items() if values.notna().all()}
+    counts = {
+        name: values.nunique()
+        for name, values in numbers.items()
+        if values.notna().all() and name != SEED
+    }
     key = max(counts, key=lambda name: (name == "arrivals.rate", counts[name]), default="")
     if counts.get(key, 0) < FEWEST:
         return []
-    others = [name for name in axes if name != key]
+    others = [name for name in axes if name not in (key, SEED)]
     labels = [
         ", ".join(map(legible, others, values))
         for values in axes[others].astype(str).to_numpy().tolist()
@@ -128,10 +160,7 @@ def legible(key: str, value: str) -> str:
 def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
     """The chart of one column: a curve for each name, and the limit if all rows have the same."""
     label, option = PANELS[column]
-    series = [
-        Series(str(name), part["x"], part[column])
-        for name, part in table.groupby("name", sort=False)
-    ]
+    series = [_curve(str(name), part, column) for name, part in table.groupby("name", sort=False)]
     positive = table[column][table[column] > 0]
     is_latency = "(s" in label
     is_log = is_latency and len(positive) > 0 and positive.max() > FACTOR * positive.min()
@@ -140,3 +169,16 @@ def _panel(table: pd.DataFrame, column: str, x_label: str) -> Chart:
     return Chart(
         label.partition(" (")[0], x_label, label, series, markers=True, log_y=is_log, limit=limit
     )
+
+
+def _curve(name: str, points: pd.DataFrame, column: str) -> Series:
+    """The curve of one name; where several rows have one x, their mean with a band."""
+    if points["x"].is_unique:
+        return Series(name, points["x"], points[column])
+    groups = [(x, group.dropna().tolist()) for x, group in points.groupby("x")[column]]
+    means = [(x, interval(values)) for x, values in groups if values]
+    bands = [
+        (mean.mean - (mean.half_width or 0), mean.mean + (mean.half_width or 0))
+        for _, mean in means
+    ]
+    return Series(name, [x for x, _ in means], [mean.mean for _, mean in means], bands)

@@ -156,7 +156,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         swaps=totals.swaps,
         num_blocks=setup.pool.num_slots // block_size,
         block_size=block_size,
-        measured=getattr(setup.cost, "fingerprint", {}),
+        measured=setup.cost.fingerprint or {},
     )
 
 

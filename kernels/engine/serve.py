@@ -158,8 +158,12 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     return {RUN: dict(setup.description), **summary, **extra}
 
 
-def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
-    """The engine of a setup; `weights` are the model's, where they are in memory already."""
+def make_engine(
+    setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
+) -> GpuEngine:
+    """The engine of a setup; `weights` are the model's, where they are in memory already. clock: a
+    new one by default.
+    """
     config = setup.config
     options = engine_options(config.engine)
     _check(setup)
@@ -178,7 +182,7 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
         options.debug,
         config.seed,
         parallel,
-        None,
+        clock,
         config.window_s,
         options.graphs,
         options.warm,

@@ -309,7 +309,9 @@ class GpuSpec:
 
 @model
 class TierSpec:
-    """Memory below the GPUs. Bandwidths are of all GPUs together, read towards them."""
+    """Memory below the GPUs. Bandwidths are of all GPUs together, read towards them; those of a
+    shared tier are of its one link, which all engines use, and so is its size.
+    """
 
     size_gib: Annotated[Gib, doc("memory for KV cache")]
     read_bandwidth: Annotated[
@@ -318,6 +320,16 @@ class TierSpec:
     write_bandwidth: Annotated[TierBandwidth | None, doc("null: the same")] = None
     latency_s: Annotated[Seconds, doc("before the first byte")] = 0.0
     extent_s: Annotated[Seconds, doc("more for every run of adjacent slots")] = 0.0
+    shared: Annotated[bool, doc("one for all replicas, with one link; false: each has its own")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        if self.shared and None in (self.read_bandwidth, self.write_bandwidth):
+            raise InputError(
+                "server.tiers: a shared tier has one link, whose speed the GPUs' data sheet does "
+                "not say (give its read_bandwidth and write_bandwidth)"
+            )
 
 
 @model
@@ -340,6 +352,11 @@ class ServerSpec:
         Mapping[str, TierSpec] | None,
         doc("memories below by name, from the fastest to the slowest"),
     ] = None
+
+    @property
+    def shared_tiers(self) -> tuple[str, ...]:
+        """The names of the tiers that all engines use together."""
+        return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
         """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do

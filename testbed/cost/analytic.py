@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
 
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS
@@ -52,7 +51,7 @@ class AnalyticCost(CostModel):
     find its K and V of a layer in the L2 cache, at the cost of `repeated_read`.
     """
 
-    provenance: ClassVar[str] = "roofline, not measured"
+    provenance: str = "roofline, not measured"
 
     def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
         self.model = model

@@ -104,6 +104,10 @@ class Executor(ABC):
     def take_landed(self) -> list[int]:
         """Called before each plan: the transfers that have landed since the last call."""
 
+    @abstractmethod
+    def drop_transfers(self) -> None:
+        """The engine has failed: what is on the way in the background will not land."""
+
     @property
     @abstractmethod
     def has_transfers(self) -> bool:

@@ -140,14 +140,14 @@ class Recorder:
         self.totals.cancelled += 1
         self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *lengths, *counts))
 
-    def moved_on(self, request: Request) -> None:
-        """The request has left unanswered, for another engine, whose recorder has its row."""
+    def moved_on(self, request: Request, now_ps: int) -> None:
+        """The request leaves unanswered, for another engine, whose recorder has its row."""
         self._first_ps.pop(request.request_id, None)
         self.totals.arrived -= 1
         self.num_moved += 1
 
-    def taken_over(self, request: Request, first_ps: int) -> None:
-        """The request has come from another engine, where it had its first token at first_ps."""
+    def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
+        """The request comes from another engine, where it had its first token at first_ps."""
         self._first_ps[request.request_id] = first_ps
         self.totals.arrived += 1
 

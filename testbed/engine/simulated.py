@@ -1,6 +1,6 @@
 """Carries plans out in simulated time, by a cost model and the links between tiers."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from testbed.core.sequence import SequenceGroup
@@ -10,7 +10,7 @@ from testbed.engine import audit
 from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Clock
 from testbed.engine.executor import Executor, Flight, Waiting
-from testbed.engine.links import Links
+from testbed.engine.links import NO_LINKS, Links, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Outcome, Plan, Results
@@ -22,7 +22,7 @@ class SimulatedExecutor(Executor):
 
     It carries out many identical decode iterations at once, a span, until something could change
     the next plan. `cut` ends a span that is under way. pool: what the policy was given, if its
-    moves are to be checked against it.
+    moves are to be checked against it. links: of the tiers that other engines use too, by name.
     """
 
     def __init__(
@@ -32,11 +32,12 @@ class SimulatedExecutor(Executor):
         cost: CostModel,
         outputs: Outputs,
         pool: PoolSpec | None = None,
+        links: Mapping[str, SharedLink] = NO_LINKS,
     ) -> None:
         super().__init__(clock)
         self.cost = cost
         self.outputs = outputs
-        self.links = Links(clock, cost, self._landed)
+        self.links = Links(clock, cost, self._landed, links)
         self._policy = scheduler.policy
         self._lead = int(scheduler.plans_ahead)  # iterations under way when the next plan is made
         self._pool = pool
@@ -72,8 +73,7 @@ class SimulatedExecutor(Executor):
         if flight.repeats:
             if self._decode_checks.is_due():
                 audit.check_decode(self.cost, flight.work, computing)
-            landing_ps = flight.start_ps if self.links.landed else self.links.next_ps
-            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, landing_ps))
+            self._set_steps(flight, max_steps, end_by_ps, plan_by_ps)
         flight.end_ps = flight.computed_ps = self._boundary_ps(flight, flight.steps)
         self._current = flight
         if flight.plan.ops:
@@ -192,6 +192,10 @@ class SimulatedExecutor(Executor):
             return transfers
         self.links.begin(transfers)
         return ()
+
+    def drop_transfers(self) -> None:
+        """See Executor; it takes nothing of the links any more."""
+        self.links.drop()
 
     def take_landed(self) -> list[int]:
         return self.links.take_landed() if self.links.landed else []

@@ -1,6 +1,6 @@
 """One run: a workload, a scheduler with its policy, a cost model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from simpy import Environment as Environment
 
@@ -10,6 +10,7 @@ from testbed.engine.audit import check_policy
 from testbed.engine.clients import client_of
 from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
+from testbed.engine.links import NO_LINKS, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -73,14 +74,17 @@ def simulated_engine(
     beams: BeamModel | None = None,
     lengths: dict[int, int] | None = None,
     pool: PoolSpec | None = None,
+    links: Mapping[str, SharedLink] = NO_LINKS,
     fast_forward: bool = True,
     snapshots_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
 ) -> Engine:
-    """An engine whose iterations take simulated time on this clock, which others may share."""
+    """An engine whose iterations take simulated time on this clock, which others may share; so may
+    they the tiers of these links.
+    """
     check_policy(scheduler.memory, max_len, pool)
     outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths)
-    executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool)
+    executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool, links)
     return Engine(
         scheduler,
         executor,

@@ -96,7 +96,7 @@ def test_steps_and_spans_are_equal():
         in_spans = served(arrivals, cost)
         one_by_one = served(arrivals, cost, fast_forward=False)
         for name, column in in_spans.items():
-            assert column.tolist() == one_by_one[name].tolist(), name
+            np.testing.assert_array_equal(column, one_by_one[name], err_msg=name)
 
 
 def test_decodes_that_are_launched_longer_than_they_compute_are_refused():

@@ -104,14 +104,27 @@ def test_every_listed_option_is_in_the_table_too(testbed):
 
 def test_capacity_answers_with_every_tried_rate(testbed):
     words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
-    code, printed, progress = testbed(*words, "--json")
+    code, printed, progress = testbed(*words, "--seeds", "2", "--json")
     answer = json.loads(printed)
     assert code == 0
     check(answer, CapacityAnswer, "capacity")
-    assert len(answer["tried"]) == progress.count("req/s")
-    best = next(point for point in answer["tried"] if point["rate"] == answer["rate"])
-    assert best["share_inside"] == answer["share_inside"] >= answer["share"] == 0.9
-    assert f"capacity: {answer['rate']:g} req/s" in testbed(*words)[1]
+    assert [found["seed"] for found in answer["seeds"]] == [0, 1]
+    assert sum(len(found["tried"]) for found in answer["seeds"]) == progress.count("req/s")
+    for found in answer["seeds"]:
+        best = next(point for point in found["tried"] if point["rate"] == found["rate"])
+        assert best["share_inside"] == found["share_inside"] >= answer["share"] == 0.9
+    rates = [found["rate"] for found in answer["seeds"]]
+    assert answer["rate"] == sum(rates) / 2
+    assert answer["half_width"] == pytest.approx(12.7062 * abs(rates[0] - rates[1]) / 2, rel=1e-4)
+    table = testbed(*words, "--seeds", "2")[1]
+    assert "95% interval of 2 seeds" in table
+    assert "error when tested" in table
+
+
+def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
+    words = ("slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
+    assert "error is not known" in testbed("capacity", *words, "seed=3")[1]
+    assert "--seeds 2" in testbed.refused("capacity", *words, "seed=3", "--seeds", "2")
 
 
 def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):

@@ -92,14 +92,12 @@ def test_capacity_finds_the_rate_and_keeps_its_runs(testbed, tmp_path):
         "0.9",
         "--precision",
         "0.2",
+        "seed=0",
     ]
     code, output, error = testbed("capacity", *words)
     assert code == 0
-    reported = (
-        r"capacity: ([\d.]+) req/s, simulated: [\d.]+% of the requests meet the SLO \(90% must\), "
-        r"goodput [\d.]+"
-    )
-    rate = float(re.match(reported, output)[1])
+    assert "one seed, whose error is not known" in output
+    rate = json.loads(testbed("capacity", *words, "--json")[1])["rate"]
     tried = {
         float(r): verdict
         for r, verdict in re.findall(r"([\d.]+) req/s: +[\d.]+% inside, (\w+) 90%", error)

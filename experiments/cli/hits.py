@@ -1,0 +1,98 @@
+"""`testbed hits`: what a prefix cache would find of a trace, by its size and eviction order."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AsJson, Override, Picture, VllmCommand
+
+Sizes = Annotated[
+    str, Parameter(metavar="N,N,...", help="cache sizes in blocks (default: 12 and the pools)")
+]
+Orders = Annotated[
+    str,
+    Parameter(
+        metavar="NAME,NAME,...",
+        help="eviction orders of `testbed list eviction`; lru and belady need one pass, others a "
+        "replay for each size",
+    ),
+]
+Csv = Annotated[Path | None, Parameter(metavar="FILE", help="write a row for each size")]
+Html = Annotated[Path | None, Parameter(metavar="FILE", help="write one page")]
+Drawing = Annotated[Picture, Parameter(help="draw the curves (.png, .pdf or .svg)")]
+
+
+def hits(
+    *overrides: Annotated[Override, Parameter(required=True)],
+    from_vllm: VllmCommand | None = None,
+    sizes: Sizes = "",
+    orders: Orders = "lru,belady",
+    csv: Csv = None,
+    html: Html = None,
+    figure: Drawing | None = None,
+    json: AsJson = False,
+) -> None:
+    """Say what a prefix cache finds of a trace, by its size.
+
+    Prompts come one at a time and without a clock, so that the share depends on the trace, the
+    size and the eviction order alone. Belady's is the bound of all orders. The model and the
+    server of the overrides give the GiB of a block and the sizes of the pools. A block has
+    policy.block_size tokens, or without it those that an id of the trace names (else 16). For
+    example:
+
+    testbed hits trace=mooncake trace.path=FILE model=llama-3-8b
+    """
+    from testbed.experiments.cli.json_answers import hits_answer
+    from testbed.experiments.cli.output import plain_table, print_json, show
+    from testbed.experiments.hits.curves import hit_curves
+    from testbed.experiments.hits.shown import (
+        cells_of,
+        chart_of,
+        columns_of,
+        head_of,
+        lines_of,
+        page_of,
+    )
+    from testbed.experiments.runs.plots import figure_of, save
+    from testbed.experiments.runs.whole_files import write_cells, write_text
+    from testbed.experiments.vllm_server.translation import expand
+
+    words = expand(from_vllm, list(overrides))
+    curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
+    if json:
+        print_json(hits_answer(curves))
+    else:
+        show(*lines_of(curves), plain_table(head_of(curves), cells_of(curves)))
+    if csv:
+        write_cells(csv, columns_of(curves))
+    if figure:
+        save(figure_of([chart_of(curves)], columns=1), figure)
+    if html:
+        write_text(html, page_of(curves, "Hit rates by cache size"))
+    if not json:
+        show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _numbers(sizes: str) -> list[int]:
+    """The sizes of `--sizes`."""
+    names = [name for name in sizes.split(",") if name]
+    for name in names:
+        if not name.strip().isdecimal() or int(name) < 1:
+            raise InputError(f"--sizes {sizes}: {name!r} is no number of blocks (at least 1)")
+    return [int(name) for name in names]
+
+
+def _names(orders: str) -> list[str]:
+    """The orders of `--orders`, each once."""
+    names = list(dict.fromkeys(name.strip() for name in orders.split(",") if name.strip()))
+    if not names:
+        raise InputError("--orders: names no eviction order (`testbed list eviction` shows them)")
+    return names
+
+
+def _report(order: str, num_blocks: int) -> None:
+    """Print that one replay is done, since many may take minutes."""
+    print(f"replayed {order} with {num_blocks:,} blocks", file=sys.stderr, flush=True)

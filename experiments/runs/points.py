@@ -1,0 +1,52 @@
+"""The points of a sweep, its axes, and its settings: points that differ in their seed alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+SEED = "seed"
+
+
+class Point(NamedTuple):
+    """One point of a sweep: its overrides, its summary and the name of its folder."""
+
+    chosen: Mapping[str, str]
+    summary: Mapping[str, Any]
+    folder: str
+
+
+def axes(points: Sequence[Point]) -> list[str]:
+    """The keys whose values differ between points, in the order of the command line."""
+    keys = dict.fromkeys(key for point in points for key in point.chosen)
+    return [key for key in keys if len({point.chosen.get(key) for point in points}) > 1]
+
+
+class Setting(NamedTuple):
+    """Points that differ in their seed alone, in order of the command line; `chosen` has the other
+    axes.
+    """
+
+    chosen: Mapping[str, str]
+    points: Sequence[Point]
+
+    @property
+    def seeds(self) -> list[str]:
+        """The seed of each point."""
+        return [point.chosen.get(SEED, "") for point in self.points]
+
+
+def settings(points: Sequence[Point]) -> list[Setting]:
+    """The settings of a sweep, in the order of their first points."""
+    names = [name for name in axes(points) if name != SEED]
+    groups = dict[tuple[str, ...], list[Point]]()
+    for point in points:
+        groups.setdefault(tuple(str(point.chosen.get(name, "")) for name in names), []).append(
+            point
+        )
+    return [
+        Setting(dict(zip(names, values, strict=True)), group) for values, group in groups.items()
+    ]
+
+
+def are_replicated(points: Sequence[Point]) -> bool:
+    """Whether the points' seeds differ."""
+    return SEED in axes(points)

@@ -1,0 +1,107 @@
+"""A sweep over seeds as columns of text: means with intervals, and differences on the same
+seeds.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from testbed.experiments.runs.points import Setting
+from testbed.experiments.runs.summary_table import Quantity, main, number, quantities
+from testbed.replications import NOT_DISTINGUISHABLE, interval, paired
+
+Columns = Mapping[str, Sequence[str]]
+
+
+def explained(groups: Sequence[Setting]) -> str:
+    """What the cells of the tables are."""
+    counts = sorted({len(group.points) for group in groups})
+    numbers = " or ".join(map(str, counts))
+    return f"cells: mean of {numbers} seeds ± half of its 95% interval (Student's t)"
+
+
+def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
+    """The axes, and the main numbers with their intervals; a row for each setting."""
+    means = {
+        quantity.title: [_mean(quantity, group) for group in groups]
+        for quantity in main(quantities())
+    }
+    shown = {title: cells for title, cells in means.items() if any(cell != "-" for cell in cells)}
+    return _axes(groups), shown
+
+
+def difference_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
+    """Each value of the first axis of names less the first value, at equal other axes and on the
+    same seeds; empty without such pairs.
+    """
+    pairs = _pairs(groups)
+    if not pairs:
+        return {}, {}
+    name = _compared_axis(groups)
+    others = [key for key in groups[0].chosen if key != name]
+    left = {key: [group.chosen[key] for group, _ in pairs] for key in others}
+    texts = [f"{group.chosen[name]} - {first.chosen[name]}" for group, first in pairs]
+    results = {
+        quantity.title: [_difference(quantity, *pair) for pair in pairs]
+        for quantity in main(quantities())
+    }
+    shown = {title: cells for title, cells in results.items() if any(cell != "-" for cell in cells)}
+    return {**left, name: texts}, shown
+
+
+def _axes(groups: Sequence[Setting]) -> Columns:
+    return {key: [group.chosen[key] for group in groups] for key in groups[0].chosen}
+
+
+def _compared_axis(groups: Sequence[Setting]) -> str:
+    """The first axis whose values are not all numbers, else the first; empty without an axis."""
+    names = list(groups[0].chosen)
+    words = [name for name in names if not all(map(_is_number, _axes(groups)[name]))]
+    return next(iter([*words, *names]), "")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _pairs(groups: Sequence[Setting]) -> list[tuple[Setting, Setting]]:
+    """Each setting with the one that has the first value of the compared axis, if another one."""
+    name = _compared_axis(groups)
+    firsts = dict[tuple[tuple[str, str], ...], Setting]()
+    pairs = []
+    for group in groups if name else ():
+        place = tuple((key, value) for key, value in group.chosen.items() if key != name)
+        first = firsts.setdefault(place, group)
+        if first is not group and len(group.points) > 1:
+            pairs.append((group, first))
+    return pairs
+
+
+def _values(quantity: Quantity, group: Setting) -> dict[str, float]:
+    """The quantity by seed, without seeds that lack it."""
+    values = zip(
+        group.seeds, (quantity.value(point.summary) for point in group.points), strict=True
+    )
+    return {seed: value for seed, value in values if value is not None}
+
+
+def _mean(quantity: Quantity, group: Setting) -> str:
+    """The mean; a dash where a seed lacks the number, for a mean of the others would be another
+    one.
+    """
+    values = _values(quantity, group)
+    if len(values) < len(group.points):
+        return "-"
+    return str(interval(list(values.values()))) if len(values) > 1 else number(*values.values())
+
+
+def _difference(quantity: Quantity, group: Setting, first: Setting) -> str:
+    values, reference = _values(quantity, group), _values(quantity, first)
+    if values.keys() != reference.keys() or set(values) != set(group.seeds):
+        return "-"
+    difference = paired(list(values.values()), [reference[seed] for seed in values])
+    if difference.includes_zero:
+        return "equal" if values == reference else NOT_DISTINGUISHABLE
+    return str(difference)

@@ -1,0 +1,95 @@
+"""Sweeps over seeds: one row for each setting, differences on the same seeds, curves with bands."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from testbed.experiments.pages.page import svg
+from testbed.experiments.runs.points import Point, settings
+from testbed.experiments.runs.replicated import difference_columns, mean_columns
+from testbed.experiments.runs.sweeps import sweep_charts
+
+SHORT = ("arrivals.duration_s=30", "outputs=summary")
+TPOT = "TPOT p99, s"
+
+
+def points(tpot):
+    """A point for each policy, rate and seed, with this p99 of TPOT by policy, rate and seed."""
+    return [
+        Point(
+            {"policy": policy, "arrivals.rate": rate, "seed": seed},
+            {"tpot_s": {"p99": value}},
+            f"{policy}-{rate}-{seed}",
+        )
+        for (policy, rate, seed), value in tpot.items()
+    ]
+
+
+def two_policies(better, worse):
+    """Points of policies a and b at one rate, by seed."""
+    values = {("a", "1", str(seed)): value for seed, value in enumerate(better)}
+    return points(values | {("b", "1", str(seed)): value for seed, value in enumerate(worse)})
+
+
+def test_points_that_differ_in_their_seed_are_one_setting():
+    groups = settings(two_policies([0.1, 0.2], [0.3, 0.4]))
+    assert [(group.chosen, group.seeds) for group in groups] == [
+        ({"policy": "a"}, ["0", "1"]),
+        ({"policy": "b"}, ["0", "1"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "said"),
+    [
+        ([0.10, 0.50, 0.90], [0.11, 0.51, 0.91], "0.01 ± "),
+        ([0.10, 0.50, 0.90], [0.11, 0.49, 0.90], "not distinguishable"),
+        ([0.10, 0.50, 0.90], [0.10, 0.50, 0.90], "equal"),
+    ],
+)
+def test_differences_say_what_the_seeds_tell(better, worse, said):
+    worse = [value + 1e-5 * i * (value not in better) for i, value in enumerate(worse)]
+    axes, results = difference_columns(settings(two_policies(better, worse)))
+    assert axes["policy"] == ["b - a"]
+    assert results[TPOT][0].startswith(said.split(" ±")[0])
+
+
+def test_mean_of_fewer_seeds_than_the_others_is_not_shown():
+    groups = settings(two_policies([0.1, None], [0.3, 0.4]))
+    assert mean_columns(groups)[1][TPOT][0] == "-"
+    assert difference_columns(groups)[1].get(TPOT, ["-"]) == ["-"]
+
+
+def test_sweep_over_seeds_prints_one_row_for_each_setting(testbed, tmp_path):
+    words = ("run", "-m", "policy=contiguous_max,paged", *SHORT)
+    output = testbed.done(*words, "--seeds", "3")
+    rows = re.findall(r"^│ (contiguous_max|paged) +│", output, re.MULTILINE)
+    assert rows == ["contiguous_max", "paged"]
+    assert "mean of 3 seeds" in output
+    assert "paged - contiguous_max" in output
+    assert len(pd.read_csv(tmp_path / "runs" / "sweep.csv")) == 6
+    each = testbed.done(
+        "run", "-m", "policy=contiguous_max,paged", *SHORT, "seed=0,1,2", "--per-seed"
+    )
+    assert len(re.findall(r"^│ (?:contiguous_max|paged) .*$", each, re.MULTILINE)) == 6
+
+
+def test_seeds_are_given_once(testbed):
+    assert "--seeds 3" in testbed.refused("run", "-m", *SHORT, "seed=1", "--seeds", "3")
+
+
+def test_curves_over_seeds_have_bands_around_their_means():
+    axes = pd.DataFrame(
+        [(rate, seed) for rate in (1, 2, 4) for seed in (0, 1, 2)],
+        columns=["arrivals.rate", "seed"],
+    )
+    rows = [
+        {"normalized_latency_s_per_token_mean": rate + seed / 10}
+        for rate, seed in axes.to_numpy().tolist()
+    ]
+    (chart,) = sweep_charts(axes, rows)
+    (curve,) = chart.series
+    assert list(curve.y) == pytest.approx([1.1, 2.1, 4.1])
+    assert all(low < mean < high for mean, (low, high) in zip(curve.y, curve.band, strict=True))
+    assert svg(chart)["bands"][0].endswith("Z")

@@ -1,0 +1,57 @@
+"""Means over seeds: intervals by the tables of Student's t, and differences on the same seeds."""
+
+import numpy as np
+import pytest
+
+from testbed.replications import decimals, interval, paired, student_t
+
+
+@pytest.mark.parametrize(
+    ("degrees", "value"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (9, 2.2622), (30, 2.0423)],
+)
+def test_students_t_is_that_of_the_tables(degrees, value):
+    assert student_t(degrees) == pytest.approx(value, abs=5e-5)
+
+
+def test_interval_of_three_values_by_hand():
+    mean = interval([1.0, 2.0, 3.0])  # a standard deviation of 1
+    assert (mean.mean, mean.num_values) == (2.0, 3)
+    assert mean.half_width == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
+
+
+def test_interval_covers_the_mean_as_often_as_it_says():
+    samples = np.random.default_rng(0).normal(5, 2, (2000, 4))
+    covered = [not interval((row - 5).tolist()).includes_zero for row in samples]
+    assert 1 - np.mean(covered) == pytest.approx(0.95, abs=0.015)
+
+
+def test_differences_are_taken_seed_by_seed():
+    base = [10.0, 50.0, 90.0]  # seeds differ much more than the systems
+    difference = paired([11.0, 51.1, 90.9], base)
+    assert not difference.includes_zero
+    assert difference.mean == pytest.approx(1.0)
+    assert interval([11.0, 51.1, 90.9]).half_width > 50
+
+
+def test_one_value_has_no_interval_and_tells_no_difference():
+    assert interval([2.0]).half_width is None
+    assert paired([2.0], [1.0]).includes_zero
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([2.241, 2.813, 2.5], "2.5 ± 0.7"),
+        ([1234, 1300, 1250], "1,260 ± 90"),
+        ([0.0251, 0.0252, 0.0253], "0.0252 ± 0.0002"),
+        ([3.0, 3.0], "3"),
+        ([3.14159], "3.14"),
+    ],
+)
+def test_no_digit_is_shown_that_the_interval_does_not_carry(values, text):
+    assert str(interval(values)) == text
+
+
+def test_width_beginning_with_one_keeps_its_second_digit():
+    assert (decimals(0.14), decimals(0.24), decimals(14), decimals(24)) == (2, 1, 0, -1)
