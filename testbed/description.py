@@ -172,7 +172,9 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
     name, where = config.cost.name.rpartition(".")[2], origin(cost, times)
     if config.server.tiers:
         where = f"{where}; transfers: {transfers_origin(config.server)}".removeprefix("; ")
-    return f"{name} ({where})" if where else name
+    if config.model.latent and config.model.latent.index_bytes:
+        where = f"{where}; attention reads all tokens, not only those that its indexer selects"
+    return f"{name} ({where.removeprefix('; ')})" if where else name
 
 
 @cache

@@ -14,7 +14,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
 from testbed.core.units import LAST_S
 from testbed.engine.arrivals import AnswerDriven
-from testbed.traces.reader import stream
+from testbed.traces.reader import FileTrace, stream
 
 
 def make_workload(config: RunConfig) -> Workload:
@@ -121,6 +121,8 @@ def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:
     try:
         return checked_rows(trace, trace.rows(None, seed, max_len))
     except InputError as error:
+        if isinstance(trace, FileTrace):
+            raise
         raise InputError(
             f"{error}; arrivals=replay and arrivals=sessions need a whole trace file"
         ) from error

@@ -31,9 +31,12 @@ class Turn(NamedTuple):
 class SessionTurns:
     """The turns of one session, each after those that it waits for."""
 
-    def __init__(self, number: int, session: Mapping[str, Any], max_len: int) -> None:
+    def __init__(
+        self, number: int, session: Mapping[str, Any], max_len: int, *, shares: bool = False
+    ) -> None:
         self.turns: list[Turn] = []
         self._first_id = number << SESSION_BITS
+        self._first_shared_id = 0 if shares else self._first_id
         self._block_size: int = session["block_size"]
         self._max_len = max_len
         self._partial = count(PARTIAL)
@@ -81,10 +84,10 @@ class SessionTurns:
     def _add(self, request: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int:
         """Add a turn; returns its place in the session."""
         num_full_blocks, rest = divmod(request["in"], self._block_size)
-        ids = request["hash_ids"][:num_full_blocks]
+        full = request["hash_ids"][:num_full_blocks]
+        content = tuple(self._first_shared_id + block_id for block_id in full)
         if rest:
-            ids = [*ids, next(self._partial)]
-        content = tuple(self._first_id + block_id for block_id in ids)
+            content += (self._first_id + next(self._partial),)
         output_len, answer_s = max(1, request["out"]), request.get("api_time", 0.0)
         self.turns.append(Turn(request["in"], output_len, content, after, wait_s, answer_s))
         return len(self.turns) - 1
@@ -101,18 +104,22 @@ class AgentSessions(Trace):
     server, in s. A request of type "subagent" is a separate chain, whose last answer came `t`
     seconds after the session's start.
 
-    Equal ids are equal content only within one session. An answer without tokens (cancelled) counts
+    Equal ids are equal content only within one session, or, with shared_ids, in the whole file. An
+    answer without tokens (cancelled) counts
     as one token. num_sessions keeps only the first lines. With max_len, a chain ends before its
     first request of max_len tokens or more.
     """
 
-    def __init__(self, path: str, num_sessions: Count | None = None) -> None:
+    def __init__(
+        self, path: str, num_sessions: Count | None = None, *, shared_ids: bool = False
+    ) -> None:
         if num_sessions is not None and num_sessions < 1:
             raise InputError(
                 f"trace.num_sessions={num_sessions}: must be at least 1, or null for all"
             )
         self.path = str(path)
         self.num_sessions = num_sessions
+        self.shared_ids = shared_ids
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         if num_rows is not None:
@@ -126,7 +133,10 @@ class AgentSessions(Trace):
                 f"{self.path}: has block sizes {sizes}: all sessions must have the same"
             )
         limit = MAX_LEN if max_len is None else max_len
-        sessions = [SessionTurns(number, item, limit).turns for number, item in enumerate(items)]
+        sessions = [
+            SessionTurns(number, item, limit, shares=self.shared_ids).turns
+            for number, item in enumerate(items)
+        ]
         if not any(sessions):
             raise InputError(
                 f"{self.path}: no session begins with less than {limit} tokens (raise "

@@ -4,10 +4,11 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
-from testbed.traces.files import lengths, read_table, seconds, whole_numbers
+from testbed.traces.files import lengths, numbered, read_table, seconds, whole_numbers
 from testbed.traces.reader import FileTrace
 
 TIME, PROMPT, OUTPUT = "Timestamp", "Request tokens", "Response tokens"
+SESSION = "Session ID"  # in the releases with conversations
 
 
 class BurstGptCsv(FileTrace):
@@ -17,7 +18,7 @@ class BurstGptCsv(FileTrace):
 
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""
-        table = read_table(self.path, [TIME, PROMPT, OUTPUT])
+        table = read_table(self.path, [TIME, PROMPT, OUTPUT], [SESSION])
         answered = whole_numbers(
             self.path, OUTPUT, table[OUTPUT], "a whole number of tokens, 0 for a failure", least=0
         )
@@ -31,5 +32,6 @@ class BurstGptCsv(FileTrace):
             "1" if not keep else text
             for keep, text in zip(kept.tolist(), table[PROMPT], strict=True)
         ]
-        rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times)
+        session = numbered(table[SESSION]) if SESSION in table else None
+        rows = Rows(lengths(self.path, PROMPT, prompts), answered.clip(1), times, session=session)
         return rows.take(np.flatnonzero(kept))

@@ -25,15 +25,19 @@ GUIDELLM = (
 RETOKENIZED = 1.02  # chunks of the stream for each output token that the file counts
 
 
-def read_client_log(path: str) -> tuple[Rows, Floats, list[str]]:
+def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floats, list[str]]:
     """The served requests, their times [num_requests, 3] (s), and remarks on the log.
+
+    benchmark: of a GuideLLM file with several rates the one to read, from 0; None: the only one.
 
     The times are those of sending, first token and last token. Raises InputError for a file of
     another format, and for one that does not list each request.
     """
     whole = read_json(path)
     if isinstance(whole, dict) and "benchmarks" in whole:
-        return _guidellm(path, whole["benchmarks"])
+        return _guidellm(path, _chosen(path, whole, benchmark))
+    if benchmark is not None:
+        raise InputError(f"{path}: is no file of GuideLLM's (leave trace.benchmark out)")
     if isinstance(whole, dict) and "input_lens" in whole:
         return _vllm(path, whole)
     raise InputError(
@@ -47,7 +51,8 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
     absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
     if absent:
         raise InputError(
-            f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed"
+            f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, "
+            f"or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
         )
     lists: list[Sequence[Any]] = [whole[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
@@ -75,12 +80,28 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
     return _checked(path, items, len(errors) - len(items), remarks)
 
 
-def _guidellm(path: str, benchmarks: Any) -> tuple[Rows, Floats, list[str]]:
-    """The requests of GuideLLM's benchmarks.json."""
-    if not isinstance(benchmarks, list) or len(benchmarks) != 1:
-        count = len(benchmarks) if isinstance(benchmarks, list) else 0
-        raise InputError(f"{path}: contains {count} benchmarks (give a file of one, with one rate)")
-    requests = benchmarks[0].get("requests") or {}
+def _chosen(path: str, whole: Mapping[str, Any], benchmark: int | None) -> Mapping[str, Any]:
+    """The benchmark of a GuideLLM file that is asked for, or its only one."""
+    benchmarks = whole["benchmarks"]
+    count = len(benchmarks) if isinstance(benchmarks, list) else 0
+    if not count or not all(isinstance(item, dict) for item in benchmarks):
+        raise InputError(f"{path}: contains 0 benchmarks (give the file of a run that went well)")
+    if benchmark is None and count > 1:
+        raise InputError(
+            f"{path}: contains {count} benchmarks, one for each rate (give "
+            f"trace.benchmark=0 to {count - 1}, the one to read)"
+        )
+    if (benchmark or 0) >= count:
+        raise InputError(
+            f"{path}: trace.benchmark={benchmark}: it contains {count}, which count from 0"
+        )
+    chosen: Mapping[str, Any] = benchmarks[benchmark or 0]
+    return chosen
+
+
+def _guidellm(path: str, benchmark: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
+    """The requests of one benchmark of GuideLLM's benchmarks.json."""
+    requests = benchmark.get("requests") or {}
     items = []
     for request in requests.get("successful") or ():
         info = request.get("info") or request.get("scheduler_info") or {}

@@ -1,6 +1,7 @@
 """Ids of what drawn prompts contain: a beginning that several share, then what only one has."""
 
 from collections.abc import Sequence
+from itertools import count
 from math import gcd
 
 import numpy as np
@@ -33,4 +34,15 @@ def owned_ids(
     return [
         (*range(shared, shared + num_shared), *range(own, own + count - num_shared))
         for shared, own, count in columns.T.tolist()
+    ]
+
+
+def with_unknown(
+    contents: Sequence[tuple[int, ...]], prompt_lens: Sequence[int], each: int
+) -> list[tuple[int, ...]]:
+    """The contents, where a prompt without ids gets some that no other has (negative numbers)."""
+    unused = count(-1, -1)
+    return [
+        ids or tuple(next(unused) for _ in range(-(-prompt_len // each)))
+        for ids, prompt_len in zip(contents, prompt_lens, strict=True)
     ]

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
+from testbed.traces.contents import with_unknown
 from testbed.traces.files import (
     MAX_LEN,
     flags,
@@ -39,7 +40,8 @@ class CsvLengths(FileTrace):
 
     The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
-    fewer tokens. With tokens_per_id=1 the ids are token ids.
+    fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
+    no other has.
     """
 
     path: str
@@ -114,13 +116,13 @@ class CsvLengths(FileTrace):
                     f"{where}: {text[:40]!r} is not whole numbers separated by spaces (fix it)"
                 ) from None
             wanted = -(-prompt_len // self.tokens_per_id)
-            if len(ids) != wanted:
+            if ids and len(ids) != wanted:
                 raise InputError(
                     f"{where}: {len(ids)} ids for {prompt_len} tokens, {wanted} wanted at one for "
                     f"each {self.tokens_per_id} (give as many, or set trace.tokens_per_id)"
                 )
             all_ids.append(ids)
-        return all_ids
+        return with_unknown(all_ids, prompts.tolist(), self.tokens_per_id)
 
 
 def think_times(path: str, column: str, texts: Sequence[str]) -> Any:

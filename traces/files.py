@@ -69,6 +69,7 @@ def read_table(
             f"{path}: {'has a header but no rows' if lines else 'is empty'} (give a file with rows)"
         )
     header = [str(unguarded(name.strip())) for name in lines[0]]
+    _check_header(path, header)
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(header):
             raise InputError(
@@ -78,6 +79,18 @@ def read_table(
     return {
         name: [str(unguarded(line[place])) for line in lines[1:]] for name, place in places.items()
     }
+
+
+def _check_header(path: str, header: Sequence[str]) -> None:
+    """Raise InputError for a file of another kind that can be told by its first line."""
+    if header[0].startswith(("# HELP", "# TYPE")):
+        raise InputError(
+            f"{path}: is a dump of metrics, which lists no requests (give a log of requests, or "
+            f"their lengths as a CSV; trace=random draws lengths around two means)"
+        )
+    separator = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
+    if separator:
+        raise InputError(f"{path}: its columns are not separated by commas (save it with commas)")
 
 
 def places_of(

@@ -9,6 +9,7 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import Column, Rows
+from testbed.core.units import Count
 from testbed.traces.client_logs import read_client_log
 from testbed.traces.files import (
     json_lines,
@@ -68,12 +69,16 @@ class VllmLog(FileTrace):
     workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
     request arrives when its client sends it. Where an engine's log has that time
     (`arrival_time`, of another clock), the clocks are set so that the fastest request is queued at
-    once; else it arrives when the engine takes it in (`queued_ts`).
+    once; else it arrives when the engine takes it in (`queued_ts`). benchmark: of a GuideLLM file
+    with several rates the one to read, from 0.
     """
 
-    def __init__(self, path: str, workload: str | None = None) -> None:
+    def __init__(
+        self, path: str, workload: str | None = None, benchmark: Count | None = None
+    ) -> None:
         super().__init__(path)
         self.workload = workload
+        self.benchmark = benchmark
         self.remarks: list[str] = []
         self._preemptions: int | None = None
 
@@ -102,7 +107,7 @@ class VllmLog(FileTrace):
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
         elif self.path.removesuffix(".gz").endswith(".json"):
-            rows, times, self.remarks = read_client_log(self.path)
+            rows, times, self.remarks = read_client_log(self.path, self.benchmark)
         else:
             rows, times = _csv(self.path)
         self.remarks += check_times(self.path, rows, times)
@@ -179,6 +184,12 @@ def _csv(path: str) -> tuple[Rows, Floats]:
 
 
 def _problems(item: Any) -> Iterator[str | None]:
+    if "input_lens" in item:
+        yield (
+            "is a result of a benchmark client (SGLang's bench_serving writes such lines), which "
+            "does not say when requests were sent; take their lengths into a CSV with input_tokens "
+            "and output_tokens, and run trace=csv arrivals=closed_loop"
+        )
     if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
         yield (
             f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole "

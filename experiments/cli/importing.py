@@ -83,7 +83,7 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
 
     A model_type that is not known is refused with those that are.
     """
-    from testbed.core.hf_config import model_of
+    from testbed.core.hf_config import model_of, uncounted_parts
 
     shape = model_of(config, name)
     if name is None and out is None:
@@ -91,6 +91,7 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
     out = out or Path("model") / f"{shape.name}.yaml"
     out.parent.mkdir(parents=True, exist_ok=True)
     values = {key: value for key, value in asdict(shape).items() if value is not None}
+    uncounted = uncounted_parts(config, shape)
     is_yaml = out.suffix == ".yaml"
     write_text(out, (_as_yaml(values) if is_yaml else json.dumps(values, indent=1)) + "\n")
     print(
@@ -98,6 +99,8 @@ def model(config: ModelConfig, /, *, name: NewName = None, out: ModelOut = None)
         f"{shape.kv_bytes_per_token / 1024:g} KiB of KV cache a token, "
         f"up to {shape.max_len:,} tokens -> {out}"
     )
+    if uncounted:
+        print(f"not counted: {uncounted}")
     if is_yaml and out.parent.name == "model":
         folder = out.parent.parent.absolute()
         print(f"testbed run --config-dir {folder} model={out.stem} server=...")

@@ -290,6 +290,22 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return text
 
 
+def uncounted_parts(path: Path, shape: ModelSpec) -> str:
+    """What a config.json names beside its language model, and no weight of the shape stands for."""
+    if path.suffix == ".yaml":
+        return ""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    parts = []
+    if isinstance(config.get("vision_config"), Mapping):
+        tower = "the vision tower, whose sizes the file does not give in full"
+        parts.append("the projector of images" if shape.vision_params else tower)
+    if isinstance(config.get("audio_config"), Mapping):
+        parts.append("the audio tower")
+    if text_of(config).get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers"):
+        parts.append("layers for speculation, which are loaded only to speculate")
+    return "; ".join(parts)
+
+
 def model_of(path: Path, name: str | None = None) -> ModelSpec:
     """The shape in a config.json, named `name` or after its file; one with a ModelSpec's fields is
     read unchanged.

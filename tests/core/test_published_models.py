@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from refusals import refuses
 
+from testbed.build import build
 from testbed.core.hf_config import model_of
 from testbed.core.shapes import read_model, shipped
 from testbed.core.specs import ModelSpec
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm_pages import pages_of
@@ -135,3 +137,8 @@ def test_a_window_without_other_heads_is_as_the_model():
     assert not model.has_uneven_heads
     assert model.window_slot_bytes == model.slot_bytes
     assert isinstance(model, ModelSpec)
+
+
+def test_costs_of_sparse_attention_say_that_they_are_of_all_tokens():
+    words = "model=deepseek-v3.2", "gpu=h200", "server.num_gpus=8", "arrivals.duration_s=1"
+    assert "indexer" in build(configured(words)).description["cost"]

@@ -82,7 +82,8 @@ def short(words):
         options = [
             ",".join(word.split(",")[:2]) if SEVERAL.fullmatch(word) else word for word in options
         ]
-    timed = not any(word in ("arrivals=replay", "arrivals=sessions") for word in options)
+    untimed = {f"arrivals={name}" for name in ("replay", "sessions", "closed_loop")}
+    timed = not untimed.intersection(options)
     if "--seeds" in options:
         options[options.index("--seeds") + 1] = "2"
     elif command == "capacity":

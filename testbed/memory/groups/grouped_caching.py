@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 
-from testbed.core.errors import check_least
+from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import Answer, Answers, CacheHit, Grant, Keep
 from testbed.core.units import Count, NonNegative, PositiveTokens, Share
@@ -48,7 +48,9 @@ class GroupedCaching(Grouped):
     the block (vLLM's mamba_cache_mode=all). A hit is a number of blocks of which the groups of full
     attention have all, a window those that its next token reads, and a state the last; the token
     behind is always computed. A state can be read once its sequence takes its next slots or is
-    released, because no kernel waits for another sequence's. num_dropped_blocks: blocks at the end
+    released, because no kernel waits for another sequence's. With state_spacing, a multiple of
+    block_size, only the states behind each so many tokens are findable, and a hit ends at one;
+    None: behind each block. num_dropped_blocks: blocks at the end
     of what full attention has that are computed again all the same (1 with vLLM's EAGLE drafts).
     """
 
@@ -60,8 +62,12 @@ class GroupedCaching(Grouped):
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
         num_dropped_blocks: Count = 0,
+        state_spacing: PositiveTokens | None = None,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
+        has_states = any(group.state_bytes for group in pool.groups)
+        _check_spacing(state_spacing, block_size, has_states=has_states)
+        self._spacing = block_size if state_spacing is None else state_spacing
         groups = tuple(
             replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups
         )
@@ -83,9 +89,14 @@ class GroupedCaching(Grouped):
         for block, content in enumerate(self._contents(seq)[:full]):
             node = self._index.grown(node, content)
             for i, pages in enumerate(table.pages):
-                if block >= table.dropped[i]:
+                if block >= table.dropped[i] and self._is_kept(i, block):
                     self._set_page(node, i, pages[block - table.dropped[i]], seq)
         self._index.prune(node)
+
+    def _is_kept(self, column: int, block: int) -> bool:
+        """Whether the column's page of a full block is findable: of a state, at each spacing."""
+        is_state = not self.pages.columns[column].width
+        return not is_state or (block + 1) * self.tokens_per_page % self._spacing == 0
 
     def lookup(self, seq: Sequence) -> GroupHit:
         return GroupHit(self, seq, self._index.path(self._contents(seq)))
@@ -209,3 +220,18 @@ class GroupedCaching(Grouped):
                 self._free_idle(column, other)
             if not self.pages.columns[column].width:
                 self._unready[seq.seq_id].append(page)
+
+
+def _check_spacing(spacing: int | None, block_size: int, *, has_states: bool) -> None:
+    """Raise InputError for states that would not lie at the ends of blocks, or are not there."""
+    if spacing is None:
+        return
+    if not has_states:
+        raise InputError(
+            f"state_spacing={spacing}: the model has no layers with states (leave it out)"
+        )
+    if spacing < 1 or spacing % block_size:
+        raise InputError(
+            f"state_spacing={spacing}: must be a multiple of block_size={block_size}, at whose "
+            f"ends states are kept"
+        )

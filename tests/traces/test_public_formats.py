@@ -1,0 +1,343 @@
+"""Files of other tools: read with the meaning that experiments/PUBLIC_CASES.md documents, or
+refused with a way out.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from testbed.core.hf_config import model_of
+from testbed.traces.agent_sessions import AgentSessions
+from testbed.traces.azure import AzureCsv
+from testbed.traces.burstgpt import BurstGptCsv
+from testbed.traces.csv_lengths import CsvLengths
+from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.vllm_log import VllmLog
+
+ROOT = Path(__file__).parents[2]
+TABLE = (ROOT / "experiments" / "PUBLIC_CASES.md").read_text(encoding="utf-8")
+
+
+def lines(*items):
+    return "\n".join(map(json.dumps, items))
+
+
+BENCH = {
+    "input_lens": [128, 64, 32],
+    "output_lens": [3, 0, 2],
+    "ttfts": [0.1, 0.0, 0.12],
+    "itls": [[0.02, 0.02], [], [0.02]],
+    "start_times": [1.0, 1.1, 1.2],
+    "errors": ["", "HTTP 500", ""],
+}
+TIMES = {"request_start": 1.0, "first_token_iteration": 1.1, "last_token_iteration": 1.2}
+SERVED = {"prompt_tokens": 256, "output_tokens": 4, "info": {"timings": TIMES}}
+LATER = SERVED | {"prompt_tokens": 99}
+
+
+def guidellm(*benchmarks):
+    return json.dumps({"benchmarks": [{"requests": {"successful": list(b)}} for b in benchmarks]})
+
+
+def mooncake(*rows):
+    keys = "timestamp", "input_length", "output_length", "hash_ids"
+    return lines(*(dict(zip(keys, row, strict=False)) for row in rows))
+
+
+def session(*requests, size=64):
+    return {"block_size": size, "requests": list(requests)}
+
+
+def turn(length, ids, **more):
+    return {"t": 0, "type": "n", "in": length, "out": 20, "hash_ids": ids, **more}
+
+
+VIDUR = {
+    "input_column": "num_prefill_tokens",
+    "output_column": "num_decode_tokens",
+    "arrival_column": "arrived_at",
+}
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BURST = "Timestamp,Session ID,Request tokens,Response tokens\n"
+HEAD = "input_tokens,output_tokens"
+TWO = mooncake((0, 128, 16, [1, 2]), (10, 192, 16, [1, 2, 3]))
+
+# Name in the table; reader, its options, file name and text; lengths of the prompts.
+READ = [
+    (
+        "azure2024.csv",
+        AzureCsv,
+        {},
+        "a.csv",
+        AZURE + "2024-05-10 00:00:00.009930+00:00,2162,5",
+        [2162],
+    ),
+    (
+        "azure, times without a zone",
+        AzureCsv,
+        {},
+        "a.csv",
+        AZURE + "2023-11-16 18:15:46.68,9,5",
+        [9],
+    ),
+    ("azure, relative times", AzureCsv, {}, "a.csv", f"arrival_s,{HEAD}\n0.5,7,1", [7]),
+    ("bench_failed.json", VllmLog, {}, "b.json", json.dumps(BENCH), [128, 32]),
+    (
+        "burstgpt.csv",
+        BurstGptCsv,
+        {},
+        "b.csv",
+        BURST + "5,s1,472,18\n45,s1,9,0\n50,s2,7,3",
+        [472, 7],
+    ),
+    (
+        "burstgpt, without sessions",
+        BurstGptCsv,
+        {},
+        "b.csv",
+        "Timestamp,Request tokens,Response tokens\n5,4,1",
+        [4],
+    ),
+    (
+        "closed_loop.csv",
+        CsvLengths,
+        {},
+        "c.csv",
+        f"{HEAD},session\n1000,50,0\n1000,50,1",
+        [1000, 1000],
+    ),
+    (
+        "csv, rows without contents",
+        CsvLengths,
+        {},
+        "c.csv",
+        f"{HEAD},prompt_ids\n32,1,7 8\n32,1,",
+        [32, 32],
+    ),
+    (
+        "csv, think times of sessions",
+        CsvLengths,
+        {},
+        "c.csv",
+        f"{HEAD},session,think_s\n8,1,a,0\n9,1,a,2.5",
+        [8, 9],
+    ),
+    ("csv, with a byte order mark", CsvLengths, {}, "c.csv", f"\ufeff{HEAD}\n8,1", [8]),
+    ("csv, packed", CsvLengths, {}, "c.csv.gz", f"{HEAD}\n8,1", [8]),
+    ("guidellm_two.json", VllmLog, {"benchmark": 1}, "g.json", guidellm([SERVED], [LATER]), [99]),
+    ("guidellm, one rate", VllmLog, {}, "g.json", guidellm([SERVED, LATER]), [256, 99]),
+    ("mooncake_block64.jsonl", MooncakeJsonl, {"tokens_per_id": 64}, "m.jsonl", TWO, [128, 192]),
+    (
+        "mooncake_two_ids.jsonl",
+        MooncakeJsonl,
+        {"tokens_per_id": 16},
+        "m.jsonl",
+        mooncake((0, 10, 5, [0]), (200, 20, 8, [0, 1])),
+        [10, 20],
+    ),
+    (
+        "mooncake, no hash_ids",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        mooncake((0, 10, 5), (1, 20, 8)),
+        [10, 20],
+    ),
+    (
+        "mooncake, rows without hash_ids",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        mooncake((0, 10, 5, [4]), (1, 20, 8)),
+        [10, 20],
+    ),
+    (
+        "shared_prefix.jsonl",
+        AgentSessions,
+        {"shared_ids": True},
+        "s.jsonl",
+        lines(session(turn(64, [1])), session(turn(64, [1]))),
+        [64, 64],
+    ),
+    (
+        "agent sessions, think times",
+        AgentSessions,
+        {},
+        "s.jsonl",
+        lines(session(turn(64, [1]), turn(128, [1, 2], think_time=3.5))),
+        [64, 128],
+    ),
+    (
+        "vidur.csv",
+        CsvLengths,
+        VIDUR,
+        "v.csv",
+        "arrived_at,num_prefill_tokens,num_decode_tokens,request_id\n0.0,3772,54,0",
+        [3772],
+    ),
+]
+# The same; part of the message, which says what to do.
+REFUSED = [
+    (
+        "bench_old.json",
+        VllmLog,
+        {},
+        "b.json",
+        json.dumps({k: v for k, v in BENCH.items() if k != "start_times"}),
+        "closed_loop",
+    ),
+    (
+        "vllm bench, no list of requests",
+        VllmLog,
+        {},
+        "b.json",
+        '{"completed": 3}',
+        "--save-detailed",
+    ),
+    (
+        "vllm bench, trace.benchmark",
+        VllmLog,
+        {"benchmark": 0},
+        "b.json",
+        json.dumps(BENCH),
+        "leave trace.benchmark out",
+    ),
+    ("sglang, bench_serving", VllmLog, {}, "b.jsonl", json.dumps(BENCH), "arrivals=closed_loop"),
+    ("guidellm_one.json", VllmLog, {}, "g.json", guidellm([SERVED, SERVED]), "remove the copies"),
+    (
+        "guidellm_two.json",
+        VllmLog,
+        {},
+        "g.json",
+        guidellm([SERVED], [LATER]),
+        "trace.benchmark=0 to 1",
+    ),
+    (
+        "guidellm, no such rate",
+        VllmLog,
+        {"benchmark": 2},
+        "g.json",
+        guidellm([SERVED], [LATER]),
+        "it contains 2",
+    ),
+    ("guidellm, nothing served", VllmLog, {}, "g.json", guidellm(), "contains 0 benchmarks"),
+    (
+        "metrics dump",
+        VllmLog,
+        {},
+        "m.txt",
+        "# HELP vllm:num_requests_running x\n# TYPE a gauge",
+        "dump of metrics",
+    ),
+    ("mooncake_block64.jsonl", MooncakeJsonl, {}, "m.jsonl", TWO, "trace.tokens_per_id=64"),
+    (
+        "mooncake, no block fits",
+        MooncakeJsonl,
+        {},
+        "m.jsonl",
+        mooncake((0, 10, 5, [1, 2, 3]), (0, 20, 5, [1])),
+        "mend the file",
+    ),
+    ("burstgpt, all failed", BurstGptCsv, {}, "b.csv", BURST + "5,s1,472,0", "another file"),
+    (
+        "agent sessions, several block sizes",
+        AgentSessions,
+        {},
+        "s.jsonl",
+        lines(session(turn(64, [1])), session(turn(64, [1, 2]), size=32)),
+        "must have the same",
+    ),
+    ("csv, semicolons", CsvLengths, {}, "c.csv", "input_tokens;output_tokens\n8;1", "with commas"),
+    (
+        "csv, negative think time",
+        CsvLengths,
+        {},
+        "c.csv",
+        f"{HEAD},session,think_s\n8,1,a,-1",
+        "at least 0",
+    ),
+    (
+        "csv, columns of Vidur",
+        CsvLengths,
+        {},
+        "v.csv",
+        "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,1",
+        "rename one",
+    ),
+]
+
+
+def reader(kind, options, folder, name, text):
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return kind(str(path), **options)
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "options", "name", "text", "prompts"), READ, ids=[case[0] for case in READ]
+)
+def test_files_are_read_as_documented(tmp_path, case, kind, options, name, text, prompts):
+    assert reader(kind, options, tmp_path, name, text).rows(None, 0).prompt_len.tolist() == prompts
+    assert f"| {case} |" in TABLE
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "options", "name", "text", "message"),
+    REFUSED,
+    ids=[case[0] for case in REFUSED],
+)
+def test_files_are_refused_with_a_way_out(tmp_path, case, kind, options, name, text, message):
+    refuses(message, reader(kind, options, tmp_path, name, text).rows, None, 0)
+    assert f"| {case} |" in TABLE
+
+
+def rows_of(case, folder):
+    _, kind, options, name, text, _ = next(item for item in READ if item[0] == case)
+    return reader(kind, options, folder, name, text).rows(None, 0)
+
+
+def test_rows_without_ids_share_nothing(tmp_path):
+    for case in ("csv, rows without contents", "mooncake, rows without hash_ids"):
+        known, unknown = rows_of(case, tmp_path).prompt_ids
+        assert len(unknown) > 0
+        assert not set(known) & set(unknown)
+    assert rows_of("mooncake, no hash_ids", tmp_path).prompt_ids is None
+
+
+def test_sessions_and_think_times_are_kept(tmp_path):
+    rows = rows_of("csv, think times of sessions", tmp_path)
+    assert (rows.session.tolist(), rows.think_s.tolist()) == ([0, 0], [0.0, 2.5])
+    assert rows_of("burstgpt.csv", tmp_path).session.tolist() == [0, 1]
+    assert rows_of("agent sessions, think times", tmp_path).turns.wait_s.tolist() == [0.0, 3.5]
+
+
+def test_ids_are_of_the_session_unless_they_are_shared(tmp_path):
+    first, second = rows_of("shared_prefix.jsonl", tmp_path).prompt_ids
+    assert first == second
+    apart = AgentSessions(str(tmp_path / "s.jsonl")).rows(None, 0).prompt_ids
+    assert len(set(apart)) == 2
+
+
+PLAIN = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
+PLAIN |= {"num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 99}
+CONFIGS = {
+    "config.json, bitsandbytes": (
+        PLAIN | {"quantization_config": {"quant_method": "bitsandbytes"}},
+        "weight_bits",
+    ),
+    "config.json, text of an unknown type": (
+        {"model_type": "new", "text_config": PLAIN | {"model_type": "newer"}},
+        "by hand",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_models_that_are_not_read_are_refused_with_a_way_out(tmp_path, case):
+    values, message = CONFIGS[case]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    refuses(message, model_of, tmp_path / "config.json")
+    assert f"| {case} |" in TABLE
