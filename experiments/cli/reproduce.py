@@ -204,7 +204,7 @@ def chosen(figures: Sequence[str]) -> list[str]:
 def _whole(name: str) -> str:
     """The figure of a panel; another name as it is."""
     panel = PART.fullmatch(name)
-    return panel[1] if panel else name
+    return panel[1] if panel and panel[1] in available() else name
 
 
 def _unknown_figure(name: str, choices: Sequence[str]) -> InputError:
