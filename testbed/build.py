@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.description import describe
+from testbed.description import CONTENTS, contents_note, describe
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.handovers.rule import HandoverRule
@@ -88,9 +88,14 @@ class Setup:
         """Slots of the KV pool, or of those of all engines together."""
         return self.pool.num_slots * (self.config.replicas or 1)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether one engine serves all, and never fails."""
+        return self.fleet is None or not (len(self.fleet.parts) > 1 or self.fleet.faults)
+
     def check_alone(self, what: str) -> None:
         """Raise InputError where the run has several engines, and `what` shows one."""
-        if self.fleet is not None and (len(self.fleet.parts) > 1 or self.fleet.faults):
+        if not self.is_alone:
             raise InputError(
                 f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
                 f"read the column engine of requests.csv and iterations.csv)"
@@ -104,9 +109,9 @@ class Setup:
         return round(start_s * PS), stop_ps, min([stop_ps, *(self.window_ps or ())[1:]])
 
 
-def build(config: RunConfig) -> Setup:
+def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     """The objects of one run. Policy, cost model and scheduler get what they serve as first
-    positional arguments.
+    positional arguments. workload: that of the config's trace and arrivals by default.
     """
     _check_kinds(config)
     lengths = dict[int, int]()
@@ -116,7 +121,7 @@ def build(config: RunConfig) -> Setup:
     preemption = _made(config, "preemption", lengths, cost)
     _check_tiers(config, memory, preemption)
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
-    workload = make_workload(config)
+    workload = make_workload(config) if workload is None else workload
     _check_workload(config, memory, workload)
     _check_columns(scheduler, memory, workload)
     _register(memory, workload)
@@ -138,7 +143,7 @@ def build(config: RunConfig) -> Setup:
         pool,
         window_ps,
         config.slo,
-        describe(config, pool, scheduler, cost),
+        {**describe(config, pool, scheduler, cost), CONTENTS: contents_note(memory, workload)},
         lengths,
         fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
     )

@@ -20,6 +20,7 @@ from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
 from testbed.engine.audit import wrong_durations
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
+from testbed.hash_seeds import follows_hashes
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import MemoryPolicy, PoolSpec, host
@@ -57,7 +58,9 @@ def check(
     max_len (tokens) and host_slots are used in place of those of the contract's pools.
     num_examples: random histories of a policy in each pool, or of an eviction order, or iterations
     of a cost model. A scheduler is simulated under three policies, every plan compared with what
-    happens. Raises InputError for what is no such plug-in or cannot be made.
+    happens. A plug-in that can be imported by name is also compared between two processes with
+    different seeds of Python's hash. Raises InputError for what is no such plug-in or cannot be
+    made.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):
@@ -65,8 +68,22 @@ def check(
             raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
         target = locate(plug_in.replace(":", "."), "plug-in")
     pools = _pools(num_slots, max_len, host_slots)
+    return _check(target, pools, num_examples, parameters) or follows_hashes(
+        target, pools, _constructor_values(target, parameters)
+    )
+
+
+def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters with which a plug-in is made in a check."""
+    is_scheduler = inspect.isclass(target) and issubclass(target, Scheduler)
+    return {**_limits_of(target), **parameters} if is_scheduler else parameters
+
+
+def _check(
+    target: Any, pools: list[PoolSpec], num_examples: int, parameters: dict[str, Any]
+) -> ClauseBroken | None:
     if inspect.isclass(target) and issubclass(target, Scheduler):
-        return _check_scheduler(target, pools, parameters)
+        return _check_scheduler(target, pools, _constructor_values(target, parameters))
     if inspect.isclass(target) and issubclass(target, EvictionOrder):
         make_order = partial(target, **parameters)
         with plug_in_errors("eviction", target.__name__):
@@ -93,9 +110,8 @@ def _check_policy(make: Any, pools: list[PoolSpec], num_examples: int) -> Clause
 
 
 def _check_scheduler(
-    kind: type[Scheduler], pools: list[PoolSpec], parameters: dict[str, Any]
+    kind: type[Scheduler], pools: list[PoolSpec], options: dict[str, Any]
 ) -> ClauseBroken | None:
-    options = {**_limits_of(kind), **parameters}
     refusals = list[InputError]()
     for make, pool in product(POLICIES, pools):
         with plug_in_errors("scheduler", kind.__name__):

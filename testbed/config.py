@@ -13,7 +13,7 @@ from pydantic import Strict
 from testbed.core.config_model import model, read
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
-from testbed.core.specs import LAYERS, ModelSpec, ServerSpec
+from testbed.core.specs import LAYERS, VARIANTS, ModelSpec, ServerSpec
 from testbed.core.units import (
     PS,
     Count,
@@ -30,7 +30,8 @@ from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "router", "faults", "prefill_replicas", "handover")
-OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", "num_ffn_layers", *FLEET, *LAYERS)
+OF_MODELS = ("num_ffn_layers", *VARIANTS, *LAYERS)
+OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -244,6 +245,11 @@ class RunConfig:
         for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
                 raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
+        if self.server.shared_tiers and self.replicas is None:
+            raise InputError(
+                f"server.tiers.{self.server.shared_tiers[0]}.shared: there is one engine without a "
+                f"router (give replicas=N, or shared=false)"
+            )
         self._check_prefill_replicas()
 
     def _check_prefill_replicas(self) -> None:

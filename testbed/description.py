@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.compiled import release
 from testbed.config import RunConfig
+from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
-from testbed.cost.model import CostModel
+from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfers import transfers_origin
 from testbed.identity import ROOT, code_hash
+from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout
 from testbed.memory.policy import PoolSpec
@@ -29,6 +31,7 @@ from testbed.vllm_pages import pages_of
 
 RUN = "run"
 ID = "id"
+CONTENTS = "contents_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
@@ -73,7 +76,7 @@ def describe(
         "arrivals": configured(config.arrivals),
         **fleet_of(config),
         "seed": config.seed,
-        "cost_error": tested(cost, server),
+        "cost_error": tested(cost, model, server),
         "scheduler_note": scheduler.note(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
@@ -112,9 +115,19 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     }
 
 
+def contents_note(memory: Capabilities, workload: Workload) -> str | None:
+    """What to know of the hits of a prefix cache whose workload names no contents; else None."""
+    if memory.publishes is None or workload.names_contents:
+        return None
+    return (
+        "the trace does not say what prompts contain, so none is found in the prefix cache "
+        "(trace=random, guidellm, chat_histories and files with prompt ids do)"
+    )
+
+
 def fleet_of(config: RunConfig) -> dict[str, Any]:
-    """The number of engines, their router, their faults, and how some prefill for others; nothing
-    of a run without a router.
+    """The number of engines, their router, their faults, how some prefill for others, and the
+    tiers that all use; nothing of a run without a router.
     """
     if config.replicas is None:
         return {}
@@ -124,7 +137,9 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     if config.prefill_replicas is not None:
         rule = "Whole()" if config.handover is None else configured(config.handover)
         split = {"prefill_replicas": config.prefill_replicas, "handover": rule}
-    return {"replicas": config.replicas, "router": router, **faults, **split}
+    shared = ", ".join(config.server.shared_tiers)
+    tiers = {"shared_tiers": shared} if shared else {}
+    return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
 
 
 def configured(value: Any) -> str:
@@ -199,12 +214,11 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
     software: the times of the system that is simulated, as the choices have them; others are the
     user's own.
     """
-    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
-    where = _where(fingerprint) if fingerprint else getattr(cost, "provenance", "")
-    if not where or not hasattr(cost, "software"):
+    fingerprint = cost.fingerprint or {}
+    where = _where(fingerprint) if fingerprint else cost.provenance
+    if not where or cost.software == NO_SOFTWARE:
         return where
-    choices = getattr(cost, "choices", None)
-    is_own = any(getattr(choices, name, value) != value for name, value in software.items())
+    is_own = any(getattr(cost.choices, name, value) != value for name, value in software.items())
     return (
         f"{where}; "
         f"{_software(cost.software, fingerprint)}{', changed' if cost.software and is_own else ''}"
@@ -230,6 +244,8 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 
 
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
+    if "system" in fingerprint:
+        return f"whole iterations of {fingerprint['system']}, its software included"
     if name is not None:
         return f"software time of {name}"
     return (
@@ -239,22 +255,19 @@ def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     )
 
 
-def tested(cost: CostModel, server: ServerSpec) -> str:
+def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
     """How far off such costs were: of a measured profile on batches that it had not seen, else on
-    profiles left out.
+    profiles left out, which are of plain models.
     """
-    fingerprint: Mapping[str, Any] = getattr(cost, "fingerprint", None) or {}
+    fingerprint = cost.fingerprint or {}
     if fingerprint and "from" not in fingerprint:
         if "tested" in fingerprint:
             return str(fingerprint["tested"])
-        fit = getattr(cost, "fit", None)
-        if not fit:
+        if not cost.fit:
             return NOT_TESTED
-        return f"{100 * fit['median_error']:.1f}% (median) in {fit['num_batches']} decode batches"
-    model = getattr(cost, "model", None)  # of a roofline; the profiles left out are of plain models
-    if not fingerprint and (
-        not hasattr(cost, "provenance") or (isinstance(model, ModelSpec) and not model.is_plain)
-    ):
+        error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
+        return f"{100 * error:.1f}% (median) in {num_batches} decode batches"
+    if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
     return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
 

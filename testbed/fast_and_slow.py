@@ -207,6 +207,7 @@ ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts 
 EFFICIENCIES = Efficiencies(
     overhead_s=1e-3,
     overhead_per_request_s=1e-4,
+    launch_s=2e-3,
     repeated_read=0.3,
     copy_s=1e-5,
     extra_s=ANY_EXTRA_S,

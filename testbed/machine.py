@@ -9,7 +9,7 @@ from testbed.config import Machine, RunConfig, ServerConfig, SoftwareConfig
 from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.model import CostModel
+from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfers import tier_bandwidths
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.parts import Part
@@ -82,15 +82,15 @@ def make_cost(
     that charges the software time of another system than `software`.
     """
     cost: CostModel = part.make("cost", model, server)
-    charged = getattr(cost, "software", None)
-    if software is not None and charged not in (None, software.name):
+    charged = cost.software
+    if software is not None and charged not in (None, NO_SOFTWARE, software.name):
         raise InputError(
             f"software={software.name}: these costs charge the software time of {charged} "
             f"(cost=auto charges that of "
             f"{software.name}; software={charged} says that this is meant; "
             f"cost.choices.overhead_s=S is your own)"
         )
-    origin = getattr(cost, "fingerprint", None) or {}
+    origin = cost.fingerprint or {}
     check_device(origin, server.gpu, "the server")
     if "source" in part.parameters and "from" in origin:
         check_device(origin["from"], part.parameters["source"].make("cost.source"), "cost.source")

@@ -28,7 +28,9 @@ class Views(Protocol):
     def timeline(self, result: "Result", file: Path, start_s: float, stop_s: float | None) -> Path:
         """Simulate again and write the trace."""
 
-    def memory_map(self, result: "Result", start_s: float, stop_s: float | None) -> Any:
+    def memory_map(
+        self, result: "Result", start_s: float, stop_s: float | None, engine: int | None
+    ) -> Any:
         """The interactive page of the memory."""
 
     def compare(self, results: Mapping[str, "Result"]) -> Any:
@@ -130,9 +132,13 @@ class Result:
         """
         return front_end().views.timeline(self, Path(file), start_s, stop_s)
 
-    def memory_map(self, start_s: float = 0.0, stop_s: float | None = None) -> Any:
-        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it."""
-        return front_end().views.memory_map(self, start_s, stop_s)
+    def memory_map(
+        self, start_s: float = 0.0, stop_s: float | None = None, engine: int | None = None
+    ) -> Any:
+        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it. engine:
+        whose memory, of several replicas.
+        """
+        return front_end().views.memory_map(self, start_s, stop_s, engine)
 
     def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:
         """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
@@ -12,12 +13,14 @@ class Pages:
     """Pages of one size, which the groups of a model share (OnePageSize has the rule).
 
     page_bytes: on each GPU. windows: of each column of a group, the tokens that it reads, None for
-    all and 0 for a state, of which a sequence has one page.
+    all and 0 for a state, of which a sequence has one page. block_sizes: tokens of each column's
+    page, more than block_size where its layers cache fewer bytes a token.
     """
 
     page_bytes: int
     block_size: int
     windows: tuple[int | None, ...]
+    block_sizes: tuple[int, ...]
     max_num_batched_tokens: int = 0
 
     @property
@@ -31,7 +34,8 @@ class Pages:
 
     def of_sequence(self, num_tokens: int) -> int:
         """Pages of a sequence that is so long (vLLM's max_memory_usage_bytes)."""
-        return sum(self._of_column(window, num_tokens) for window in self.windows)
+        columns = zip(self.windows, self.block_sizes, strict=True)
+        return sum(self._of_column(window, size, num_tokens) for window, size in columns)
 
     def longest(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that so many pages hold; 0 where none fits."""
@@ -43,13 +47,13 @@ class Pages:
             )
         return low
 
-    def _of_column(self, window: int | None, num_tokens: int) -> int:
+    def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
         if window == 0:
             return 1
         if window is None:
-            return ceil_div(num_tokens, self.block_size)
+            return ceil_div(num_tokens, block_size)
         read = min(window - 1 + self.max_num_batched_tokens, num_tokens)
-        return ceil_div(read, self.block_size) + 1  # a window may begin within a block
+        return ceil_div(read, block_size) + 1  # a window may begin within a block
 
 
 def pages_of(
@@ -61,23 +65,51 @@ def pages_of(
     max_num_batched_tokens: int = 0,
 ) -> Pages:
     """The pages of a model on num_gpus GPUs. Without the hybrid manager every layer stores all
-    tokens.
+    tokens. A group whose layers cache fewer bytes a token than another's has larger blocks, so that
+    all pages are as large (vLLM's unify_kv_cache_spec_page_size); InputError where one is no
+    multiple of the other, as there.
     """
-    groups = model.groups if is_hybrid else (_all_full(model),)
+    if not is_hybrid:
+        return _of_all_layers(model, num_gpus, block_size, max_num_batched_tokens)
+    groups = model.groups
     counts = [group.num_layers for group in groups]
     layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
-    slot_bytes = model.slot_bytes * model.kv_copies(num_gpus) // num_gpus
-    windows = list[int | None]()
+    widest = max(group.slot_bytes for group in groups)
+    slot_bytes = widest * model.kv_copies(num_gpus) // num_gpus
+    windows, sizes = list[int | None](), list[int]()
     for group in groups:
-        reads = 0 if group.state_bytes else group.window
-        windows += [reads] * ceil_div(group.num_layers, layers)
+        num_columns = ceil_div(group.num_layers, layers)
+        windows += [0 if group.state_bytes else group.window] * num_columns
+        sizes += [_tokens_of_page(group, widest, block_size)] * num_columns
     return Pages(
-        layers * block_size * slot_bytes, block_size, tuple(windows), max_num_batched_tokens
+        layers * block_size * slot_bytes,
+        block_size,
+        tuple(windows),
+        tuple(sizes),
+        max_num_batched_tokens,
     )
 
 
-def _all_full(model: ModelSpec) -> KvGroup:
-    return KvGroup("full", model.num_attention_layers, model.slot_bytes)
+def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
+    """Tokens of a group's block, whose page is as large as that of the group with most bytes."""
+    if group.state_bytes:
+        return block_size
+    if widest % group.slot_bytes:
+        raise InputError(
+            f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is no "
+            f"multiple: vLLM has no pages for such a model"
+        )
+    return block_size * (widest // group.slot_bytes)
+
+
+def _of_all_layers(
+    model: ModelSpec, num_gpus: int, block_size: int, max_num_batched_tokens: int
+) -> Pages:
+    """Pages where every layer stores all tokens."""
+    token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // num_gpus
+    return Pages(
+        block_size * token_bytes, block_size, (None,), (block_size,), max_num_batched_tokens
+    )
 
 
 def logged_lines(num_tokens: int, max_model_len: int, max_concurrency: float) -> list[str]:

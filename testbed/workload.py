@@ -13,7 +13,7 @@ from testbed.config import MixShare, RunConfig, WorkloadConfig, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
 from testbed.core.units import LAST_S
-from testbed.engine.arrivals import Sessions
+from testbed.engine.arrivals import AnswerDriven
 from testbed.traces.reader import stream
 
 
@@ -33,14 +33,14 @@ def _made(config: RunConfig) -> Workload:
     if isinstance(trace, Workload):
         return trace
     arrivals, options, seed = config.arrivals.make("arrivals"), config.workload, config.seed
-    if isinstance(arrivals, Sessions):
+    if isinstance(arrivals, AnswerDriven):
         if config.stop_at_latency is not None:
             raise InputError(
                 "stop_at_latency counts arrivals beforehand, which a closed loop has not; set it "
                 "to null"
             )
-        rows = sampled(_whole_trace(trace, seed, options.max_len), options, seed)
-        return arrivals.workload(rows, options.num_seqs, options.beam)
+        rows = _rows_of_loop(trace, arrivals.num_requests, seed, options.max_len)
+        return arrivals.workload(sampled(rows, options, seed), options.num_seqs, options.beam)
     if getattr(arrivals, "replays", False):
         rows = _whole_trace(trace, seed, options.max_len)
         _check_stamps(rows, getattr(arrivals, "speedup", 1.0))
@@ -108,6 +108,13 @@ def checked_times(arrivals: Any, times: Any) -> Column:
             f"{LAST_S:,.0f} s, in order of time"
         )
     return column.astype(np.int64)
+
+
+def _rows_of_loop(trace: Any, num_rows: int | None, seed: int, max_len: int | None) -> Rows:
+    """The rows that a closed loop sends: so many, or with None the whole trace."""
+    if num_rows is None:
+        return _whole_trace(trace, seed, max_len)
+    return checked_rows(trace, trace.rows(num_rows, seed, max_len))
 
 
 def _whole_trace(trace: Any, seed: int, max_len: int | None) -> Rows:

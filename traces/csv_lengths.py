@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import pickle
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,19 @@ from typing import Any, NoReturn
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
-from testbed.traces.files import flags, lengths, numbered, read_table, seconds, whole_numbers
+from testbed.traces.files import (
+    MAX_LEN,
+    flags,
+    lengths,
+    numbered,
+    read_table,
+    seconds,
+    whole_numbers,
+)
 from testbed.traces.reader import FileTrace, columns
 
 # Optional columns. A column that the user gave another name must exist.
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority")
+DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority", "think_s")
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
@@ -43,6 +52,7 @@ class CsvLengths(FileTrace):
     beam_column: str = "beam"
     session_column: str = "session"
     priority_column: str = "priority"
+    think_column: str = "think_s"
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
@@ -68,6 +78,7 @@ class CsvLengths(FileTrace):
             beam=column(self.beam_column, flags),
             session=None if session is None else numbered(session),
             priority=column(self.priority_column, whole_numbers),
+            think_s=column(self.think_column, think_times),
         )
 
     def _table(self) -> Mapping[str, Sequence[str]]:
@@ -79,6 +90,7 @@ class CsvLengths(FileTrace):
             self.beam_column,
             self.session_column,
             self.priority_column,
+            self.think_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
         table = self.table([self.input_column, self.output_column, *renamed], DEFAULTS)
@@ -111,6 +123,11 @@ class CsvLengths(FileTrace):
         return all_ids
 
 
+def think_times(path: str, column: str, texts: Sequence[str]) -> Any:
+    """A column of think times in seconds."""
+    return seconds(path, column, texts, "a think time in seconds, at least 0", least=0)
+
+
 def write_lengths(path: str, rows: Rows) -> None:
     """Write rows as a CSV, compressed if the name ends in .gz, so that a slow reader runs once.
 
@@ -124,6 +141,7 @@ def write_lengths(path: str, rows: Rows) -> None:
         "prompt_ids": ids,
         "session": rows.session,
         "priority": rows.priority,
+        "think_s": rows.think_s,
     }
     columns = {name: list(column) for name, column in every.items() if column is not None}
     lines = [columns, *zip(*columns.values(), strict=True)]
@@ -166,12 +184,13 @@ def read_pairs(path: str) -> Rows:
 
 
 def _length(path: str, tokens: object) -> int:
-    if type(tokens) is int:
-        return tokens
-    if isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens):
-        return len(tokens)
+    is_list = isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens)
+    length = len(tokens) if is_list and isinstance(tokens, list | tuple) else tokens
+    if type(length) is int and 1 <= length <= MAX_LEN:
+        return length
     raise InputError(
-        f"{path}: contains {str(tokens)[:40]!r}, which is neither a length nor a list of token ids"
+        f"{path}: contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} "
+        f"nor a list of token ids"
     )
 
 

@@ -21,6 +21,17 @@ MAX_RATE = 1e5  # requests/s of one client
 SHAPES = 0.01, 1e4  # of the gaps; with others, sums of gaps hardly grow or overflow
 LENGTHS = ("input_tokens", "output_tokens")
 Floats = NDArray[np.float64]
+# What reading a table of shares may end in, if it is nested too deeply or has other names or types
+UNREADABLE = (
+    ValueError,
+    SyntaxError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class Window(NamedTuple):
@@ -58,9 +69,7 @@ class ServeGenFolder(Trace):
             raise InputError(
                 f"{self.path}: its clients determine arrival times (choose arrivals=replay)"
             )
-        names = sorted(
-            Path(self.path).glob("chunk-*-trace.csv"), key=lambda name: int(name.name.split("-")[1])
-        )
+        names = sorted(Path(self.path).glob("chunk-*-trace.csv"), key=_client_number)
         if not names:
             raise InputError(
                 f"{self.path}: no file chunk-*-trace.csv (give a folder such as "
@@ -122,7 +131,7 @@ class ServeGenFolder(Trace):
                 float(start): [_table(fields[name]) for name in LENGTHS]
                 for start, fields in content.items()
             }
-        except (ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             hint = f"not ServeGen's format, times with {' and '.join(LENGTHS)} as tables of shares"
             raise InputError(f"{path}: {hint} ({type(error).__name__}: {error})") from error
         return {
@@ -172,17 +181,35 @@ def _numbers(path: str, number: int, line: list[str]) -> tuple[float, float, str
     return values
 
 
+def _client_number(path: Path) -> int:
+    """The number of the client in chunk-I-trace.csv."""
+    number = path.name.removeprefix("chunk-").removesuffix("-trace.csv")
+    if not (number.isascii() and number.isdigit()):
+        raise InputError(
+            f"{path}: the client of this file is {number!r}, which is no number (name it "
+            f"chunk-I-trace.csv, from 0 on)"
+        )
+    return int(number)
+
+
 def _table(field: Any) -> Mapping[int, float]:
     table = ast.literal_eval(field) if isinstance(field, str) else field
-    return {int(key): float(share) for key, share in table.items()}
+    return {_whole(key): float(share) for key, share in table.items()}
+
+
+def _whole(key: Any) -> int:
+    """A length, which JSON may have as text; 1.7 is none."""
+    if type(key) not in (int, str):
+        raise ValueError(f"{key!r} is no length")
+    return int(key)
 
 
 def _distribution(path: Path, table: Mapping[int, float]) -> tuple[Column, Floats]:
     """Lengths and their probabilities."""
-    values, shares = np.array(list(table), np.int64), np.array(list(table.values()), np.float64)
+    shares = np.array(list(table.values()), np.float64)
     are_shares = (shares >= 0).all() and 0 < shares.sum() < np.inf
-    if not are_shares or values.min() < 0 or values.max() > MAX_LEN:
+    if not are_shares or min(table) < 0 or max(table) > MAX_LEN:
         raise InputError(
             f"{path}: shares must be finite and at least 0, lengths from 0 to {MAX_LEN}"
         )
-    return values.clip(1), shares / shares.sum()
+    return np.array(list(table), np.int64).clip(1), shares / shares.sum()

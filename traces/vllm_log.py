@@ -24,6 +24,8 @@ from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
+ARRIVAL = "arrival_time"  # by the client's clock
+PREEMPTIONS = "preemptions"  # of each request
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
@@ -64,14 +66,16 @@ class VllmLog(FileTrace):
     """Requests that a server logged, in order of arrival, with times since the first arrival (s).
 
     workload: a file with the prompts' input_tok_ids or hash_ids, line by line as in the log. A
-    request arrives when the engine receives it (`queued_ts`; `arrival_time` is of another clock),
-    in a client's log when it is sent.
+    request arrives when its client sends it. Where an engine's log has that time
+    (`arrival_time`, of another clock), the clocks are set so that the fastest request is queued at
+    once; else it arrives when the engine takes it in (`queued_ts`).
     """
 
     def __init__(self, path: str, workload: str | None = None) -> None:
         super().__init__(path)
         self.workload = workload
         self.remarks: list[str] = []
+        self._preemptions: int | None = None
 
     def read(self) -> Rows:
         return self._served[0]
@@ -81,6 +85,12 @@ class VllmLog(FileTrace):
         return self._served[1]
 
     @property
+    def preemptions(self) -> int | None:
+        """How often its requests were preempted in all; None where it does not say."""
+        self.read()
+        return self._preemptions
+
+    @property
     def is_of_engine(self) -> bool:
         """Whether the engine wrote the log, so that it lacks the times of the front end."""
         return self.path.removesuffix(".gz").endswith(".jsonl")
@@ -88,7 +98,9 @@ class VllmLog(FileTrace):
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
         if self.is_of_engine:
-            rows, times = _vllm(self.path)
+            items = [item for _, item in json_lines(self.path, _problems)]
+            rows, times = _vllm(items)
+            self._preemptions = _preemptions(items)
         elif self.path.removesuffix(".gz").endswith(".json"):
             rows, times, self.remarks = read_client_log(self.path)
         else:
@@ -124,8 +136,13 @@ def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
     return [f"{longer} of {len(rows)} requests have one token and end later than with it"]
 
 
-def _vllm(path: str) -> tuple[Rows, Floats]:
-    items = [item for _, item in json_lines(path, _problems)]
+def _preemptions(items: list[Any]) -> int | None:
+    if not all(PREEMPTIONS in item for item in items):
+        return None
+    return sum(int(item[PREEMPTIONS]) for item in items)
+
+
+def _vllm(items: list[Any]) -> tuple[Rows, Floats]:
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
     named = all(SESSION in item for item in items)
     rows = Rows(
@@ -134,7 +151,21 @@ def _vllm(path: str) -> tuple[Rows, Floats]:
         session=numbered([item[SESSION] for item in items]) if named else None,
         priority=np.array([item.get("priority", 0) for item in items], dtype=np.int64),
     )
-    return rows, np.array([[float(item[name]) for name in TIMES] for item in items])
+    times = np.array([[float(item[name]) for name in TIMES] for item in items])
+    return rows, _from_client(items, times)
+
+
+def _from_client(items: list[Any], times: Floats) -> Floats:
+    """The times with arrivals by the client's clock where every row has its arrival_time, set so
+    that the fastest request is queued at once.
+
+    The engine takes requests in between two iterations: queued_ts lacks the wait before.
+    """
+    if not all(ARRIVAL in item for item in items) or not items:
+        return times
+    sent = np.array([float(item[ARRIVAL]) for item in items])
+    times[:, 0] = sent + (times[:, 0] - sent).min()
+    return times
 
 
 def _csv(path: str) -> tuple[Rows, Floats]:
@@ -155,6 +186,10 @@ def _problems(item: Any) -> Iterator[str | None]:
         )
     yield from (wrong_count(item, key) for key in ("input_toks", "output_toks"))
     yield from (wrong_time(item, key, least=-float("inf")) for key in TIMES)
+    if ARRIVAL in item:
+        yield wrong_time(item, ARRIVAL, least=-float("inf"))
+    if PREEMPTIONS in item and (type(item[PREEMPTIONS]) is not int or item[PREEMPTIONS] < 0):
+        yield f"{PREEMPTIONS}={item[PREEMPTIONS]!r}: not a whole number of at least 0"
     if not item["queued_ts"] <= item["first_token_ts"] <= item["last_token_ts"]:
         yield f"its times are not in order ({', '.join(TIMES)})"
 

@@ -27,6 +27,7 @@ fit = App(
 )
 app.command(fit)
 
+SHIPPED_VLLM = "vllm-0.20/h100-llama-3.1-8b-tp1"
 SoftwareOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write the profile with these times")
 ]
@@ -143,6 +144,46 @@ def profile(
     show(plain_table(("error of", *made.errors), profile_fit.table(made.errors)))
     write_text(out, dump(made.profile))
     show(f"profile: {out} (cost=profile cost.path={out})")
+
+
+@fit.command
+def steps(
+    *folders: Annotated[
+        Path, Parameter(name="FOLDER", required=True, help="with a steps.csv of logged iterations")
+    ],
+    model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
+    device: Annotated[str, Parameter(metavar="NAME", help="the GPU, as its driver names it")],
+    graph_sizes: Annotated[
+        list[int] | None,
+        Parameter(
+            consume_multiple=True,
+            metavar="N",
+            help="sizes of the CUDA graphs (default: those of facts.json beside a folder or in it)",
+        ),
+    ] = None,
+    launches_from: Annotated[
+        str,
+        Parameter(
+            metavar="PROFILE",
+            help="a vLLM's profile, whose launches are scaled to this host's where no prompts "
+            "among decodes are logged",
+        ),
+    ] = SHIPPED_VLLM,
+    out: ProfileOut,
+) -> None:
+    """Fit a vLLM's profile to sweeps of its logged iterations.
+
+    As testbed gpu calibrate --system vllm does with its own. The columns of a steps.csv are in
+    experiments/REAL_SERVERS.md. Logs of served workloads are for testbed validate, not for this.
+    """
+    from testbed.cost.profile import read_profile
+    from testbed.cost.sections import dump
+    from testbed.experiments.runs.whole_files import write_text
+    from testbed.experiments.vllm_engine.calibrate import lines, profile_of_sweeps
+
+    profile = profile_of_sweeps(folders, model, device, graph_sizes, read_profile(launches_from))
+    write_text(out, dump(profile))
+    print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
 
 
 @fit.command

@@ -2,15 +2,26 @@
 have been checked.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne, WholeNumber
+from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
 from testbed.kernels import commands
 
+Python = Annotated[
+    str, Parameter(metavar="PATH", help="the Python that has vLLM (default: this one)")
+]
+ServerCommand = Annotated[
+    str,
+    Parameter(metavar="COMMAND", help='the server, as "vllm serve MODEL --max-model-len 16384"'),
+]
+LimitSeconds = Annotated[
+    float, Parameter(metavar="S", help="seconds after which nothing more is begun")
+]
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 
 app = App(name="gpu", help="Measure, check and run on an NVIDIA GPU.")
@@ -20,14 +31,21 @@ measure = App(name="measure", help="Print one measurement of this machine's GPU 
 @app.command
 def calibrate(
     *,
+    system: Annotated[
+        Literal["kernels", "engine", "vllm"],
+        Parameter(
+            help="what is measured: this project's kernels; also whole iterations of its GPU "
+            "engine, which keep the rest of the shipped profile; or the vLLM that is installed"
+        ),
+    ] = "kernels",
     model: Annotated[
-        list[str],
+        list[str] | None,
         Parameter(
             consume_multiple=True,
             metavar="NAME",
-            help="models that ship (testbed list model), or NAME:TP",
+            help="models that ship (testbed list model), or NAME:TP; of vLLM its command's",
         ),
-    ],
+    ] = None,
     tp: Annotated[AtLeastOne, Parameter(help="tensor-parallel degree")] = 1,
     out: Annotated[
         Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
@@ -39,20 +57,67 @@ def calibrate(
             help="profile with the all-reduces, if this machine has only one GPU",
         ),
     ] = None,
-    engine: Annotated[
-        bool,
-        Parameter(
-            help="measure the sections without attention on the GPU engine's layers, and whole "
-            "iterations; keep the rest of the shipped profile"
-        ),
-    ] = False,
+    engine: Annotated[bool, Parameter(help="the same as --system engine")] = False,
     rounds: Annotated[AtLeastOne, Parameter(help="rounds of random checks before measuring")] = 1,
+    from_vllm: Annotated[ServerCommand | None, Parameter(help="--system vllm: the server")] = None,
+    python: Python | None = None,
+    keep: Annotated[
+        Path | None, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")
+    ] = None,
+    limit_s: LimitSeconds = 420.0,
 ) -> None:
-    """Measure a GPU into a cost profile.
+    """Measure a GPU, or the vLLM on it, into a cost profile.
 
-    All kernels are verified first, then swept, and the fit is tested on batches outside the sweep.
+    Kernels are verified first, then swept, and the fit is tested on batches outside the sweep. A
+    vLLM runs in a process of its own with the options of its command; add --load-format dummy for
+    random weights. For example:
+
+    testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
-    commands.calibrate(model, tp=tp, out=out, all_reduce=all_reduce, engine=engine, rounds=rounds)
+    if system == "vllm":
+        from testbed.experiments.vllm_engine.calibrate import calibrate as calibrate_vllm
+
+        if from_vllm is None:
+            raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')
+        _refuse_given({"--model": model, "--engine": engine, "--all-reduce": all_reduce}, system)
+        return calibrate_vllm(from_vllm, python or sys.executable, out, keep, limit_s)
+    _refuse_given({"--from-vllm": from_vllm, "--keep": keep}, system)
+    if not model:
+        raise InputError("--model: is missing (testbed list model)")
+    is_engine = engine or system == "engine"
+    commands.calibrate(
+        model, tp=tp, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds
+    )
+
+
+def _refuse_given(options: dict[str, object], system: str) -> None:
+    """Raise InputError for an option that the system's measurement does not read."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise InputError(f"{given[0]}: nothing reads it with --system {system} (leave it out)")
+
+
+@app.command
+def record(
+    *overrides: Override,
+    from_vllm: ServerCommand,
+    python: Python | None = None,
+    out: Annotated[Path, Parameter(metavar="DIR", help="new folder for the log")],
+    limit_s: LimitSeconds = 420.0,
+) -> None:
+    """Serve a workload by the vLLM that is installed, and keep its log for testbed validate.
+
+    The overrides give trace, arrivals and workload as in testbed run. Arrivals have the engine's
+    clock and the client's; every iteration is logged too. For example:
+
+    testbed gpu record --from-vllm "vllm serve MODEL" trace=sharegpt arrivals.rate=4 --out log
+    """
+    from testbed.experiments.runs.compose import configured
+    from testbed.experiments.vllm_engine.record import record as record_log
+    from testbed.workload import make_workload
+
+    workload = make_workload(configured(list(overrides)))
+    record_log(from_vllm, workload, python or sys.executable, out, limit_s)
 
 
 @app.command

@@ -151,6 +151,16 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Sensitive:
+    """The smallest and the largest simulated value of a metric, with costs and arrivals varied."""
+
+    log: str
+    metric: str
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
 class ValidationAnswer:
     """The answer of `testbed validate --json`."""
 
@@ -159,6 +169,7 @@ class ValidationAnswer:
     notes: list[str]
     within_percent: float | None
     is_within: bool | None
+    intervals: list[Sensitive]
 
 
 def capacity_answer(found: "Capacities") -> CapacityAnswer:

@@ -43,6 +43,7 @@ BEYOND = (
     "store_rules",
     "time_to_live",
     "transfer_sizes",
+    "global_cache",
     "groups",
     "hit_units",
 )

@@ -58,7 +58,7 @@ def serve(
     trust_plug_ins: TrustPlugIns = False,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    speed: Speed = 1.0,
+    speed: Speed | None = None,
     output_lengths: OutputLengths = None,
     tokenizer: Tokenizer = None,
     api_key: ApiKey = None,

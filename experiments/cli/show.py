@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import Seconds, TrustPlugIns
+from testbed.experiments.cli.parameters import Seconds, TrustPlugIns, WholeNumber
 
 MEMORY_MAP = "memory_map.html"
 TIMELINE = "timeline.json"
@@ -27,6 +27,9 @@ def memory(
     *,
     start: From = 0.0,
     stop: To | None = None,
+    engine: Annotated[
+        WholeNumber | None, Parameter(help="whose memory, of several replicas; from 0")
+    ] = None,
     trust_plug_ins: TrustPlugIns = False,
     out: Annotated[
         Path | None, Parameter(metavar="DIR", help=f"write {MEMORY_MAP} here (default: RUN)")
@@ -46,10 +49,10 @@ def memory(
     part = _interval(start, stop)
     config = read_config(run, trusts_plug_ins=trust_plug_ins)
     with spoken(lambda: "simulating again, step by step"):
-        trace = retrace(config, *part)
+        trace = retrace(config, *part, engine)
     out = out or run
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / MEMORY_MAP, page(trace, title_of(trace, config)))
+    write_text(out / MEMORY_MAP, page(trace, title_of(trace, config, engine)))
     show(str(out / MEMORY_MAP))
     if trace.num_states > len(trace.frames):
         show(

@@ -38,6 +38,13 @@ LogsFigure = Annotated[
         "measured latency",
     ),
 ]
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="print each figure's interval: all costs 3% up and down, and 20 times arrivals moved "
+        "by up to 10 ms"
+    ),
+]
 Within = Annotated[
     AboveZero | None,
     Parameter(metavar="PERCENT", help="exit code 1 if an error exceeds PERCENT"),
@@ -121,6 +128,7 @@ def logs(
     what_if: WhatIf = None,
     csv: ErrorsCsv = None,
     figure: LogsFigure = None,
+    sensitivity: Sensitivity = False,
     within: Within = None,
     json: AsJson = False,
 ) -> int:
@@ -133,7 +141,7 @@ def logs(
 
     server = (workload, blocks_from_log, config_dir, trust_plug_ins)
     request = LogRequest("validate", words, *server, COMMANDS, from_vllm)
-    validation = Validation(request, what_if or [])
+    validation = Validation(request, what_if or [], sensitivity)
     if json:
         validation.print_json(within)
     else:

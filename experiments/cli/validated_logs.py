@@ -3,25 +3,45 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from testbed.experiments.cli.json_answers import Effect, ValidationAnswer, metric_error
+from testbed.experiments.cli.json_answers import (
+    Effect,
+    Sensitive,
+    ValidationAnswer,
+    metric_error,
+)
 from testbed.experiments.cli.output import plain_table, print_json, show
 from testbed.experiments.cli.replayed_logs import LogRequest
 from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
 from testbed.experiments.validation.log_replay import notes, replay
+from testbed.experiments.validation.sensitivity import (
+    COST_ERROR,
+    MOVED_S,
+    PREEMPTIONS,
+    RESAMPLINGS,
+    Interval,
+    intervals,
+)
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
+SENSITIVE = ("log", "metric", "lowest", "highest", "real", "real is")
+INTERVALS = (
+    f"\nhow sensitive: all costs {COST_ERROR:.0%} up and down, and {RESAMPLINGS} times arrivals "
+    f"moved by up to {1000 * MOVED_S:.0f} ms"
+)
 OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
 
 
 class Validation:
     """The logs of a request, replayed on their servers; and once more for each change in
-    `what_if`, words of overrides.
+    `what_if`, words of overrides. sensitivity: with the interval of each figure.
     """
 
-    def __init__(self, request: LogRequest, what_if: Sequence[str]) -> None:
+    def __init__(
+        self, request: LogRequest, what_if: Sequence[str], sensitivity: bool = False
+    ) -> None:
         self.logs, self.servers = request.replayed()
         paths = [Path(log.path) for log in self.logs]
         self.names = dict(zip(map(str, paths), short_names(paths), strict=True))
@@ -33,6 +53,12 @@ class Validation:
             for log, run in zip(self.logs, self.runs, strict=True)
             for row in compare(log.path, log.times, run.times)
         ]
+        self.counts = [
+            Compared(log.path, PREEMPTIONS, log.preemptions, run.preemptions)
+            for log, run in zip(self.logs, self.runs, strict=True)
+            if log.preemptions is not None
+        ]
+        self.intervals = self._intervals() if sensitivity else {}
         self.effects = {change: list(self._effects(request, change)) for change in what_if}
 
     def _effects(self, request: LogRequest, change: str) -> Iterator[Compared]:
@@ -40,6 +66,15 @@ class Validation:
         for log, (config, _), unchanged in zip(self.logs, servers, self.runs, strict=True):
             changed = replay(log, config)
             yield from compare(log.path, unchanged.times, changed.times, f"{log.path}, {change}")
+
+    def _intervals(self) -> dict[tuple[str, str], Interval]:
+        """Of each metric of each log, from the smallest to the largest simulated value."""
+        runs = zip(self.logs, self.servers, self.runs, strict=True)
+        return {
+            (log.path, metric): interval
+            for log, (config, _), run in runs
+            for metric, interval in intervals(log, config, run).items()
+        }
 
     def notes(self) -> Iterator[str]:
         """Remarks on each log and its server."""
@@ -54,7 +89,9 @@ class Validation:
 
     def print_tables(self) -> None:
         """The errors by metric and over time, the effects of the changes, and remarks."""
-        show(*self.notes(), plain_table(HEAD, self._cells(self.errors)))
+        show(*self.notes(), plain_table(HEAD, self._cells([*self.errors, *self.counts])))
+        if self.intervals:
+            show(INTERVALS, plain_table(SENSITIVE, self._interval_cells()))
         for log, run in zip(self.logs, self.runs, strict=True):
             show(
                 f"\n{self.names[log.path]}, over time: errors of the means of a quarter of its "
@@ -82,8 +119,12 @@ class Validation:
                 ]
         remarks = [*self.notes(), *self.conclusions()]
         is_within = None if within is None else self.worst_percent <= within
-        errors = [metric_error(row) for row in self.errors]
-        print_json(ValidationAnswer(errors, effects, remarks, within, is_within))
+        errors = [metric_error(row) for row in (*self.errors, *self.counts)]
+        sensitive = [
+            Sensitive(path, metric, low, high)
+            for (path, metric), (low, high) in self.intervals.items()
+        ]
+        print_json(ValidationAnswer(errors, effects, remarks, within, is_within, sensitive))
 
     def _cells(self, rows: Sequence[Compared]) -> Iterator[tuple[str, ...]]:
         for row in rows:
@@ -92,14 +133,23 @@ class Validation:
             numbers = (f"{row.real:.4g}", f"{row.simulated:.4g}", f"{row.error_percent:+.1f}%")
             yield (name, row.metric, *numbers)
 
+    def _interval_cells(self) -> Iterator[tuple[str, ...]]:
+        """The interval of each figure, and whether the measurement is inside."""
+        for row in (*self.errors, *self.counts):
+            if interval := self.intervals.get((row.log, row.metric)):
+                low, high = interval
+                inside = "inside" if low <= row.real <= high else "outside"
+                name = self.names[row.log]
+                yield name, row.metric, f"{low:.4g}", f"{high:.4g}", f"{row.real:.4g}", inside
+
     def write_csv(self, path: Path) -> None:
         """Write a row per log and metric, then one per change."""
         effects = [row for rows in self.effects.values() for row in rows]
-        rows = [*self.errors, *effects]
+        rows = [*self.errors, *self.counts, *effects]
         names = (*Compared._fields, "error_percent")
         columns = {name: [getattr(row, name) for row in rows] for name in names}
         if effects:
-            columns["compared"] = ["with the log"] * len(self.errors)
+            columns["compared"] = ["with the log"] * (len(self.errors) + len(self.counts))
             columns["compared"] += ["with the simulation"] * len(effects)
         write_cells(path, columns)
 

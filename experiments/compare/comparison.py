@@ -8,7 +8,12 @@ import pandas as pd
 
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.runs.summary_table import Quantity, quantities
+from testbed.experiments.runs.summary_table import (
+    Quantity,
+    future_read_by,
+    quantities,
+    remark_on_ways,
+)
 from testbed.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
@@ -138,6 +143,8 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """Remarks to read before the numbers."""
     for run in runs:
         yield from _remarks_on(run)
+    simulated = {run.name: run.summary for run in runs if not run.on_gpu}
+    yield from remark_on_ways(simulated)
     tables = [run.requests for run in runs if run.requests is not None and not run.requests.empty]
     if len(tables) > 1 and not all(_same_requests(tables[0], other) for other in tables[1:]):
         yield "the runs do not serve the same requests"
@@ -146,7 +153,11 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _remarks_on(run: FinishedRun) -> Iterator[str]:
-    """Remarks on a run without tables, of another version, overloaded or unfinished."""
+    """Remarks on a run that reads the future, without tables, of another version, overloaded or
+    unfinished.
+    """
+    if future := future_read_by(run.summary):
+        yield f"{run.name} reads the future, as no real server can: {future}"
     if run.requests is None or run.spans is None:
         absent = "requests.csv" if run.requests is None else "iterations.csv"
         yield f"{run.name} has no {absent}: {WHOLE}"

@@ -19,6 +19,7 @@ from testbed.cost.model import ALWAYS, CostModel, Work, read_work
 from testbed.description import RUN
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.progress import one_line, short_names
+from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.summary_table import described
 from testbed.machine import make_cost
 from testbed.metrics import overload
@@ -117,6 +118,7 @@ def read_run(name: str, folder: Path) -> FinishedRun:
         folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's"
     )
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
+    check_unchanged(folder)
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
     return FinishedRun(name, folder, config, summary, requests, spans)
 

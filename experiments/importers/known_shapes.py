@@ -13,6 +13,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.compose import composed, plain
+from testbed.experiments.runs.model_naming import name_of
 from testbed.traces.files import read_json
 
 # Names on Hugging Face of models that ship, with the longest sequence where it is another.
@@ -49,7 +50,10 @@ def known_name(name: str) -> tuple[str, str, int | None]:
     another.
     """
     short = name.rpartition("/")[2].lower()
-    return short, *ALIASES.get(short, (short, None))
+    if short in ALIASES:
+        return short, *ALIASES[short]
+    ours = name_of(name, model_names())
+    return short, ours.model, ours.max_len
 
 
 def gpu_named(name: str) -> GpuSpec:

@@ -9,7 +9,7 @@ from testbed.build import Setup, build
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Work
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.clients import OpenLoop
 from testbed.engine.engine import Engine
 from testbed.engine.executor import Flight
@@ -120,9 +120,9 @@ class Ours:
 
 def served(setup: Setup) -> tuple[list[Request], int]:
     """The requests that fit, in order of arrival, and the number of those rejected on arrival."""
-    if isinstance(setup.workload, SessionWorkload):
+    if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals=sessions: iterations are compared on fixed arrivals (another arrivals=)"
+            "arrivals: a closed loop; iterations are compared on fixed arrivals (another arrivals=)"
         )
     policy, requests = setup.scheduler.policy, list(setup.workload)
 

@@ -20,13 +20,16 @@ from collections.abc import Iterable, Sequence
 from math import gcd
 from typing import Any
 
-from testbed.build import build
+from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
-from testbed.engine.memory_trace import Frame, MemoryTrace, thinned, trace_memory
+from testbed.engine.memory_trace import Frame, MemoryTrace, thinned, trace_memory, trace_run
+from testbed.engine.recorder import Recorder
+from testbed.engine.simulation import Environment
 from testbed.experiments.pages.page import json_for_script, whole_page
+from testbed.run import serve_by_fleet
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields
@@ -150,12 +153,61 @@ def flat(extents: Iterable[Extent], unit: int) -> list[int]:
     return [number // unit for extent in extents for number in extent]
 
 
-def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTrace:
-    """The memory trace of a config's run from start_s to stop_s (s), or to the run's end."""
+def retrace(
+    config: RunConfig, start_s: float, stop_s: float | None, engine: int | None = None
+) -> MemoryTrace:
+    """The memory trace of a config's run from start_s to stop_s (s), or to the run's end. engine:
+    whose memory, if there are several.
+    """
     setup = build(config)
-    setup.check_alone("the memory map")
+    if setup.is_alone:
+        if engine:
+            raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
+        trace = _trace_alone(setup, start_s, stop_s)
+    else:
+        trace = _trace_engine(setup, start_s, stop_s, engine)
+    if not trace.frames:
+        raise InputError(
+            f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
+        )
+    return trace
+
+
+def _trace_engine(
+    setup: Setup, start_s: float, stop_s: float | None, engine: int | None
+) -> MemoryTrace:
+    fleet = setup.fleet
+    assert fleet is not None, "a run without a fleet is traced alone"
+    parts = fleet.parts
+    if engine is None or not 0 <= engine < len(parts):
+        raise InputError(
+            f"--engine: the memory map shows one of {len(parts)} engines (give its number, from 0 "
+            f"to {len(parts) - 1})"
+        )
+    if engine in [fault.engine for fault in fleet.faults]:
+        raise InputError(
+            f"--engine {engine}: it fails in this run, and its memory with it (give another engine)"
+        )
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
-    trace = trace_memory(
+
+    def run(env: Environment) -> int:
+        recorders = [Recorder() for _ in parts]
+        serve_by_fleet(setup, fleet, recorders, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
+        return recorders[engine].end_ps
+
+    return trace_run(
+        run,
+        setup.workload,
+        parts[engine].scheduler,
+        start_ps=start_ps,
+        stop_ps=end_ps,
+        pool=setup.pool,
+    )
+
+
+def _trace_alone(setup: Setup, start_s: float, stop_s: float | None) -> MemoryTrace:
+    start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
+    return trace_memory(
         setup.workload,
         setup.scheduler,
         setup.cost,
@@ -167,19 +219,16 @@ def retrace(config: RunConfig, start_s: float, stop_s: float | None) -> MemoryTr
         pool=setup.pool,
         lengths=setup.lengths,
     )
-    if not trace.frames:
-        raise InputError(
-            f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
-        )
-    return trace
 
 
-def title_of(trace: MemoryTrace, config: RunConfig) -> str:
-    """The policy, the model and the size of the pool."""
+def title_of(trace: MemoryTrace, config: RunConfig, engine: int | None = None) -> str:
+    """The policy, the model and the size of the pool; of which engine, if there are several."""
+    of_engine = "" if engine is None else f"Engine {engine} of {config.replicas}, "
     policy = config.policy.name.rpartition(".")[2]
     num_blocks = trace.num_slots // trace.block_size
     slots = "slots of one layer" if len(trace.parts) > 1 else "slots"
-    return f"{policy}, {config.model.name}: {num_blocks:,} blocks of {trace.block_size} {slots}"
+    blocks = f"{num_blocks:,} blocks of {trace.block_size} {slots}"
+    return f"{of_engine}{policy}, {config.model.name}: {blocks}"
 
 
 def page(trace: MemoryTrace, title: str) -> str:

@@ -86,11 +86,11 @@ def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None)
     return file
 
 
-def memory_map(result: "Result", start_s: float, stop_s: float | None) -> Page:
+def memory_map(result: "Result", start_s: float, stop_s: float | None, engine: int | None) -> Page:
     """Simulate the run again with a traced pool; returns the interactive page."""
     config = result.setup.config
-    trace = map_page.retrace(config, start_s, stop_s)
-    return Page(map_page.page(trace, map_page.title_of(trace, config)))
+    trace = map_page.retrace(config, start_s, stop_s, engine)
+    return Page(map_page.page(trace, map_page.title_of(trace, config, engine)))
 
 
 def compare(results: "Mapping[str, Result]") -> Page:

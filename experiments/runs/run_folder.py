@@ -18,6 +18,12 @@ from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
 from testbed.description import ID, RUN
 from testbed.engine.recorder import request_columns, span_columns, with_identity
+from testbed.experiments.runs.folder_contents import (
+    CONTENTS,
+    changed_result,
+    check_results,
+    record_contents,
+)
 from testbed.experiments.runs.progress import watched
 from testbed.experiments.runs.whole_files import (
     SUMMARY,
@@ -39,6 +45,7 @@ CHARTS = "charts.png"
 FILES = {
     CONFIG,
     INPUTS,
+    CONTENTS,
     "requests.csv",
     "iterations.csv",
     "timing.json",
@@ -88,8 +95,8 @@ def run_into(
         with whole_folder(folder, is_ours, is_there) as new:
             summary = _measured(config, new, show=show)
             _complete(new, config, identity, summary)
-        return StoredRun(_summary_of(folder), folder, is_new=True)
-    return StoredRun(_summary_of(folder), folder, is_new=False)
+        return StoredRun(_summary_of(folder, identity.id), folder, is_new=True)
+    return StoredRun(_summary_of(folder, identity.id), folder, is_new=False)
 
 
 def _measured(config: RunConfig, folder: Path, *, show: bool) -> Mapping[str, Any]:
@@ -111,6 +118,7 @@ def _complete(
     write_text(folder / CONFIG, text)
     write_json(folder / INPUTS, identity.inputs)
     write_json(folder / SUMMARY, {**summary, RUN: {**summary[RUN], ID: identity.id}})
+    record_contents(folder)
 
 
 def _has(folder: Path, name: str, *, again: bool) -> bool:
@@ -125,11 +133,19 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
             f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another "
             f"folder)"
         )
-    return not was_edited(folder)
+    return not (was_edited(folder) or changed_result(folder))
 
 
-def _summary_of(folder: Path) -> dict[str, Any]:
-    summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+def _summary_of(folder: Path, name: str) -> dict[str, Any]:
+    """The summary of the run of this id; raises InputError where another process has meanwhile put
+    its own run there.
+    """
+    summary = complete(folder)
+    if summary is None or summary[RUN].get(ID, name) != name:
+        raise InputError(
+            f"{folder}: another process has written its run there meanwhile (give each run a "
+            f"folder of its own, by hydra.run.dir=...)"
+        )
     return summary
 
 
@@ -225,15 +241,21 @@ def read_config(folder: Path, *, trusts_plug_ins: bool = False) -> RunConfig:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     if not trusts_plug_ins:
         check_classes(values, path)
-    if was_edited(folder):
-        raise InputError(
-            f"{path}: was changed after the run, so it is another run's (testbed run simulates "
-            f"that one)"
-        )
+    check_unchanged(folder)
     try:
         return RunConfig.from_values(values)
     except InputError as error:
         raise InputError(f"{path}: not the config of a run: {error}") from error
+
+
+def check_unchanged(folder: Path) -> None:
+    """Raise InputError where the config or a result in a run folder is not that of its run."""
+    if was_edited(folder):
+        raise InputError(
+            f"{folder / CONFIG}: was changed after the run, so it is another run's (testbed run "
+            f"simulates that one)"
+        )
+    check_results(folder)
 
 
 def changed_since(

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import ENGINES, RUN, costs_of
+from testbed.description import CONTENTS, ENGINES, RUN, costs_of
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 from testbed.vllm_pages import logged_lines
@@ -114,12 +114,14 @@ def summary_table(summary: dict[str, Any]) -> Group:
     ):
         table.add_row(name, value)
     lines = []
-    if future := summary.get(RUN, {}).get("future_read"):
+    if future := future_read_by(summary):
         lines.append(Text(f"reads the future, as no real server can: {future}"))
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
     if note := summary.get(RUN, {}).get("scheduler_note"):
         lines.append(Text(f"scheduler: {note}"))
+    if note := summary.get(RUN, {}).get(CONTENTS):
+        lines.append(Text(f"prefix cache: {note}"))
     return Group(*lines, table, *_engines_table(summary))
 
 
@@ -156,7 +158,9 @@ def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "memory per iteration", _memory(summary)
     yield "preemptions", _counts(summary["preemptions"])
     if summary["counters"]:
-        yield "counted by the policy", _counted(summary["counters"])
+        note = summary.get(RUN, {}).get(CONTENTS)
+        unknown = "contents unknown, so nothing can be found; " if note else ""
+        yield "counted by the policy", unknown + _counted(summary["counters"])
     if stand_in := (summary.get(PROFILE) or {}).get("all_reduce"):
         yield "all-reduces", stand_in
 
@@ -207,6 +211,35 @@ def _engines_table(summary: Mapping[str, Any]) -> list[Table]:
     return [table]
 
 
+def future_read_by(summary: Mapping[str, Any]) -> str:
+    """What a run reads of the future, in words; empty where it reads nothing."""
+    return summary.get(RUN, {}).get("future_read") or ""
+
+
+def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A remark where the costs of some runs were measured and those of others derived or computed;
+    runs: simulated summaries by name.
+    """
+    ways = {name: _way_of(summary) for name, summary in runs.items()}
+    if len(set(ways.values())) > 1:
+        names = "; ".join(
+            f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
+            for way in dict.fromkeys(ways.values())
+        )
+        yield (
+            f"the costs come in different ways ({names}), so that their errors are part of the "
+            f"differences"
+        )
+
+
+def _way_of(summary: Mapping[str, Any]) -> str:
+    """How the costs of a run were made from measurements."""
+    profile = summary.get(PROFILE)
+    if not profile:
+        return "without a profile"
+    return "derived" if "from" in profile else "measured"
+
+
 def described(run: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a run in a few words, by name; empty if the summary has none."""
     if not run:
@@ -237,14 +270,15 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
-    """The engines, router and faults of a fleet; empty for one engine."""
+    """The engines, router, faults and shared tiers of a fleet; empty for one engine."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
     split = ""
     if "prefill_replicas" in run:
         split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{faults}"}
+    tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}"}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

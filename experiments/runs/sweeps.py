@@ -14,11 +14,12 @@ from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, are_replicated, axes, settings
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.summary_table import main_numbers
+from testbed.experiments.runs.summary_table import future_read_by, main_numbers, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.replications import interval
 
 FEWEST = 3  # values of an axis that is drawn
+FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
 PANELS = {  # by the column of a sweep's table: label, and the option of its limit
     "normalized_latency_s_per_token_mean": ("Norm. latency (s/token)", ""),
@@ -55,7 +56,11 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     """
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
+    names = axes(points)
+    head += remark_on_ways({_name_of(point, names): point.summary for point in points})
+    futures = [future_read_by(point.summary) for point in points]
     if are_replicated(points) and not per_seed:
+        head += [f"{FUTURE}: {text}" for text in dict.fromkeys(filter(None, futures))]
         groups = settings(points)
         tables = [_table(*mean_columns(groups), width)]
         pairs, differences = difference_columns(groups)
@@ -63,8 +68,9 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
             title = "Differences on the same seeds"
             tables.append(_table(pairs, differences, width, title=title))
         return Group(*map(Text, [*head, explained(groups)]), *tables)
-    names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
+    if any(futures):
+        columns[FUTURE] = futures
     results = main_numbers([point.summary for point in points])
     return Group(*map(Text, head), _table(columns, results, width))
 
@@ -93,6 +99,11 @@ def _table(
 
 def _width(name: str, cells: Sequence[str]) -> int:
     return max(map(len, [name, *cells])) + 3
+
+
+def _name_of(point: Point, names: Sequence[str]) -> str:
+    """What is different about a point."""
+    return " ".join(f"{name}={point.chosen[name]}" for name in names if name in point.chosen)
 
 
 def draw_sweep(path: Path, points: Sequence[Point]) -> bool:

@@ -46,6 +46,13 @@ class UserRequests(Workload):
         named = {"session": with_session, "priority": with_priority}
         return tuple(name for name, is_there in named.items() if is_there)
 
+    @property
+    def names_contents(self) -> bool:
+        """Whether any request says what its prompt contains."""
+        return any(
+            request.prompt_ids is not None or request.registered_prefix for request in self.requests
+        )
+
     def __iter__(self) -> Iterator[Request]:
         return iter(self.requests)
 

@@ -8,25 +8,27 @@ picoseconds. The phases of requests come from the executed plans.
 import gzip
 import heapq
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from testbed.build import build
+from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Incoming, Request, Workload
+from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.recorder import Columns, Recorder
 from testbed.engine.simulation import simulate
 from testbed.engine.totals import SpanMemory
 from testbed.experiments.runs.whole_files import whole
+from testbed.run import serve_by_fleet
 from testbed.sched.plan import Plan
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
+HANDOVER = "handover"
 REQUESTS, ITERATIONS, POOL = 1, 2, 3
 PROCESSES = {REQUESTS: "Requests", ITERATIONS: "Iterations", POOL: "KV pool and queues"}
 COUNTS = ("iterations", "decode_seqs", "prefill_tokens", "preempted")
@@ -55,9 +57,14 @@ class Life:
         if current != name:
             self.begun.append((name, now_ps))
 
+    @property
+    def start_ps(self) -> int:
+        """When its first phase begins."""
+        return self.begun[0][1]
+
     def overlaps(self, start_ps: int, stop_ps: int) -> bool:
         """Whether a part of it lies in [start_ps, stop_ps)."""
-        return self.request.arrival_ps < min(stop_ps, self.end_ps) and self.end_ps > start_ps
+        return self.start_ps < min(stop_ps, self.end_ps) and self.end_ps > start_ps
 
 
 class PhaseRecorder(Recorder):
@@ -65,6 +72,7 @@ class PhaseRecorder(Recorder):
 
     - queued: waits for its first slots
     - prefill: from the iteration of its first chunk
+    - handover: on its way from an engine that has its first token
     - decode: from its first token, or from its swap-in
     - preempted: its slots were released, and it will be recomputed
     - swapped: its slots are on the host
@@ -116,19 +124,28 @@ class PhaseRecorder(Recorder):
         for chunk in plan.chunks:
             self._life(chunk.group.request).begin(PREFILL, start_ps)
 
-    def lives(self, workload: Workload) -> list[Life]:
-        """Every request that arrived before the end of the run, in order of arrival.
+    def moved_on(self, request: Request, now_ps: int) -> None:
+        """The request leaves for another engine."""
+        super().moved_on(request, now_ps)
+        self._life(request).end_ps = now_ps
 
-        If the workload has no arrival times, requests that the scheduler has not yet considered are
-        missing.
+    def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
+        """The request comes from another engine: it is seen here from its first token on."""
+        super().taken_over(request, first_ps, now_ps)
+        life = Life(request, [(HANDOVER, first_ps), (DECODE, now_ps)], UNBOUNDED)
+        self._lives[request.request_id] = life
+
+    def lives(self, requests: Iterable[Request]) -> list[Life]:
+        """Every request that arrived before the end of the run, in order of arrival. Of those that
+        are not among `requests`, which say when they arrived, the ones that the scheduler has not
+        yet considered are missing.
         """
-        if workload.arrival_ps.any():
-            for request in workload:
-                if request.arrival_ps <= self.end_ps:
-                    self._life(request)
+        for request in requests:
+            if request.arrival_ps <= self.end_ps:
+                self._life(request)
         for life in self._lives.values():
             life.end_ps = min(life.end_ps, self.end_ps)
-        return sorted(self._lives.values(), key=lambda life: life.request.arrival_ps)
+        return sorted(self._lives.values(), key=lambda life: life.start_ps)
 
     def _life(self, request: Request | Incoming) -> Life:
         """The life of a request, which begins in the queue."""
@@ -138,15 +155,15 @@ class PhaseRecorder(Recorder):
 
 
 def _lanes(lives: Sequence[Life]) -> list[int]:
-    """The lane of each request: the lowest that is free when it arrives.
+    """The lane of each request: the lowest that is free when it begins.
 
-    `lives` are in order of arrival.
+    `lives` are in order of their beginning.
     """
     free_lanes: list[int] = []
     taken: list[tuple[int, int]] = []  # (end_ps, lane)
     lanes = []
     for life in lives:
-        while taken and taken[0][0] <= life.request.arrival_ps:
+        while taken and taken[0][0] <= life.start_ps:
             _, freed = heapq.heappop(taken)
             heapq.heappush(free_lanes, freed)
         lane = heapq.heappop(free_lanes) if free_lanes else len(taken)
@@ -155,15 +172,15 @@ def _lanes(lives: Sequence[Life]) -> list[int]:
     return lanes
 
 
-def _request_events(life: Life, lane: int) -> Iterator[Event]:
+def _request_events(life: Life, lane: int, first_pid: int) -> Iterator[Event]:
     """Begin and end of a request, and of its phases inside it."""
-    place = {"pid": REQUESTS, "tid": lane}
+    place = {"pid": first_pid + REQUESTS, "tid": lane}
     request = life.request
     arguments = {"prompt_tokens": request.prompt_len, "num_seqs": request.num_seqs}
     if isinstance(request, Request):  # a request that was cut off has no recorded end
         arguments["output_tokens"] = request.output_len
     common = {"cat": "request", "name": f"request {request.request_id}", **place}
-    yield {"ph": "B", "ts": us(request.arrival_ps), "args": arguments, **common}
+    yield {"ph": "B", "ts": us(life.start_ps), "args": arguments, **common}
     for (name, start_ps), (_, end_ps) in pairwise([*life.begun, ("", life.end_ps)]):
         if end_ps > start_ps:
             yield {"ph": "B", "cat": "phase", "name": name, "ts": us(start_ps), **place}
@@ -171,14 +188,14 @@ def _request_events(life: Life, lane: int) -> Iterator[Event]:
     yield {"ph": "E", "ts": us(life.end_ps), **common}
 
 
-def _rejection_event(request: Request | Incoming, reason: str) -> Event:
+def _rejection_event(request: Request | Incoming, reason: str, first_pid: int) -> Event:
     """An instant at which a request was rejected."""
     return {
         "ph": "i",
         "s": "p",
         "cat": "request",
         "name": f"request {request.request_id} rejected",
-        "pid": REQUESTS,
+        "pid": first_pid + REQUESTS,
         "tid": 0,
         "ts": us(request.arrival_ps),
         "args": {"reason": reason},
@@ -186,7 +203,7 @@ def _rejection_event(request: Request | Incoming, reason: str) -> Event:
 
 
 def _iteration_events(
-    spans: Columns, num_slots: int, start_ps: int, stop_ps: int
+    spans: Columns, num_slots: int, start_ps: int, stop_ps: int, first_pid: int
 ) -> Iterator[Event]:
     """The spans of iterations that begin in [start_ps, stop_ps), with the counters at each.
 
@@ -199,14 +216,14 @@ def _iteration_events(
         span = dict(zip(COLUMNS, values, strict=True))
         start = span["start_ps"]
         if start > previous_end:
-            yield from _counters(previous_end, num_slots, IDLE)
-        yield _span_event(span)
-        yield from _counters(start, num_slots, span)
+            yield from _counters(previous_end, num_slots, IDLE, first_pid)
+        yield _span_event(span, first_pid)
+        yield from _counters(start, num_slots, span, first_pid)
         previous_end = start + span["duration_ps"]
-    yield from _counters(previous_end, num_slots, IDLE)
+    yield from _counters(previous_end, num_slots, IDLE, first_pid)
 
 
-def _span_event(span: Mapping[str, int]) -> Event:
+def _span_event(span: Mapping[str, int], first_pid: int) -> Event:
     """Iterations of one batch, named by the work that they do."""
     kinds = []
     if span["prefill_tokens"]:
@@ -220,13 +237,15 @@ def _span_event(span: Mapping[str, int]) -> Event:
         "name": " + ".join(kinds or ["move"]) + repeats,
         "ts": us(span["start_ps"]),
         "dur": us(span["duration_ps"]),
-        "pid": ITERATIONS,
+        "pid": first_pid + ITERATIONS,
         "tid": 0,
         "args": {name: span[name] for name in COUNTS},
     }
 
 
-def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator[Event]:
+def _counters(
+    now_ps: int, num_slots: int, row: Mapping[str, float], first_pid: int
+) -> Iterator[Event]:
     """The slots by kind and the lengths of the queues, from now on."""
     slots = {name: round(row[name], 3) for name in SLOTS}
     slots["rest"] = round(num_slots - sum(slots.values()), 3)
@@ -236,7 +255,7 @@ def _counters(now_ps: int, num_slots: int, row: Mapping[str, float]) -> Iterator
             "cat": "pool",
             "name": name,
             "ts": us(now_ps),
-            "pid": POOL,
+            "pid": first_pid + POOL,
             "tid": 0,
             "args": values,
         }
@@ -253,11 +272,38 @@ def trace_of(
     """Simulate a run; return its trace and the end of the simulation (s).
 
     The trace has the events from start_s to stop_s (s), by default to the end of the run, in order
-    of time.
+    of time. Each of several engines has processes of its own.
     """
-    setup, recorder = build(config), PhaseRecorder()
-    setup.check_alone("the timeline")
+    setup = build(config)
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
+    recorders = _recorded(setup, end_ps)
+    last_ps = max(recorder.end_ps for recorder in recorders)
+    if start_ps >= last_ps:
+        raise InputError(
+            f"--from {start_s:g}: the run ends at {last_ps / PS:g} s, there is nothing to show"
+        )
+    part = start_ps, stop_ps
+    if len(recorders) == 1:
+        names, timed = _engine_events(setup, recorders[0], *part)
+    else:
+        names, timed = [], []
+        for number, recorder in enumerate(recorders):
+            own_names, own = _engine_events(setup, recorder, *part, number)
+            names += own_names
+            timed += own
+    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
+    other = dict(setup.description)
+    trace = {"traceEvents": names + timed, "displayTimeUnit": "ms", "otherData": other}
+    return trace, last_ps / PS
+
+
+def _recorded(setup: Setup, end_ps: int) -> list[PhaseRecorder]:
+    """The recorder of each engine, after the run."""
+    if setup.fleet is not None:
+        recorders = [PhaseRecorder() for _ in setup.fleet.parts]
+        serve_by_fleet(setup, setup.fleet, recorders, stop_ps=end_ps)
+        return recorders
+    recorder = PhaseRecorder()
     simulate(
         setup.workload,
         setup.scheduler,
@@ -269,25 +315,33 @@ def trace_of(
         beams=setup.beams,
         lengths=setup.lengths,
     )
-    if start_ps >= recorder.end_ps:
-        raise InputError(
-            f"--from {start_s:g}: the run ends at {recorder.end_ps / PS:g} s, there is nothing to "
-            f"show"
-        )
-    lives = recorder.lives(setup.workload)
+    return [recorder]
+
+
+def _engine_events(
+    setup: Setup,
+    recorder: PhaseRecorder,
+    start_ps: int,
+    stop_ps: int,
+    engine: int | None = None,
+) -> tuple[list[Event], list[Event]]:
+    """The names of an engine's processes and threads, and its events; engine: its number, if there
+    are several.
+    """
+    first_pid = 0 if engine is None else len(PROCESSES) * engine
+    has_all = engine is None and setup.workload.arrival_ps.any()
+    lives = recorder.lives(setup.workload if has_all else ())
     shown = [life for life in lives if life.overlaps(start_ps, stop_ps)]
     lanes = _lanes(shown)
-    timed = _lane_events(shown, lanes)
-    timed += _rejections(lives, recorder.rejections, start_ps, stop_ps)
-    spans = recorder.spans.columns()
-    timed += _iteration_events(spans, setup.pool.num_slots, start_ps, stop_ps)
-    timed.sort(key=lambda event: event["ts"])  # stable: B and E of a lane keep their order
-    events = [*_name_events(num_lanes=1 + max(lanes, default=0)), *timed]
-    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(setup.description)}
-    return trace, recorder.end_ps / PS
+    timed = _lane_events(shown, lanes, first_pid)
+    timed += _rejections(lives, recorder.rejections, start_ps, stop_ps, first_pid)
+    num_slots, spans = setup.pool.num_slots, recorder.spans.columns()
+    timed += _iteration_events(spans, num_slots, start_ps, stop_ps, first_pid)
+    prefix = "" if engine is None else f"Engine {engine}: "
+    return [*_name_events(1 + max(lanes, default=0), first_pid, prefix)], timed
 
 
-def _lane_events(lives: Sequence[Life], lanes: Sequence[int]) -> list[Event]:
+def _lane_events(lives: Sequence[Life], lanes: Sequence[int], first_pid: int) -> list[Event]:
     """The events of all requests, lane by lane.
 
     So a request ends before the next one on its lane begins, even at the same time.
@@ -295,28 +349,29 @@ def _lane_events(lives: Sequence[Life], lanes: Sequence[int]) -> list[Event]:
     in_lanes = sorted(zip(lanes, lives, strict=True), key=lambda pair: pair[0])
     events: list[Event] = []
     for lane, life in in_lanes:
-        events += _request_events(life, lane)
+        events += _request_events(life, lane, first_pid)
     return events
 
 
 def _rejections(
-    lives: Sequence[Life], reasons: Mapping[int, str], start_ps: int, stop_ps: int
+    lives: Sequence[Life], reasons: Mapping[int, str], start_ps: int, stop_ps: int, first_pid: int
 ) -> Iterator[Event]:
     """The requests rejected in [start_ps, stop_ps); reasons: by request id."""
     for life in lives:
         request = life.request
         if request.request_id in reasons and start_ps <= request.arrival_ps < stop_ps:
-            yield _rejection_event(request, reasons[request.request_id])
+            yield _rejection_event(request, reasons[request.request_id], first_pid)
 
 
-def _name_events(num_lanes: int) -> Iterator[Event]:
+def _name_events(num_lanes: int, first_pid: int, prefix: str) -> Iterator[Event]:
     """The names of the processes and threads, in the order in which they are shown."""
-    for pid, name in PROCESSES.items():
-        yield _metadata(pid, 0, "process_name", {"name": name})
+    for process, name in PROCESSES.items():
+        pid = first_pid + process
+        yield _metadata(pid, 0, "process_name", {"name": prefix + name})
         yield _metadata(pid, 0, "process_sort_index", {"sort_index": pid})
     for lane in range(num_lanes):
-        yield _metadata(REQUESTS, lane, "thread_name", {"name": f"lane {lane}"})
-    yield _metadata(ITERATIONS, 0, "thread_name", {"name": "GPU"})
+        yield _metadata(first_pid + REQUESTS, lane, "thread_name", {"name": f"lane {lane}"})
+    yield _metadata(first_pid + ITERATIONS, 0, "thread_name", {"name": "GPU"})
 
 
 def _metadata(pid: int, tid: int, name: str, arguments: Mapping[str, Any]) -> Event:

@@ -131,7 +131,7 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
 
     Without a machine, the front end and the slowness are those fitted into the profile.
     """
-    before, after, slowness = machine or _fitted_machine(config, log)
+    before, after, slowness = machine or fitted_machine(config, log)
     arrivals = Part("testbed.engine.arrivals.Replay", {"speedup": slowness})
     result = run(replace(config, trace=Part(log), arrivals=arrivals))
     setup, recorder = result.setup, result.recorder
@@ -156,11 +156,11 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         swaps=totals.swaps,
         num_blocks=setup.pool.num_slots // block_size,
         block_size=block_size,
-        measured=getattr(setup.cost, "fingerprint", {}),
+        measured=setup.cost.fingerprint or {},
     )
 
 
-def _fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
+def fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
     """The front end of the profile, and the slowness if it was fitted on this log.
 
     A log that the engine wrote has no front end.
@@ -202,7 +202,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
             f"{logged:,} blocks are the server's number; it keeps {null_blocks} for itself "
             f"(null_blocks), so {replayed.num_blocks:,} hold tokens"
         )
-    if replayed.preemptions:
+    if replayed.preemptions and log.preemptions is None:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
     yield from _other_limits(log, config)
     yield from _fitted_on(log, replayed.measured)

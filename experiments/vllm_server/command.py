@@ -41,6 +41,11 @@ def read_command(text: str) -> Command:
     return Command(command.model, command.values, command.options, environment)
 
 
+def serve_words(text: str) -> list[str]:
+    """The words behind `vllm serve`; raises InputError for another command."""
+    return _after_program(_without_environment(_words(text))[1], text)
+
+
 def _words(text: str) -> list[str]:
     if "args:" in text:
         return _kubernetes_words(text)

@@ -17,21 +17,10 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
+from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.command import FLAG
 
-# Of the same shape as one that ships, with another longest sequence where that is given.
-SAME_SHAPE = {
-    "llama-3.3-70b": ("llama-3.1-70b", None),
-    "granite-3.3-8b": ("granite-3.1-8b", None),
-    "nemotron-h-8b-base-8k": ("nemotron-h-8b", None),
-    "qwen3-30b-a3b-instruct-2507": ("qwen3-30b-a3b", 262_144),
-    "qwen3-30b-a3b-thinking-2507": ("qwen3-30b-a3b", 262_144),
-}
-# Names of weights and activations of 8 bits, whose shape is the model's.
-EIGHT_BITS = re.compile(r"-(fp8(-dynamic)?|quantized\.w8a8)$")
 NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
-TRAINING = re.compile(r"-(instruct|chat|hf|it|base|pt|thinking|\d{4})$")
-VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
 
 
 class Named(NamedTuple):
@@ -51,16 +40,12 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
         raise InputError(f"{FLAG}: the command names no model (vllm serve MODEL)")
     if (Path(name) / "config.json").is_file():
         return Named(model_of(Path(name) / "config.json"), None)
-    plain = EIGHT_BITS.sub("", name.rstrip("/").lower())
-    short, max_len = _short(plain, names_of("model", folders))
+    short, max_len, bits = name_of(name, names_of("model", folders))
     if short in model_names():
-        shape = read_model(short)
-        if plain != name.rstrip("/").lower():
-            shape = replace(shape, weight_bits=8)
-        return Named(shape if max_len is None else replace(shape, max_len=max_len), short)
+        return Named(_changed(read_model(short), max_len, bits), short)
     files = files_of("model", folders)
     if short in files:
-        return Named(model_of(files[short]), short)
+        return Named(_changed(model_of(files[short]), max_len, bits), short)
     cached = _cached_config(name)
     if cached is not None:
         return Named(model_of(cached, name.rpartition("/")[2].lower()), None)
@@ -69,18 +54,13 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
     raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
 
 
-def _short(name: str, models: Sequence[str]) -> tuple[str, int | None]:
-    """Our name of a model of Hugging Face: without its owner, its training and its date."""
-    short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    if version := VERSION.search(short):  # mistral-7b-v0.1 has another shape than its successors
-        plain = short[: version.start()]
-        short = f"{plain}-{version[2]}" if f"{plain}-{version[2]}" in models else plain
-    while True:
-        if short in SAME_SHAPE:
-            return SAME_SHAPE[short]
-        if short in models or not TRAINING.search(short):
-            return short, None
-        short = TRAINING.sub("", short)
+def _changed(shape: ModelSpec, max_len: int | None, bits: float | None) -> ModelSpec:
+    """The shape with the longest sequence and the weights that a name says."""
+    return replace(
+        shape,
+        max_len=shape.max_len if max_len is None else max_len,
+        weight_bits=shape.weight_bits if bits is None else bits,
+    )
 
 
 def _cached_config(name: str) -> Path | None:

@@ -20,11 +20,25 @@ from testbed.sched.scheduler import Scheduler
 UNKNOWN = Affine(1, 0, 1)  # durations are known when an iteration has run
 
 
+class EndTokens:
+    """The tokens that end a sequence of one request, and the sequences that have had one."""
+
+    def __init__(self, token_ids: frozenset[int]) -> None:
+        self._token_ids = token_ids
+        self._ended: set[int] = set()
+
+    def has_come(self, newest: list[int]) -> bool:
+        """Whether every sequence has had one, with these newest tokens."""
+        self._ended.update(i for i, token in enumerate(newest) if token in self._token_ids)
+        return len(self._ended) == len(newest)
+
+
 class GpuExecutor(Executor):
     """Launches a plan's work when the results of the plan before are in, and samples its tokens.
 
-    It carries out one iteration of a plan. Which outputs end comes from the requests, which beams
-    survive from the model.
+    It carries out one iteration of a plan. Which outputs end comes from the requests, and from
+    `end_tokens`, by request id, of those that may end early. Which beams survive comes from the
+    model.
     """
 
     clock: WallClock
@@ -34,6 +48,7 @@ class GpuExecutor(Executor):
         self.runner = runner
         self.outputs = outputs
         self.records = Records(beams=runner.sampler.history)
+        self.end_tokens: dict[int, EndTokens] = {}
         self._launched: dict[Flight, Launched] = {}
         self._num_in_flight = 0
         clock.poll = self._poll
@@ -74,8 +89,11 @@ class GpuExecutor(Executor):
         yield from ()
 
     def wait(self, flight: Flight) -> Waiting:
-        parents = self.runner.sample(self._launched.pop(flight))
+        launched = self._launched.pop(flight)
+        parents = self.runner.sample(launched)
         self._num_in_flight -= 1
+        if self.end_tokens:
+            self._end_at_tokens(launched)
         yield from ()
         is_ahead = flight.outcome is not None
         return Results(flight.ended if is_ahead else self.outputs.ended(flight.plan, 1), parents)
@@ -93,11 +111,31 @@ class GpuExecutor(Executor):
         self.records.iterations.append(Iteration(*times, flight.work))
         return end_ps
 
+    def _end_at_tokens(self, launched: Launched) -> None:
+        """End the requests whose every sequence has a token that ends it."""
+        buffers = self.runner.token_buffers.tokens
+        groups = {group.request.request_id: group for group, _ in launched.wanted.owners}
+        for request_id, group in groups.items():
+            newest = [buffers[seq.seq_id][-1] for seq in group.sequences]
+            end = self.end_tokens.get(request_id)
+            if end is not None and end.has_come(newest):
+                self.outputs.end_with_next(group)
+
+    def said(self, group: SequenceGroup, first: int = 0) -> list[list[int]]:
+        """The output tokens from number `first` of each sequence of a group that has not ended."""
+        tokens, start = self.runner.token_buffers.tokens, group.request.prompt_len + first
+        return [tokens[seq.seq_id][start:] for seq in group.sequences]
+
     def _keep_outputs(self, group: SequenceGroup) -> None:
-        tokens, prompt_len = self.runner.token_buffers.tokens, group.request.prompt_len
-        outputs = [tokens[seq.seq_id][prompt_len:] for seq in group.sequences]
-        self.records.outputs[group.request.request_id] = outputs
+        request_id = group.request.request_id
+        self.records.outputs[request_id] = self.said(group)
+        if group.request.beam:
+            self.records.scores[request_id] = self.runner.sampler.totals(request_id)
+        self.end_tokens.pop(request_id, None)
         self.runner.sampler.end(group)
+
+    def drop_transfers(self) -> None:
+        """See Executor; no fault is planned for an engine on a GPU."""
 
     def cut(self, flight: Flight, at_ps: int) -> None:
         """See Executor; there is one iteration."""
@@ -109,6 +147,7 @@ class GpuExecutor(Executor):
         self.runner.token_buffers.start(group)
 
     def removed(self, group: SequenceGroup) -> None:
+        self.end_tokens.pop(group.request.request_id, None)
         self.runner.forget(group)
 
     def _poll(self) -> None:
@@ -158,6 +197,10 @@ class GpuEngine:
         self.runner.token_buffers.prepare(request.incoming for request in requests)
         self.clock.restart()
         OpenLoop(self.clock, self.engine, requests).start()
-        self.clock.run(self.engine.serve())
+        self.run()
         self.records.swaps = self.runner.moves.swap_times()
         return self.records
+
+    def run(self) -> None:
+        """Serve what is submitted, until the engine is closed and nothing is left."""
+        self.clock.run(self.engine.serve())

@@ -95,7 +95,8 @@ class SwapTime(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """All rows of a run; `outputs`: generated tokens of each finished request by sequence.
+    """All rows of a run; `outputs`: generated tokens of each finished request by sequence;
+    `scores`: the log-probability of each sequence of a finished beam.
 
     Row i of `iterations` belongs to the recorder's span i, which is always one iteration.
     """
@@ -103,6 +104,7 @@ class Records:
     recorder: Recorder = field(default_factory=Recorder)
     iterations: list[Iteration] = field(default_factory=list)
     outputs: dict[int, list[list[int]]] = field(default_factory=dict)
+    scores: dict[int, list[float]] = field(default_factory=dict)
     beams: list[tuple[int, int, int, int]] = field(default_factory=list)
     swaps: list[SwapTime] = field(default_factory=list)
 

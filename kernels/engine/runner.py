@@ -89,7 +89,7 @@ class Runner:
             for chunk in plan.chunks
             if chunk.last and chunk.group.num_generated
         }
-        return Launched(batch, Wanted(owners, self.sampler.parallel), recomputed, logits, best)
+        return Launched(batch, Wanted(owners, self.sampler), recomputed, logits, best)
 
     def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
         """Wait for the device and append the sampled tokens; returns the parents of each beam

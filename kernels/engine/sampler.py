@@ -13,6 +13,7 @@ from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.ragged import Owner, TokenBuffers
 from testbed.sched.beams import Replacement, pairs
 
+Draw = tuple[Sequence, int, float]
 Best = list[
     tuple[int, float]
 ]  # the best next tokens of one candidate, in order, and their log-probabilities
@@ -62,10 +63,17 @@ class TopP:
     """Draws from the most likely tokens whose probabilities sum to top_p, at a temperature.
 
     The random number depends on seed, request, sequence and step only: batching and preemption
-    change no draw.
+    change no draw. With own_seed it does not depend on the request either: the same prompt gets the
+    same answer.
     """
 
-    def __init__(self, temperature: float = 1.0, top_p: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        own_seed: bool = False,
+    ) -> None:
         if not (temperature > 0 and 0 < top_p <= 1):
             raise ValueError(
                 f"temperature={temperature}, top_p={top_p}: must be above 0, and above 0 and at "
@@ -74,6 +82,7 @@ class TopP:
         self.temperature = temperature
         self.top_p = top_p
         self.seed = seed
+        self.own_seed = own_seed
 
     def choose(self, logits: Tensor, numbers: Iterable[float]) -> list[int]:
         """One token for each row of logits [num_rows, vocab_size], by a random number from 0 to 1
@@ -90,14 +99,16 @@ class TopP:
 
     def uniform(self, request_id: int, index: int, num_generated: int) -> float:
         """The random number of a step of a request's sequence: it costs tens of microseconds."""
-        key = [self.seed, 3, request_id, index, num_generated]
+        stream = [4] if self.own_seed else [3, request_id]
+        key = [self.seed, *stream, index, num_generated]
         return float(np.random.default_rng(key).random(dtype=np.float32))
 
 
 class Sampler:
     """`parallel` samples the sequences of a request with several and without a beam.
 
-    A single sequence takes the most likely token, ties by the lowest id.
+    A single sequence takes the most likely token, ties by the lowest id. rules: how requests are
+    sampled that have a rule of their own; None: each sequence takes the most likely token.
 
     history lists (request id, step, parent, child) for every candidate that continues another one.
     """
@@ -105,6 +116,7 @@ class Sampler:
     def __init__(self, token_buffers: TokenBuffers, parallel: TopP) -> None:
         self.token_buffers = token_buffers
         self.parallel = parallel
+        self.rules: dict[int, TopP | None] = {}
         self.history: list[tuple[int, int, int, int]] = []
         # Of each search: its candidates' log-probabilities, and the results of recompute so far.
         self._beams: dict[int, tuple[list[float], dict[int, Best]]] = {}
@@ -119,10 +131,10 @@ class Sampler:
         """
         parents: dict[int, tuple[Replacement, ...]] = {}
         buffers = self.token_buffers.tokens
-        if wanted.drawn:
-            seqs, rows, numbers = zip(*wanted.drawn, strict=True)
+        for rule, draws in wanted.drawn.values():
+            seqs, rows, numbers = zip(*draws, strict=True)
             chosen = logits if rows == tuple(range(len(logits))) else logits[list(rows)]
-            for seq, token in zip(seqs, self.parallel.choose(chosen, numbers), strict=True):
+            for seq, token in zip(seqs, rule.choose(chosen, numbers), strict=True):
                 buffers[seq.seq_id].append(token)
         tokens = best.tolist() if wanted.alone else []
         for seq, row in wanted.alone:
@@ -139,9 +151,19 @@ class Sampler:
                     buffers[seq.seq_id].append(token)
         return parents
 
+    def rule_of(self, group: SequenceGroup) -> "TopP | None":
+        """How the tokens of a request without a beam are drawn; None: the most likely one."""
+        usual = self.parallel if len(group.sequences) > 1 else None
+        return self.rules.get(group.request.request_id, usual)
+
+    def totals(self, request_id: int) -> list[float]:
+        """The log-probability of each candidate of a search so far."""
+        return self._beams[request_id][0]
+
     def end(self, group: SequenceGroup) -> None:
         """Remove what is kept of a finished request."""
         self._beams.pop(group.request.request_id, None)
+        self.rules.pop(group.request.request_id, None)
         self.token_buffers.end(group)
 
     def _search(self, logits: Tensor, group: SequenceGroup, members: list[int]) -> Survivors | None:
@@ -166,26 +188,32 @@ class Wanted:
     """The rows of the logits by what happens to them: `alone` take the most likely token, others
     are drawn or searched.
 
-    A row of a request that has not forked yet is drawn from once for each of its sequences; `drawn`
-    has the sequence, the row and the random number of each draw. `beams` has each search's group,
-    members and rows by request id.
+    A row of a request that has not forked yet is read once for each of its sequences. `drawn` has,
+    by temperature and top_p, a rule with these and the sequence, the row and the random number of
+    each draw. `beams` has each search's group, members and rows by request id.
     """
 
-    def __init__(self, owners: list[Owner], parallel: TopP) -> None:
+    def __init__(self, owners: list[Owner], sampler: Sampler) -> None:
         self.owners = owners
         self.alone: list[tuple[Sequence, int]] = []
         self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
-        self.drawn: list[tuple[Sequence, int, float]] = []
+        self.drawn: dict[tuple[float, float], tuple[TopP, list[Draw]]] = {}
         for row, (group, member) in enumerate(owners):
-            request_id, step = group.request.request_id, group.num_generated
             if group.request.beam:
-                _, members, rows = self.beams.setdefault(request_id, (group, [], []))
-                members.append(member)
-                rows.append(row)
-            elif len(group.sequences) == 1:
-                self.alone.append((group.sequences[0], row))
+                beam = self.beams.setdefault(group.request.request_id, (group, [], []))
+                beam[1].append(member)
+                beam[2].append(row)
             else:
-                for i in [member] if step else range(len(group.sequences)):
-                    self.drawn.append(
-                        (group.sequences[i], row, parallel.uniform(request_id, i, step))
-                    )
+                self._add(group, member, row, sampler.rule_of(group))
+
+    def _add(self, group: SequenceGroup, member: int, row: int, rule: TopP | None) -> None:
+        """The sequence that owns the row, or, before a group forks, each of its sequences."""
+        step = group.num_generated
+        members = [member] if step else range(len(group.sequences))
+        if rule is None:
+            self.alone += [(group.sequences[i], row) for i in members]
+            return
+        _, draws = self.drawn.setdefault((rule.temperature, rule.top_p), (rule, []))
+        for i in members:
+            number = rule.uniform(group.request.request_id, i, step)
+            draws.append((group.sequences[i], row, number))

@@ -13,7 +13,7 @@ from testbed.config import EngineConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.description import RUN
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
 from testbed.kernels.engine.cuda_attention import CudaAttention
@@ -158,8 +158,12 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     return {RUN: dict(setup.description), **summary, **extra}
 
 
-def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
-    """The engine of a setup; `weights` are the model's, where they are in memory already."""
+def make_engine(
+    setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
+) -> GpuEngine:
+    """The engine of a setup; `weights` are the model's, where they are in memory already. clock: a
+    new one by default.
+    """
     config = setup.config
     options = engine_options(config.engine)
     _check(setup)
@@ -178,7 +182,7 @@ def make_engine(setup: Setup, weights: Weights | None = None) -> GpuEngine:
         options.debug,
         config.seed,
         parallel,
-        None,
+        clock,
         config.window_s,
         options.graphs,
         options.warm,
@@ -235,9 +239,9 @@ def _check(setup: Setup) -> None:
                 f"GPU's "
                 "link (give one, without bandwidths, or simulate)"
             )
-    if isinstance(setup.workload, SessionWorkload):
+    if isinstance(setup.workload, AnswerDrivenWorkload):
         raise InputError(
-            "arrivals=sessions: the engine has no closed loop (simulate it, or replay time stamps)"
+            "arrivals: the engine has no closed loop (simulate it, or replay time stamps)"
         )
     if not isinstance(setup.beams, SyntheticBeams):
         raise InputError(

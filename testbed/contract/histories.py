@@ -14,6 +14,7 @@ from typing import TypeAlias
 from testbed.memory.capabilities import Capabilities
 
 MAX_CALLS, MAX_PICK = 40, 11
+NUM_LONG = 120  # admissions of a long history, and about as many releases
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Histories:
         always = [self.few, self.decode, self.again, self.preempted]
         self._cuts = Random(0)
         self._leases = Random(1)
+        self._long = Random(2)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
@@ -100,6 +102,20 @@ class Histories:
             calls += self.cut()
         if self.memory.leases is not None:
             calls += self.leased()
+        return calls
+
+    def long(self) -> list[Call]:
+        """Many small requests that come and go, for what goes wrong only after a number of calls.
+
+        As `cut`, it has random numbers of its own.
+        """
+        random, calls = self._long, list[Call]()
+        shares = self.memory.publishes is not None
+        for _ in range(NUM_LONG):
+            prompt_len = random.randint(1, max(self.max_len // 4, 1))
+            shared = prompt_len if shares and random.random() < 0.5 else 0
+            calls += [Admit(prompt_len, 2, random.randrange(2), shared), RUN]
+            calls += [Act("release", random.randrange(3)) for _ in range(random.choice([0, 1, 2]))]
         return calls
 
     def single(self) -> Call:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from testbed.contract.clauses import check_answer, check_answers, require, state_of
+from testbed.contract.hits import CountedHits
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
 from testbed.core.request import Incoming
@@ -39,6 +40,7 @@ class Questions:
         self.max_len = pool.max_len
         self.thorough = thorough
         self.refused: tuple[str, Question] | None = None
+        self.hits = CountedHits()
         self.log: list[str] = []
         self.answers: list[object] = []
 
@@ -67,9 +69,9 @@ class Questions:
         1, 2, 3, 8 and 10.
         """
         name, first = f"admit({seqs}, {num_tokens}){note}", seqs[0]
-        certain = self.witness.stories.certain_hit(
-            first.seq_id, first.prompt_len, self.witness.tables()
-        )
+        tables = self.witness.tables()
+        certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
+        listed = self.witness.listed_hit(first, tables)
 
         def ask(memory: Capabilities, hit: CacheHit | None = None) -> Answers:
             own_hit = memory.lookup(first) if hit is None else hit
@@ -84,8 +86,18 @@ class Questions:
                     require(3, is_final, f"{name} answered NEVER, but an empty pool has the slots")
                 refuses = f"{name} answered {answers.name}, but an empty pool refuses too"
                 require(3, answers.is_final or not isinstance(fresh, Refusal), refuses)
+                waits = self.witness.resident or self.witness.memory.in_transit
+                refuses = f"{name} answered {answers.name}, and no slot is held"
+                require(3, answers.is_final or bool(waits), refuses)
             return answers
         num_found = answers[0].num_cached
+        looked_up = hit.num_cached(num_tokens)
+        require(
+            8,
+            looked_up >= max(certain, listed),
+            f"lookup({first}) found {looked_up} tokens, but {max(certain, listed)} are stored",
+        )
+        self.hits.check(self.memory, seqs, num_found)
         for seq, grant in zip(seqs, answers, strict=True):
             require(
                 8,

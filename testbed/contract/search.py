@@ -4,11 +4,12 @@ it.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
+from itertools import chain
 from random import Random
 from typing import Any, TypeVar
 
 from testbed.contract.clauses import ClauseBroken, require
-from testbed.contract.histories import Act, Admit, Call, Histories
+from testbed.contract.histories import MAX_CALLS, Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import MakePolicy, check_max_seq_len
 from testbed.core.errors import OracleError
@@ -181,8 +182,8 @@ def check_policy(
     """
     for pool in pools:
         histories = histories_of(make, pool)
-        for _ in range(max_examples):
-            calls = histories.draw()
+        short = (histories.draw() for _ in range(max_examples))
+        for calls in chain(short, [histories.long()]):
             broken = broken_by(make, pool, calls)
             if broken is not None:
                 return shrunk(make, pool, calls, broken) if shrink else broken
@@ -206,7 +207,8 @@ def shrunk(
         again = broken_by(make, pool, candidate, twice=broken.clause == 9)
         return again is not None and again.clause == broken.clause
 
-    return broken_by(make, pool, shortest(calls, fails)) or broken
+    max_tries = MAX_TRIES * MAX_CALLS // max(len(calls), MAX_CALLS)
+    return broken_by(make, pool, shortest(calls, fails, max_tries=max_tries)) or broken
 
 
 def without_runs(items: list[C]) -> Iterator[list[C]]:

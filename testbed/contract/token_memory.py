@@ -2,7 +2,7 @@
 (clause 8).
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Container, Hashable, Iterable
 from itertools import count, islice
 
 from testbed.contract.clauses import require, slots_of
@@ -99,7 +99,7 @@ class Stories:
     """
 
     def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+        self.block_size = block_size
         self._announced: dict[int, tuple[int, int]] = {}
         self._declared: dict[int, int] = {}
         self._findable: dict[tuple[int, int], int] = {}
@@ -123,7 +123,7 @@ class Stories:
         """The first num_tokens tokens are declared: its new blocks become findable unless equal
         ones may be.
         """
-        size, before = self._block_size, self._declared[seq_id]
+        size, before = self.block_size, self._declared[seq_id]
         self._declared[seq_id] = max(before, num_tokens)
         story, shared = self._announced[seq_id]
         for i in range(before // size, min(shared, num_tokens) // size):
@@ -131,14 +131,21 @@ class Stories:
             if all(other[i * size] == slot for other in self._holders(story, i, size, tables)):
                 self._findable[story, i] = slot
 
-    def certain_hit(self, seq_id: int, prompt_len: int, tables: Tables) -> int:
-        """Tokens of a prompt that must be found now, its last one aside."""
-        size, num_blocks = self._block_size, 0
+    def certain_hit(
+        self, seq_id: int, prompt_len: int, tables: Tables, cached: Container[object] = ()
+    ) -> int:
+        """Tokens of a prompt that must be found now, its last one aside.
+
+        cached: what blocks outside the tables store, which can be found too.
+        """
+        size, num_blocks = self.block_size, 0
         story, shared = self._announced[seq_id]
         while num_blocks < min(shared, prompt_len - 1) // size:
             slot = self._findable.get((story, num_blocks))
             holders = self._holders(story, num_blocks, size, tables)
-            if all(table[num_blocks * size] != slot for table in holders):
+            start = num_blocks * size
+            is_held = any(table[start] == slot for table in holders)
+            if not is_held and tuple(story_tokens(story, size, start)) not in cached:
                 break
             num_blocks += 1
         return num_blocks * size
@@ -152,5 +159,7 @@ class Stories:
         ]
 
 
-def story_tokens(story: int, num_tokens: int) -> list[int]:
-    return [-1 - position * (PREFIX + 1) - story for position in range(num_tokens)]
+def story_tokens(story: int, num_tokens: int, start: int = 0) -> list[int]:
+    """The tokens of a story from position `start` on."""
+    positions = range(start, start + num_tokens)
+    return [-1 - position * (PREFIX + 1) - story for position in positions]

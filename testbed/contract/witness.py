@@ -173,6 +173,18 @@ class Witness:
                 f"{seq} writes to a block that another one shares (copy a shared block first)",
             )
 
+    def listed_hit(self, seq: Sequence, tables: Tables) -> int:
+        """Tokens of a new prompt that can be found where each block can be that the policy lists
+        as cached, or that must be findable in a table; 0 where transfers may still change them.
+        """
+        lister, size = self.capabilities.lists_other_slots, self.stories.block_size
+        if lister is None or size == UNBOUNDED_LEN or self.capabilities.transfers is not None:
+            return 0
+        slots = slots_of(list(lister.non_sequence_slots().cached))
+        blocks = [slots[start : start + size] for start in range(0, len(slots), size)]
+        contents = {tuple(self.memory.read(block)) for block in blocks}
+        return self.stories.certain_hit(seq.seq_id, seq.prompt_len, tables, contents)
+
     def tables(self) -> Tables:
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 

@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,9 +71,14 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
     types = fields.get("layer_types")
     if kind.startswith("qwen") and not fields.get("use_sliding_window", False):
         size = None
+    if kind == "llama4":  # vLLM stores all tokens of its chunked layers too
+        fields.get("attention_chunk_size")
+        return None
+    if kind == "phi3" and size is not None and size >= fields.whole("max_position_embeddings"):
+        return None
     if types is not None:
         kinds = {"full_attention", "sliding_attention"}
-        if kind == "qwen3_next":
+        if kind in _types("delta_net"):
             kinds = {"full_attention", "linear_attention"}
         if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
             raise InputError(
@@ -89,23 +95,38 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
         count = num_layers
     if not count or (size is None and types is None):
         return None
+    if kind == "gemma4_text":
+        heads = fields.whole("num_key_value_heads")
+        return Window(fields.whole("sliding_window"), count, heads, fields.whole("head_dim", 256))
     return Window(fields.whole("sliding_window"), count)
 
 
 def latent_of(fields: Fields) -> Latent:
+    """Latent attention, with the indexer of a sparse one.
+
+    vLLM stores a key of it in fp8 with a scale of 4 bytes for 128 values (DeepseekV32IndexerCache,
+    release 0.33).
+    """
     rank = fields.get("q_lora_rank", 0)
+    index_bytes = index_params = 0
+    if fields.get("index_topk"):
+        size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
+        index_bytes = size + size // 128 * 4
+        index_params = rank * heads * size + fields.whole("hidden_size") * (size + heads)
     return Latent(
         fields.whole("kv_lora_rank"),
         fields.whole("qk_rope_head_dim"),
         fields.whole("v_head_dim"),
         rank,
+        index_bytes,
+        index_params,
     )
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
-        return None
+        return _experts_beside_dense(fields, bits) if kind == "gemma4_text" else None
     if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
         keys = ", ".join(names["uniform"])
         raise InputError(
@@ -120,9 +141,49 @@ def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
     return Experts(count, per_token, size, shared, some.get("num_dense_layers", 0), bits)
 
 
+def _experts_beside_dense(fields: Fields, bits: float | None) -> Experts | None:
+    """Gemma-4's experts, whose layers have a dense network too: the columns that all share."""
+    if not fields.get("enable_moe_block", False):
+        return None
+    return Experts(
+        fields.whole("num_experts"),
+        fields.whole("top_k_experts"),
+        fields.whole("moe_intermediate_size"),
+        fields.whole("intermediate_size"),
+        bits=bits,
+    )
+
+
+def vision_params(config: Mapping[str, Any]) -> int | None:
+    """Weights of the matrices of a vision transformer; None without one, or where its file does not
+    say its size.
+
+    A layer has four matrices of attention and two of a feed-forward network, or three where it is
+    gated (Pixtral); patches are embedded by one more. Projectors are not counted.
+    """
+    vision = config.get("vision_config")
+    if not isinstance(vision, Mapping):
+        return None
+    names = (
+        ("hidden_size", "vt_hidden_size"),
+        ("intermediate_size", "vt_intermediate_size"),
+        ("depth", "num_hidden_layers", "vt_num_hidden_layers"),
+    )
+    sizes = [next((vision[key] for key in keys if key in vision), 0) for keys in names]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    hidden, ffn, layers = sizes
+    gates = 3 if vision.get("model_type") == "pixtral" else 2
+    patch = vision.get("patch_size", 0)
+    embedded = 3 * patch * patch * vision.get("temporal_patch_size", 1) * hidden
+    return int(layers * hidden * (4 * hidden + gates * ffn) + embedded)
+
+
 def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
-    """Qwen3-Next's gated delta net, in all but each full_attention_interval-th layer; states of the
-    model's type.
+    """Gated delta nets, in all but each full_attention_interval-th layer.
+
+    The convolution's state has the model's type, the recurrent one that which mamba_ssm_dtype says
+    (vLLM's mamba_ssm_cache_dtype=auto), by default the model's too.
     """
     types = fields.get("layer_types")
     interval = fields.whole("full_attention_interval", 4)
@@ -136,9 +197,16 @@ def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
     )
     keys, values, hidden = key * key_heads, value * value_heads, fields.whole("hidden_size")
     kernel, mixed = fields.whole("linear_conv_kernel_dim"), 2 * keys + values
-    state = value_heads * key * value + (kernel - 1) * mixed
+    state_type = fields.get("mamba_ssm_dtype")
+    if state_type is not None and state_type not in DTYPE_BYTES:
+        raise InputError(
+            f"{fields.path}: mamba_ssm_dtype={state_type!r}: must be one of "
+            f"{', '.join(DTYPE_BYTES)}"
+        )
+    state = value_heads * key * value * DTYPE_BYTES.get(state_type, dtype_bytes)
+    state += (kernel - 1) * mixed * dtype_bytes
     params = hidden * (2 * keys + 2 * values + 2 * value_heads) + mixed * kernel + values * hidden
-    return States(count, state * dtype_bytes, params)
+    return States(count, state, params)
 
 
 def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
@@ -175,14 +243,51 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         return (FP8_BLOCK_BITS if config.get("weight_block_size") == [128, 128] else 8), None
     if method == "mxfp4":
         return None, MXFP4_BITS
+    if method == "compressed-tensors" and (bits := _compressed_bits(config)) is not None:
+        return bits, None
     if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
         group = config.get("group_size", 128)
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
     raise InputError(
         f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
-        f"awq "
+        f"awq, or compressed-tensors of one group of weights "
         "(give the unquantized config.json, and weight_bits)"
     )
+
+
+def _compressed_bits(config: Mapping[str, Any]) -> float | None:
+    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
+    groups differ or the format is not one of plain integers or floats.
+    """
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or len(groups) != 1:
+        return None
+    weights = next(iter(groups.values())).get("weights") or {}
+    bits, size = weights.get("num_bits"), weights.get("group_size")
+    if type(bits) is not int or bits < 1:
+        return None
+    return bits + 16 / size if type(size) is int and size > 0 else bits
+
+
+def _types(key: str) -> list[str]:
+    """The model types that have a property of hf_types.toml."""
+    return list(types()[key])
+
+
+def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a config.json that describes the language model, with a supported name of its
+    type; of a multimodal model, its text_config.
+    """
+    kind, known = config.get("model_type"), types()["text"]
+    inner = config.get("text_config")
+    text = dict(config)
+    if isinstance(inner, Mapping):
+        outer = {key: config[key] for key in types()["outer"] if key in config}
+        text = {**outer, **known.get(kind, {}), **inner}
+    else:
+        text.pop("vision_config", None)
+    text["model_type"] = types()["alias"].get(text.get("model_type"), text.get("model_type"))
+    return text
 
 
 def model_of(path: Path, name: str | None = None) -> ModelSpec:
@@ -203,18 +308,17 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
             str(path),
         )
     named = name or _called(config, path)
-    kind, text = config.get("model_type"), types()["text"]
-    if kind in text and isinstance(config.get("text_config"), dict):
-        config = {**text[kind], **config["text_config"], "model_type": text[kind]["model_type"]}
-    if config.get("model_type") not in supported():
-        listed = ", ".join((*supported(), *text))
+    kind, vision = config.get("model_type"), vision_params(config)
+    config = text_of(config)
+    if config["model_type"] not in supported():
+        listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
             f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
             f"the "
             "ModelSpec by hand"
         )
     try:
-        return shape_of(named, config, path)
+        return replace(shape_of(named, config, path), vision_params=vision)
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
@@ -243,14 +347,15 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     bits, expert_bits = weight_bits(fields)
     is_gated = kind not in ("opt", "nemotron_h")
     window = window_of(fields, kind, layers) if is_gated else None
+    _check_per_layer_parts(fields)
     shape = ModelSpec(
         name=name,
         num_layers=layers,
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=fields.get("num_key_value_heads", heads),
+        num_kv_heads=_num_kv_heads(fields, kind, heads),
         head_size=_head_size(fields, kind, hidden, heads),
-        ffn_size=fields.whole("ffn_dim" if kind == "opt" else "intermediate_size"),
+        ffn_size=_ffn_size(fields, kind),
         ffn_matrices=3 if is_gated else 2,
         vocab_size=fields.whole("vocab_size"),
         max_len=fields.whole("max_position_embeddings"),
@@ -258,13 +363,44 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         dtype_bytes=dtype,
         weight_bits=bits,
         num_ffn_layers=pattern["-"] if pattern else None,
+        gated_attention=True if kind in _types("gated") else None,
+        shared_kv=True if fields.get("attention_k_eq_v") else None,
         window=window,
-        latent=latent_of(fields) if kind.startswith("deepseek") else None,
+        latent=latent_of(fields) if kind in _types("latent") else None,
         experts=experts_of(fields, kind, expert_bits),
         states=_states_of(fields, kind, pattern, layers, dtype),
     )
     fields.check_memory()
     return shape
+
+
+def _num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
+    """Heads of K and V, of a Gemma-4 those of its layers of full attention."""
+    count = int(fields.get("num_key_value_heads", heads))
+    if kind != "gemma4_text" or not fields.get("attention_k_eq_v", False):
+        return count
+    return fields.whole("num_global_key_value_heads", count)
+
+
+def _ffn_size(fields: Fields, kind: str) -> int:
+    """Columns of a dense feed-forward network; one of experts alone may not say it."""
+    if kind == "llama4":
+        return fields.whole("intermediate_size_mlp", 16384)
+    if kind == "qwen3_5_moe":
+        return fields.whole("intermediate_size", fields.whole("moe_intermediate_size"))
+    return fields.whole("ffn_dim" if kind == "opt" else "intermediate_size")
+
+
+def _check_per_layer_parts(fields: Fields) -> None:
+    """Raise InputError for layers that share K and V, or have embeddings of their own (Gemma-4's
+    E2B and E4B).
+    """
+    for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
+        if fields.get(key, 0):
+            raise InputError(
+                f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
+                f"by hand: layers that share K and V cache none of their own)"
+            )
 
 
 def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
@@ -279,7 +415,7 @@ def _states_of(
     fields: Fields, kind: str, pattern: Counter[str], layers: int, dtype_bytes: int
 ) -> States | None:
     """The states of Mamba layers or gated delta nets; None for other models."""
-    if kind == "qwen3_next":
+    if kind in _types("delta_net"):
         return delta_net(fields, layers, dtype_bytes)
     return mamba(fields, pattern["M"], dtype_bytes) if pattern else None
 
@@ -309,9 +445,13 @@ def _pattern_of(fields: Fields, kind: str) -> Counter[str]:
 
 
 def _head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
-    """The size of a query head; of a latent attention, its part without position."""
-    if kind.startswith("deepseek"):
+    """The size of a query head; of a latent attention, its part without position, of Gemma-4 that
+    of full attention.
+    """
+    if kind in _types("latent"):
         return fields.whole("qk_nope_head_dim")
+    if kind == "gemma4_text":
+        return fields.whole("global_head_dim", 512)
     size = fields.get("head_dim", fields.get("attention_head_dim"))
     if size is None and hidden % heads:
         raise InputError(

@@ -27,10 +27,15 @@ class KvGroup:
 
 @model
 class Window:
-    """Attention layers that read the last tokens only (sliding window)."""
+    """Attention layers that read the last tokens only (sliding window).
+
+    Gemma-4's have other heads of K and V than its layers of full attention.
+    """
 
     size: Annotated[PositiveTokens, doc("tokens that such a layer reads")]
     num_layers: Annotated[PositiveCount, doc("layers with a window")]
+    num_kv_heads: Annotated[PositiveCount | None, doc("heads of K and V; null: the model's")] = None
+    head_size: Annotated[PositiveCount | None, doc("values of a head; null: the model's")] = None
 
 
 @model
@@ -45,6 +50,10 @@ class Latent:
     rope_size: Annotated[PositiveCount, doc("values of the part of a key with position")]
     v_size: Annotated[PositiveCount, doc("values of a head's value vector")]
     q_rank: Annotated[Count, doc("rank of the query projection; 0: a full matrix")] = 0
+    index_bytes: Annotated[
+        Count, Unit("bytes"), doc("of a token's key of the indexer (sparse attention); 0: none")
+    ] = 0
+    index_params: Annotated[Count, doc("weights of a layer's indexer")] = 0
 
 
 @model

@@ -132,6 +132,8 @@ class Rows:
     none. turns lists which rows wait for the answers to others, where the trace records it; `take`
     and `at_most` drop turns. num_seqs and beam are the sampling of each row, or None where the
     run's config determines it. session and priority: see Incoming; None where the trace has none.
+    think_s: seconds between the answer to the session's row before and the row, which a closed
+    loop heeds.
     """
 
     prompt_len: Column
@@ -145,6 +147,7 @@ class Rows:
     beam: NDArray[np.bool_] | None = None
     session: Column | None = None
     priority: Column | None = None
+    think_s: Seconds | None = None
 
     def __post_init__(self) -> None:
         counts = {
@@ -176,7 +179,8 @@ class Rows:
             yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
-        names = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam", "session", "priority"
+        of_request = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam"
+        names = (*of_request, "session", "priority", "think_s")
         chosen: dict[str, Any] = {
             name: None if (column := getattr(self, name)) is None else column[index]
             for name in names
@@ -209,6 +213,11 @@ class Workload:
     def has_beams(self) -> bool:
         """Whether any request uses beam search."""
         return self.beam if self.rows.beam is None else bool(self.rows.beam.any())
+
+    @property
+    def names_contents(self) -> bool:
+        """Whether it is known what any prompt contains, so that a cache can find it."""
+        return self.rows.prompt_ids is not None or self.rows.registered_prefix > 0
 
     def optional_fields(self) -> tuple[str, ...]:
         """What the requests have, of `session` and `priority`."""

@@ -221,12 +221,14 @@ class SequenceGroup:
     until the fork at the end of prefill. Each sequence has num_generated output tokens; a decoding
     one stores one token fewer than it has, because the next iteration writes the newest token's K
     and V. `todo` lists the prefill work that remains. Where the scheduler orders by `rank`, the
-    smallest is served first.
+    smallest is served first. num_cached: prompt tokens that a cache had when the group was first
+    admitted, -1 before.
     """
 
     __slots__ = (
         "batch",
         "generated_offset",
+        "num_cached",
         "num_recomputes",
         "num_swaps",
         "rank",
@@ -245,6 +247,7 @@ class SequenceGroup:
         self.todo: list[Item] = []
         self.num_swaps = 0
         self.num_recomputes = 0
+        self.num_cached = -1
         self.rank: tuple[int, int] = (0, 0)
         self.batch: Batch | None = None
         self.generated_offset = 0

@@ -1,7 +1,7 @@
 """The shape of a model, the data sheet of a GPU, and a server with its KV pool."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, field, replace
+from dataclasses import field, replace
 from typing import Annotated
 
 from annotated_types import Unit, doc
@@ -25,7 +25,9 @@ from testbed.core.units import (
 
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
-SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", *LAYERS)  # None in a plain model
+VARIANTS = ("gated_attention", "shared_kv", "vision_params")
+# None in a plain model
+SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", "gated_attention", *LAYERS)
 
 
 @model
@@ -57,6 +59,15 @@ class ModelSpec:
     ] = None
     num_ffn_layers: Annotated[
         PositiveCount | None, doc("layers with a feed-forward network; null: all")
+    ] = None
+    gated_attention: Annotated[
+        bool | None, doc("whether a gate as large as the queries' projection is behind attention")
+    ] = None
+    shared_kv: Annotated[
+        bool | None, doc("whether layers of full attention project K and V by one matrix")
+    ] = None
+    vision_params: Annotated[
+        PositiveCount | None, doc("weights of a vision tower, which no token of text goes through")
     ] = None
     window: Annotated[Window | None, doc("sliding windows")] = None
     latent: Annotated[Latent | None, doc("multi-head latent attention")] = None
@@ -109,13 +120,36 @@ class ModelSpec:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes that an attention layer caches for each token: K and V, or the latent vector."""
-        values = (
-            self.latent.kv_rank + self.latent.rope_size
-            if self.latent
-            else 2 * self.num_kv_heads * self.head_size
+        """Bytes that a layer of full attention caches for each token: K and V, or the latent vector
+        with the key of its indexer.
+        """
+        value_bytes = self.kv_dtype_bytes or self.dtype_bytes
+        if self.latent:
+            values = self.latent.kv_rank + self.latent.rope_size
+            return values * value_bytes + self.latent.index_bytes
+        return 2 * self.num_kv_heads * self.head_size * value_bytes
+
+    @property
+    def window_slot_bytes(self) -> int:
+        """Bytes that a layer with a window caches for each token."""
+        if self.window is None or not self.has_uneven_heads:
+            return self.slot_bytes
+        heads, size = self._window_heads()
+        return 2 * heads * size * (self.kv_dtype_bytes or self.dtype_bytes)
+
+    @property
+    def has_uneven_heads(self) -> bool:
+        """Whether layers with a window have other heads than those of full attention."""
+        full = self.num_kv_heads, self.head_size
+        return self.window is not None and self._window_heads() != full
+
+    def _window_heads(self) -> tuple[int, int]:
+        """Heads of K and V of a layer with a window, and the values of one."""
+        assert self.window is not None, "the model has no windows"
+        return (
+            self.window.num_kv_heads or self.num_kv_heads,
+            self.window.head_size or self.head_size,
         )
-        return values * (self.kv_dtype_bytes or self.dtype_bytes)
 
     @property
     def groups(self) -> tuple[KvGroup, ...]:
@@ -129,7 +163,7 @@ class ModelSpec:
             )
         ]
         if self.window:
-            groups.append(KvGroup("window", in_window, self.slot_bytes, self.window.size))
+            groups.append(KvGroup("window", in_window, self.window_slot_bytes, self.window.size))
         if self.states:
             state_bytes = self.states.state_bytes or self.states.num_tokens * self.slot_bytes
             groups.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
@@ -140,15 +174,16 @@ class ModelSpec:
         """Bytes cached for one token in all layers, windows not cut (section 3: 800 KiB for
         OPT-13B).
         """
-        return self.num_attention_layers * self.slot_bytes
+        return sum(group.num_layers * group.slot_bytes for group in self.groups)
 
     @property
     def attention_params(self) -> int:
-        """Weights of one attention layer's matrices."""
+        """Weights of the matrices of one layer of full attention."""
         hidden, heads, size = self.hidden_size, self.num_heads, self.head_size
         if self.latent is None:
-            return 2 * hidden * heads * size + 2 * hidden * self.num_kv_heads * size
-        kv_rank, rope, value, q_rank = astuple(self.latent)
+            return self._attention_params(self.num_kv_heads, size, 1 if self.shared_kv else 2)
+        kv_rank, rope = self.latent.kv_rank, self.latent.rope_size
+        value, q_rank = self.latent.v_size, self.latent.q_rank
         queries = heads * (size + rope)
         query = hidden * q_rank + q_rank * queries if q_rank else hidden * queries
         return int(
@@ -156,7 +191,22 @@ class ModelSpec:
             + hidden * (kv_rank + rope)
             + kv_rank * heads * (size + value)
             + heads * value * hidden
+            + self.latent.index_params
         )
+
+    def _attention_params(self, num_kv_heads: int, head_size: int, kv_matrices: int) -> int:
+        """Weights of a layer's queries and output, gate, and K and V."""
+        whole = 3 if self.gated_attention else 2
+        return self.hidden_size * head_size * (whole * self.num_heads + kv_matrices * num_kv_heads)
+
+    def _all_attention_params(self) -> int:
+        """Weights of all layers' attention."""
+        if not self.has_uneven_heads or self.window is None:
+            return self.num_attention_layers * self.attention_params
+        in_window = self.window.num_layers
+        of_window = self._attention_params(*self._window_heads(), 2)
+        full = self.num_attention_layers - in_window
+        return in_window * of_window + full * self.attention_params
 
     @property
     def layer_params(self) -> int:
@@ -183,7 +233,7 @@ class ModelSpec:
             columns += mixed * self.experts.shared_size
             routers = mixed * self.experts.count
         ffn = self.hidden_size * (self.ffn_matrices * columns + routers)
-        return self.num_attention_layers * self.attention_params + states + ffn
+        return self._all_attention_params() + states + ffn
 
     @property
     def linear_params(self) -> int:
@@ -201,17 +251,16 @@ class ModelSpec:
 
     @property
     def num_params(self) -> int:
-        """All weights, the input embedding included."""
-        return self.linear_params + (
-            0 if self.tied_embedding else self.vocab_size * self.hidden_size
-        )
+        """All weights, those of the input embedding and of a vision tower included."""
+        embedding = 0 if self.tied_embedding else self.vocab_size * self.hidden_size
+        return self.linear_params + embedding + (self.vision_params or 0)
 
     @property
     def weight_bytes(self) -> int:
-        embedding = (
-            0 if self.tied_embedding else self.vocab_size * self.hidden_size * self.dtype_bytes
-        )
-        return round(self.read_bytes(self.experts.count if self.experts else 0)) + embedding
+        apart = 0 if self.tied_embedding else self.vocab_size * self.hidden_size
+        apart += self.vision_params or 0
+        layers = round(self.read_bytes(self.experts.count if self.experts else 0))
+        return layers + apart * self.dtype_bytes
 
     def read_bytes(self, experts_per_layer: float) -> float:
         """Bytes of the weights of an iteration whose tokens go through so many different experts of
@@ -227,6 +276,12 @@ class ModelSpec:
         """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents
         are not split.
         """
+        if self.has_uneven_heads and num_gpus > self.num_kv_heads:
+            raise InputError(
+                f"model {self.name}: its {self.num_kv_heads} heads of K and V in full attention do "
+                f"not go round {num_gpus} GPUs, and those of windows do: not modelled (give at "
+                f"most {self.num_kv_heads} GPUs)"
+            )
         return max(1, num_gpus // (1 if self.latent else self.num_kv_heads))
 
 
@@ -254,7 +309,9 @@ class GpuSpec:
 
 @model
 class TierSpec:
-    """Memory below the GPUs. Bandwidths are of all GPUs together, read towards them."""
+    """Memory below the GPUs. Bandwidths are of all GPUs together, read towards them; those of a
+    shared tier are of its one link, which all engines use, and so is its size.
+    """
 
     size_gib: Annotated[Gib, doc("memory for KV cache")]
     read_bandwidth: Annotated[
@@ -263,6 +320,16 @@ class TierSpec:
     write_bandwidth: Annotated[TierBandwidth | None, doc("null: the same")] = None
     latency_s: Annotated[Seconds, doc("before the first byte")] = 0.0
     extent_s: Annotated[Seconds, doc("more for every run of adjacent slots")] = 0.0
+    shared: Annotated[bool, doc("one for all replicas, with one link; false: each has its own")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        if self.shared and None in (self.read_bandwidth, self.write_bandwidth):
+            raise InputError(
+                "server.tiers: a shared tier has one link, whose speed the GPUs' data sheet does "
+                "not say (give its read_bandwidth and write_bandwidth)"
+            )
 
 
 @model
@@ -285,6 +352,11 @@ class ServerSpec:
         Mapping[str, TierSpec] | None,
         doc("memories below by name, from the fastest to the slowest"),
     ] = None
+
+    @property
+    def shared_tiers(self) -> tuple[str, ...]:
+        """The names of the tiers that all engines use together."""
+        return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
         """Bytes for the KV cache of `model`, summed over the GPUs; negative where the weights do

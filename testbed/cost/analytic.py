@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar
 
+from testbed.core.layers import KvGroup
 from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 
@@ -19,7 +19,8 @@ class Efficiencies:
     """Shares of the data sheet that kernels reach, and times that no data sheet has.
 
     experiments/conf/efficiencies/h200.yaml explains them. Software times, repeated_read,
-    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time.
+    parallel_layer_s and extra_s are those of `sections.Choices`; None is no time. launch_s: the
+    host launches an iteration with prompts, while the one before is computed where it is ahead.
     """
 
     overhead_s: Seconds | None = 0.0
@@ -32,6 +33,7 @@ class Efficiencies:
     weight_bandwidth: PositiveShare = 1.0
     linear_flops: PositiveShare = 1.0
     layer_s: Seconds = 0.0
+    launch_s: Seconds = 0.0
     prefill_flops: PositiveShare = 1.0
     copy_s: Seconds = 0.0
     all_reduce_s: Seconds = 0.0
@@ -49,7 +51,7 @@ class AnalyticCost(CostModel):
     find its K and V of a layer in the L2 cache, at the cost of `repeated_read`.
     """
 
-    provenance: ClassVar[str] = "roofline, not measured"
+    provenance: str = "roofline, not measured"
 
     def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
         self.model = model
@@ -60,6 +62,7 @@ class AnalyticCost(CostModel):
             efficiencies.parallel_layer_s, server.num_gpus
         )
         self._overhead_ps = round((efficiencies.overhead_s or 0.0) * PS)
+        self._launch_ps = round(efficiencies.launch_s * PS)
         self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
         self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
         self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
@@ -67,16 +70,18 @@ class AnalyticCost(CostModel):
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
-        self._context_ps = round(
-            self._attention_s(model.num_attention_layers - in_windows, full) * PS
-        )
-        self._window_ps = round(self._attention_s(in_windows, window) * PS)
+        in_full = (model.num_attention_layers - in_windows) * model.slot_bytes
+        self._context_ps = round(self._attention_s(in_full, full) * PS)
+        in_window = in_windows * model.window_slot_bytes
+        self._window_ps = round(self._attention_s(in_window, window) * PS)
         self._token_bytes = (
             model.kv_bytes_per_token * model.kv_copies(server.num_gpus) / server.num_gpus
         )
         self._state_ps = round(_state_s(model, server) * PS)
         self._attending = [
-            (group.window, group.num_layers) for group in model.groups if not group.state_bytes
+            (group.window, group.num_layers * _query_share(model, group))
+            for group in model.groups
+            if not group.state_bytes
         ]
         latent = model.latent
         self._channels = (
@@ -87,6 +92,11 @@ class AnalyticCost(CostModel):
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        if not num_prompts or not self._launch_ps:
+            return None
+        return record(Launch, (0, self._launch_ps))
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.decode_seqs
@@ -121,9 +131,9 @@ class AnalyticCost(CostModel):
             steps = min(steps, reads.steps)
         return record(Affine, (self.iteration(work), growth, steps))
 
-    def _attention_s(self, num_layers: int, byte_share: float) -> float:
-        """Seconds of decode attention for a token of context in so many layers, as memory or the
-        peak bounds it.
+    def _attention_s(self, token_bytes: int, byte_share: float) -> float:
+        """Seconds of decode attention for a token of context in layers that cache so many bytes of
+        it, as memory or the peak bounds it.
 
         A latent is read once for all heads, which is why the peak may bound it: 2 FLOPs for each
         head and value.
@@ -132,11 +142,10 @@ class AnalyticCost(CostModel):
         bandwidth = gpu.memory_bandwidth * self._eff.attention_bandwidth
         if (model.kv_dtype_bytes or model.dtype_bytes) == 1:
             bandwidth *= byte_share
-        read_s = (
-            num_layers * model.slot_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
-        )
+        read_s = token_bytes * model.kv_copies(self._gpus) / (bandwidth * self._gpus)
         if model.latent is None:
             return read_s
+        num_layers = token_bytes // model.slot_bytes
         values = model.num_heads * (2 * model.latent.kv_rank + model.latent.rope_size) * num_layers
         return max(read_s, 2 * values / (self._gpus * gpu.fp16_flops * self._eff.linear_flops))
 
@@ -218,6 +227,13 @@ def pairs_of(new: int, num_stored: int, window: int | None) -> float:
     # Queries that see fewer tokens than the window has
     early = max(min(new, window - num_stored), 0)
     return early * num_stored + early * (early + 1) / 2 + (new - early) * window
+
+
+def _query_share(model: ModelSpec, group: KvGroup) -> float:
+    """The size of the queries' heads in a group's layers, as a share of those of full attention."""
+    if model.window is None or group.window is None or model.window.head_size is None:
+        return 1
+    return model.window.head_size / model.head_size
 
 
 def _state_s(model: ModelSpec, server: ServerSpec) -> float:

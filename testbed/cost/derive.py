@@ -32,7 +32,15 @@ STREAMS = (
 LINKS = {"swap": "host_bandwidth", "all_reduce": "link_bandwidth"}
 # neither bytes nor FLOPs of the shard decide these: software, launches, and shares that are no
 # times
-UNMOVED = ("overhead", "launched_eager", "launched_graph", "once_per_iteration", "unequal_lengths")
+UNMOVED = (
+    "overhead",
+    "launch_decodes",
+    "launch_prompts",
+    "launched_eager",
+    "launched_graph",
+    "once_per_iteration",
+    "unequal_lengths",
+)
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
 

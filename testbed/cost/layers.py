@@ -100,6 +100,11 @@ def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -
     """
     points = rows(profile, section) if has(profile, section) else []
     measured = {key[-1]: ps for key, ps in sorted(points) if key[:-1] == kind}
+    return level_beyond(measured) if measured else _nothing
+
+
+def level_beyond(measured: Mapping[int, int]) -> Curve:
+    """Linear between measured counts, in order, and level beyond both ends."""
     counts = list(measured)
 
     def at(count: int) -> int:
@@ -107,7 +112,7 @@ def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -
         low, high = bracket(counts, count)
         return blend(low, high, count, measured[low], measured[high])
 
-    return at if counts else _nothing
+    return at
 
 
 def _nothing(count: int) -> int:

@@ -4,11 +4,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, Move
+
+if TYPE_CHECKING:
+    from testbed.cost.sections import Choices
 
 
 class Moved(NamedTuple):
@@ -107,6 +110,7 @@ class Work(NamedTuple):
         )
 
 
+NO_SOFTWARE = ""
 UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
@@ -176,6 +180,15 @@ class Affine(NamedTuple):
         return steps
 
 
+class Launch(NamedTuple):
+    """Picoseconds from when the host begins with an iteration until the GPU has the first of it,
+    and until it has the whole.
+    """
+
+    first_ps: int
+    whole_ps: int
+
+
 def are_durations(durations: Any) -> bool:
     """Whether a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
     some time.
@@ -211,10 +224,20 @@ class CostModel(ABC):
     """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast,
     `transfer` is for tiers.
 
-    windows: the sizes of sliding windows for which `Work.windows` counts what decodes read.
+    windows: the sizes of sliding windows for which `Work.windows` counts what decodes read. The
+    other attributes only describe the times, in summaries and messages. fingerprint: who measured
+    them, when and on which device; None if nobody did. fit: the errors of a measured profile.
+    provenance: what times without a fingerprint are; empty: unknown. software: the system whose
+    software times are charged, None for configured ones; NO_SOFTWARE if there are none. choices:
+    how a profile is read.
     """
 
     windows: tuple[int, ...] = ()
+    fingerprint: Mapping[str, Any] | None = None
+    fit: Mapping[str, Any] | None = None
+    provenance: str = ""
+    software: str | None = NO_SOFTWARE
+    choices: "Choices | None" = None
 
     @abstractmethod
     def iteration(self, work: Work) -> int:
@@ -228,6 +251,15 @@ class CostModel(ABC):
         `iteration` step by step, as far as it says. By default it says one step only.
         """
         return Affine(self.iteration(work), 0, 1)
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        """How the host launches an iteration of so many decodes and prompts; None where `iteration`
+        and `decode` have its time.
+
+        What is planned while another iteration computes is launched meanwhile, so that only the
+        rest is waited for. Decodes are launched no longer than they compute.
+        """
+        return None
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         """Picoseconds of one transfer in the background that has its link to itself."""

@@ -12,9 +12,10 @@ from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
 from testbed.cost.kv_groups import KvGroups
+from testbed.cost.launches import Launches
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
-from testbed.cost.model import Affine, CostModel, Moved, Work, extra_ps
+from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
 from testbed.cost.transfers import (
     TierLinks,
@@ -55,9 +56,10 @@ class ProfileCost(CostModel):
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         _check_shard(profile, model, num_gpus)
-        self.fingerprint: Mapping[str, Any] = profile["fingerprint"]
-        self.choices = choices = choices or Choices()
+        choices = choices or Choices()
+        self.choices = self._choices = choices
         self._num_layers = model.num_layers
+        self._launches = Launches(profile)
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:
@@ -70,15 +72,17 @@ class ProfileCost(CostModel):
         self._swap: dict[str, SwapTime] = {
             way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
         }
+        stand_ins = dict[str, str]()
         if link and self.link is None:
-            self.fingerprint = {**self.fingerprint, "swap": SWAP_STAND_IN}
+            stand_ins["swap"] = SWAP_STAND_IN
         if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
-            self.fingerprint = {**self.fingerprint, "all_reduce": ring_stand_in(server)}
+            stand_ins["all_reduce"] = ring_stand_in(server)
         if server and (server.tiers or self.link):
-            self.fingerprint = {**self.fingerprint, "transfers": transfers_origin(server)}
+            stand_ins["transfers"] = transfers_origin(server)
+        self.fingerprint = {**profile["fingerprint"], **stand_ins}
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
-        self.fit: Mapping[str, Any] | None = profile.get("fit")
+        self.fit = profile.get("fit")
 
     def iteration(self, work: Work) -> int:
         num_tokens = work.num_tokens
@@ -95,7 +99,7 @@ class ProfileCost(CostModel):
             time_ps = self._with_swaps(time_ps, work)
             time_ps = self._tiers.behind(time_ps, work.moves, self._num_layers)
         if work.extra:
-            time_ps += extra_ps(work.extra, self.choices.extra_s)
+            time_ps += extra_ps(work.extra, self._choices.extra_s)
         return time_ps + self._software.serving(work)
 
     def decode(self, work: Work) -> Affine:
@@ -106,6 +110,9 @@ class ProfileCost(CostModel):
         first_ps += self._software.running(num_seqs) + self._software.serving(work)
         return record(Affine, (first_ps, attention.growth_ps, attention.steps))
 
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        return self._launches(decode_seqs, num_prompts, prompt_tokens)
+
     def transfer(self, moves: tuple[Moved, ...]) -> int:
         return self._tiers(moves)
 
@@ -115,9 +122,9 @@ class ProfileCost(CostModel):
         """
         swaps = swapped(work.moves)
         moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
-        if self.choices.swap_waits == "all in":
+        if self._choices.swap_waits == "all in":
             return max(computing_ps + moving_ps["in"], sum(moving_ps.values()))
-        per_block = 2 * self._num_layers if self.choices.swap == "per block" else 1
+        per_block = 2 * self._num_layers if self._choices.swap == "per block" else 1
         num_copies = per_block * sum(
             move.num_transfers for moves in swaps.values() for move in moves
         )
@@ -127,7 +134,7 @@ class ProfileCost(CostModel):
         """Picoseconds that swaps one way ("out", "in") take by themselves."""
         if self.link is None:
             return sum(self._swap[way](move.length, move.num_transfers) for move in moves)
-        method = COPIES if self.choices.swap == "per block" else GATHER
+        method = COPIES if self._choices.swap == "per block" else GATHER
         return self.link(method, way, moves)
 
 

@@ -25,6 +25,8 @@ AXES: AxesOf = {
     "once_per_iteration": (("num_tokens",),),
     "launched_eager": (("num_tokens",),),
     "launched_graph": (("kernel", "num_seqs"),),
+    "launch_prompts": (("part", "num_tokens", "num_seqs"),),
+    "launch_decodes": (("part", "num_seqs"),),
     "decode_attention": (BATCH, OF_KERNEL),
     "decode_attention_paper_kernel": (OF_KERNEL,),
     "contiguous_attention": (OF_KERNEL,),

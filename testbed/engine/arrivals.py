@@ -118,12 +118,16 @@ class Replay(ArrivalProcess):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWorkload(Workload):
+class AnswerDrivenWorkload(Workload):
+    """Rows that go out as answers come: arrival_ps is not known beforehand, and 0 everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWorkload(AnswerDrivenWorkload):
     """Rows that go out as their turns say, with `at_once` sessions open at any time while there are
     more.
 
-    The first sessions start gap_ps apart, each later one when another has ended. arrival_ps is not
-    known beforehand, and 0 everywhere.
+    The first sessions start gap_ps apart, each later one when another has ended.
     """
 
     at_once: int = 1
@@ -135,12 +139,61 @@ class SessionWorkload(Workload):
         return self.rows.turns
 
 
-class Sessions(ArrivalProcess):
+@dataclass(frozen=True, slots=True)
+class ConcurrentWorkload(AnswerDrivenWorkload):
+    """Rows that go out in their order, with at most `concurrency` unanswered at any time."""
+
+    concurrency: int = 1
+
+
+class AnswerDriven(ArrivalProcess):
+    """A closed loop, whose requests go out as answers come: it makes the workload itself.
+
+    num_requests: rows to take from the trace; None: all of a trace that has an end.
+    """
+
+    num_requests: int | None = None
+
+    def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        raise InputError(
+            f"arrivals: {type(self).__name__} has no arrival times (each depends on when an answer "
+            f"ends)"
+        )
+
+    @abstractmethod
+    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> Workload:
+        """The rows with the rule by which they go out."""
+
+
+class Concurrency(AnswerDriven):
+    """A closed loop of `concurrency` clients without think time, as `vllm bench serve
+    --max-concurrency` with an infinite rate: the next request goes out when an answer ends.
+    """
+
+    def __init__(
+        self, concurrency: PositiveCount = 32, num_requests: PositiveCount | None = 1000
+    ) -> None:
+        positive(concurrency=concurrency)
+        if num_requests is not None:
+            positive(num_requests=num_requests)
+        self.concurrency = concurrency
+        self.num_requests = num_requests
+
+    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> ConcurrentWorkload:
+        """All rows in their order; refused where some wait for the answers to others."""
+        if rows.turns is not None:
+            raise InputError(
+                "arrivals=closed_loop: this trace says which request waits for which answer, and "
+                "its think times (choose arrivals=sessions, whose at_once is the concurrency)"
+            )
+        unknown = np.zeros(len(rows), np.int64)
+        return ConcurrentWorkload(rows, unknown, num_seqs, beam, self.concurrency)
+
+
+class Sessions(AnswerDriven):
     """A closed loop: a session's next request goes out its think time (max_think_s at most) after
     the last answer.
     """
-
-    replays: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -154,27 +207,42 @@ class Sessions(ArrivalProcess):
         self.start_gap_s = start_gap_s
         self.max_think_s = max_think_s
 
-    def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        raise InputError(
-            "arrivals=sessions: has no arrival times (each depends on when an answer ends)"
-        )
-
     def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
-        """The rows of a whole trace that says which of them wait for others."""
-        if rows.turns is None:
+        """The rows of a whole trace that says which of them wait for others, or to which session
+        each belongs.
+        """
+        turns = rows.turns if rows.turns is not None else turns_in_order(rows)
+        if turns is None:
             raise InputError(
                 "arrivals=sessions needs a trace that says which request waits for which answer: "
-                "trace=agent_sessions"
+                "trace=agent_sessions, trace=guidellm, or a CSV with a column session "
+                "(arrivals=closed_loop sends any trace by concurrency)"
             )
-        turns = rows.turns
         if self.max_think_s is not None:
             turns = replace(turns, wait_s=np.minimum(turns.wait_s, self.max_think_s))
         order = likely_order(turns, self.at_once, self.start_gap_s)
-        rows = replace(rows.take(order), turns=turns.take(order))
+        rows = replace(rows.take(order), turns=turns.take(order), session=None)
         unknown = np.zeros(len(rows), np.int64)
         return SessionWorkload(
             rows, unknown, num_seqs, beam, self.at_once, round(self.start_gap_s * PS)
         )
+
+
+def turns_in_order(rows: Rows) -> Turns | None:
+    """Each row after the one before it in its session, and its think time; None without
+    sessions.
+    """
+    if rows.session is None:
+        return None
+    number_of: dict[int, int] = {}
+    session = [number_of.setdefault(name, len(number_of)) for name in rows.session.tolist()]
+    last: dict[int, int] = {}
+    after = list[tuple[int, ...]]()
+    for row, number in enumerate(session):
+        after.append((last[number],) if number in last else ())
+        last[number] = row
+    wait_s = np.zeros(len(rows)) if rows.think_s is None else rows.think_s
+    return Turns(np.array(session, dtype=np.int64), after, wait_s, np.zeros(len(rows)))
 
 
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:

@@ -14,7 +14,7 @@ from testbed.contract import clauses
 from testbed.core.errors import PlugInError
 from testbed.core.sequence import Batch
 from testbed.core.slots import DEVICE, Grant, Ops, Usage
-from testbed.cost.model import Affine, CostModel, Work
+from testbed.cost.model import Affine, CostModel, Launch, Work
 from testbed.engine.totals import Measures, Totals
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
@@ -109,6 +109,23 @@ def wrong_durations(cost: CostModel, durations: object) -> PlugInError:
         f"{growth_ps!r} more, "
         f"for {steps!r} iterations; costs are whole numbers above 0"
     )
+
+
+def check_launch(cost: CostModel, launch: object) -> None:
+    """A launch takes whole picoseconds, the first of it no longer than the whole."""
+    if (
+        type(launch) is not Launch
+        or any(type(ps) is not int for ps in launch)
+        or not 0 <= launch.first_ps <= launch.whole_ps
+    ):
+        raise wrong_answer(cost, launch, "launch() gives a Launch of whole numbers, or None")
+
+
+def check_hidden(cost: CostModel, launch: Launch, computing: Affine) -> None:
+    """Decodes in a row hide their launches behind each other."""
+    if launch.whole_ps > computing.first_ps:
+        wish = f"decodes are launched no longer than the {computing.first_ps} ps that they compute"
+        raise wrong_answer(cost, launch, wish)
 
 
 def check_decode(cost: CostModel, work: Work, durations: Affine) -> None:

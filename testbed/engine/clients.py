@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from testbed.core.request import PS, Request
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import ConcurrentWorkload, SessionWorkload
 from testbed.engine.clock import Clock
 from testbed.engine.listeners import Listener
 
@@ -117,3 +117,61 @@ class ClosedLoop(Listener):
         if not self._left[session]:
             self._engine.close_session(session)
             self._open_next(0)
+
+
+class ConstantConcurrency(Listener):
+    """Keeps so many requests unanswered, and sends the next one when an answer ends.
+
+    A request that is rejected or cancelled has ended too. As in ClosedLoop, what follows an answer
+    misses the plan that is made at that very moment.
+    """
+
+    def __init__(self, clock: Clock, engine: Door, workload: ConcurrentWorkload) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._requests = iter(workload)
+        self._concurrency = workload.concurrency
+        self._unsent = len(workload)
+
+    def start(self) -> None:
+        self._engine.listen(self)
+        if not self._unsent:
+            self._engine.close()
+        for _ in range(min(self._concurrency, self._unsent)):
+            self._send_next()
+
+    def _send_next(self) -> None:
+        request = next(self._requests, None)
+        if request is not None:
+            self._clock.call_at(self._clock.now_ps, lambda: self._submit(request))
+
+    def _submit(self, request: Request) -> None:
+        self._unsent -= 1
+        if not self._unsent:
+            self._engine.close()
+        self._engine.submit(request._replace(arrival_ps=self._clock.now_ps))
+
+    def on_finished(self, request_id: int, time_ps: int) -> None:
+        self._send_next()
+
+    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+        self._send_next()
+
+    def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._send_next()
+
+
+class Client(Protocol):
+    """Who sends the requests of a run."""
+
+    def start(self) -> None:
+        """Send the first ones, and arrange for the rest."""
+
+
+def client_of(clock: Clock, engine: Door, requests: Iterable[Request]) -> Client:
+    """The client that sends these requests as their workload says, else at their own times."""
+    if isinstance(requests, SessionWorkload):
+        return ClosedLoop(clock, engine, requests)
+    if isinstance(requests, ConcurrentWorkload):
+        return ConstantConcurrency(clock, engine, requests)
+    return OpenLoop(clock, engine, requests)

@@ -61,7 +61,7 @@ class Engine:
         spans = fast_forward and scheduler.memory.measures_spans
         self.meter: Meter = (SpanMeter if spans else PlainMeter)(scheduler, outputs)
         recorder.policy = scheduler.memory.name
-        executor.on_landed = self._wake_if_idle
+        executor.on_landed = self.replan
         self._alarm = executor.alarm
         self.side: Side | None = None
         self._windows = windows
@@ -140,6 +140,10 @@ class Engine:
     def change(self, change: Change) -> None:
         """Something is to change between two iterations, which may give memory back."""
         self._changes_ahead.append(change)
+        self.replan()
+
+    def replan(self) -> None:
+        """What the next plan sees is not what it was: a plan is made at the next boundary."""
         self._wake_if_idle()
         for flight in self._in_flight:
             self._cut(flight)
@@ -149,7 +153,7 @@ class Engine:
         engine has computed, has landed. first_ps: when its first token was there. Called between
         two iterations.
         """
-        self.recorder.taken_over(request, first_ps)
+        self.recorder.taken_over(request, first_ps, self.clock.now_ps)
         self.outputs.arrived(request)
         self.executor.added(group)
         self.scheduler.state.land(group)
@@ -344,7 +348,7 @@ class Engine:
     def _finish(self, group: SequenceGroup, now_ps: int) -> None:
         request = self.outputs.removed(group.request.request_id)
         if self.side is not None and self.side.takes(group):
-            self.recorder.moved_on(request)
+            self.recorder.moved_on(request, now_ps)
             return
         self.recorder.served(request, group, now_ps)
         for listener in self._listeners:
@@ -409,10 +413,11 @@ class Engine:
             if group is None or request_id not in self.outputs.requests:
                 continue
             request, finished = self._withdraw(group)
-            self.recorder.moved_on(request)
+            self.recorder.moved_on(request, now_ps)
             handed_back.append(request)
             self._finish_others(finished, now_ps)
         self.stop_ps = now_ps
+        self.executor.drop_transfers()
         hand_back(handed_back)
 
     def _idle(self, plan: Plan) -> Generator[Any, None, bool]:
@@ -425,7 +430,7 @@ class Engine:
             return True
         wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]
-        is_waiting = executor.has_transfers or state.handed_over
+        is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:
             group = queue[0]
             stuck = f"request {group.request.request_id} ({group.prefill_len} tokens)"
@@ -489,12 +494,12 @@ class Engine:
             self._deliver(request_id, self.clock.now_ps)
 
     def _deliver_last(self, flight: Flight, outcome: Outcome, now_ps: int) -> None:
-        """The last iteration has ended."""
+        """The last iteration has ended. First tokens are told first: their clients wait longest."""
+        for group in outcome.first_tokens:
+            self._deliver(group.request.request_id, now_ps)
         for request_id in flight.decoding:
             if request_id in self.outputs.requests:
                 self._deliver(request_id, now_ps)
-        for group in outcome.first_tokens:
-            self._deliver(group.request.request_id, now_ps)
 
     def _deliver(self, request_id: int, now_ps: int) -> None:
         for listener in self._token_listeners:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, Usage
-from testbed.cost.model import Affine, Work
+from testbed.cost.model import Affine, Launch, Work
 from testbed.engine.clock import Alarm, Clock
 from testbed.engine.totals import SpanMemory
 from testbed.sched.plan import Outcome, Plan, Results
@@ -20,15 +20,20 @@ class Flight:
     steps: how many iterations of it are carried out; durations: of these, where they are known
     beforehand. repeats: whether it may be carried out several times, whenever outputs end.
     start_ps, work, usage, num_waiting, num_swapped: when its first iteration begins, what that
-    computes, the pool as it sees it, and the requests in the queues. end_ps: when the last
-    iteration has ended. late: transfers that begin then. decoding: the requests that take its
-    steps, where somebody listens to tokens; num_delivered: the iterations whose tokens were
-    delivered before the results. is_last: the last iteration has begun, so that their number is
-    final; ended, outcome and memory are known then if the next plan is made ahead.
+    computes, the pool as it sees it, and the requests in the queues. end_ps: when the results of
+    the last iteration are read; computed_ps: when the GPU has computed it. launch, launched_ps: how
+    the host launches it and when it has, where its durations lack that. late: transfers that begin
+    at the end. decoding: the requests that take its steps, where somebody listens to tokens;
+    num_delivered: the iterations whose tokens were delivered before the results. is_last: the last
+    iteration has begun, so that their number is final; ended, outcome and memory are known then if
+    the next plan is made ahead.
     """
 
     start_ps: int
     end_ps: int
+    computed_ps: int
+    launch: Launch | None = None
+    launched_ps: int = 0
     work: Work
     usage: Usage
     durations: Affine
@@ -98,6 +103,10 @@ class Executor(ABC):
     @abstractmethod
     def take_landed(self) -> list[int]:
         """Called before each plan: the transfers that have landed since the last call."""
+
+    @abstractmethod
+    def drop_transfers(self) -> None:
+        """The engine has failed: what is on the way in the background will not land."""
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 as frames to draw.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -221,26 +221,54 @@ def trace_memory(
     """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV
     groups, or tiers; lengths: see `simulate`.
     """
+
+    def run(env: simpy.Environment) -> int:
+        return simulate(
+            requests,
+            scheduler,
+            cost,
+            max_len,
+            snapshots_ps=[start_ps],
+            stop_ps=stop_ps,
+            fast_forward=fast_forward,
+            beams=beams,
+            recorder=Recorder(),
+            env=env,
+            lengths=lengths,
+        ).end_ps
+
+    return trace_run(
+        run,
+        requests,
+        scheduler,
+        start_ps=start_ps,
+        stop_ps=stop_ps,
+        max_frames=max_frames,
+        pool=pool,
+    )
+
+
+def trace_run(
+    run: Callable[[simpy.Environment], int],
+    requests: Workload | Row[Request],
+    scheduler: Scheduler,
+    *,
+    start_ps: int = 0,
+    stop_ps: int = UNBOUNDED,
+    max_frames: int = MAX_FRAMES,
+    pool: PoolSpec | None = None,
+) -> MemoryTrace:
+    """The same of a run whose other parts are the caller's: run(env) simulates on the clock of env
+    until stop_ps, with a snapshot at start_ps, and returns its end (ps). The pool is that of this
+    scheduler, which may be one of several.
+    """
     memory = scheduler.memory
     block_size, tokens_per_block = sizes_of(memory.layout)
     num_slots = memory.policy.usage().total
     trace = MemoryTrace(num_slots, block_size, start_ps, tokens_per_block)
     tracer = Tracer(scheduler, trace, stop_ps, max_frames)
     scheduler.state.stepwise = start_ps <= 0
-    recorder = simulate(
-        requests,
-        scheduler,
-        cost,
-        max_len,
-        snapshots_ps=[start_ps],
-        stop_ps=stop_ps,
-        fast_forward=fast_forward,
-        beams=beams,
-        recorder=Recorder(),
-        env=tracer,
-        lengths=lengths,
-    )
-    tracer.finish(recorder.end_ps)
+    tracer.finish(run(tracer))
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
     trace.requests = {one.request_id: one for one in requests if one.request_id in shown}
     if pool is not None:

@@ -69,6 +69,16 @@ class Outputs:
                     ended.append(group.request.request_id)
         return tuple(ended)
 
+    def end_with_next(self, group: SequenceGroup) -> None:
+        """The token that the present iteration brings is the last of each sequence of the group;
+        called before it is committed.
+        """
+        request_id, output_len = group.request.request_id, group.num_generated + 1
+        self.lengths[request_id] = output_len
+        self.requests[request_id] = self.requests[request_id]._replace(output_len=output_len)
+        if request_id in self._end_step:
+            self.decodes(group)
+
     def results(self, plan: Plan, steps: int) -> Results:
         """What the plan's iterations bring; called before they are committed."""
         ended = self.ended(plan, steps)

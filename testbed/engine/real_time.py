@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from testbed.core.request import PS
 from testbed.engine.sim_clock import SimClock
 
 BURST_S = 0.01  # the loop lets other tasks run after so long
+AWAKE_S = 0.001  # a sleep may end so much late: the last millisecond is waited awake
 
 
 class RealTimeClock:
@@ -81,8 +83,9 @@ class RealTimeClock:
         next_ps = self.clock.env.peek()
         delay_s = None
         if next_ps != float("inf"):
-            delay_s = max((next_ps - self.due_ps) / PS / self.speed, 0.0)
-        try:
-            await asyncio.wait_for(self._woken.wait(), delay_s)
-        except TimeoutError:
+            delay_s = (next_ps - self.due_ps) / PS / self.speed - AWAKE_S
+        if delay_s is not None and delay_s <= 0:
+            await asyncio.sleep(0)
             return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), delay_s)

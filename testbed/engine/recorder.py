@@ -95,7 +95,7 @@ class Recorder:
     def __init__(self) -> None:
         times, counts = (
             ("arrival_ps", "first_token_ps", "finish_ps"),
-            ("num_seqs", "num_swaps", "num_recomputes"),
+            ("num_seqs", "num_swaps", "num_recomputes", "hit_tokens"),
         )
         self.requests = PackedRows("request_id", *times, "prompt_len", "output_len", *counts)
         self.spans = PackedRows(*SHAPE, "running", *SLOTS)
@@ -119,7 +119,8 @@ class Recorder:
         """The request, whose sequences are `group`, was answered at now_ps."""
         r, first_ps = request, self._first_ps.pop(request.request_id)
         counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
-        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts))
+        found = hits(r, group)
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts, found))
         self.totals.finished += 1
         self.totals.generated += r.output_len * r.num_seqs
 
@@ -127,26 +128,26 @@ class Recorder:
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
         r = request
-        counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0
+        counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0, NOT_YET
         self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
 
     def cancelled(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request was cancelled, and its group has left at now_ps."""
         r, first_ps = request, self._first_ps.pop(request.request_id, NOT_YET)
-        counts = r.prompt_len, group.num_generated, r.num_seqs
-        preemptions = group.num_swaps, group.num_recomputes
+        lengths = r.prompt_len, group.num_generated, r.num_seqs
+        counts = group.num_swaps, group.num_recomputes, hits(r, group)
         self.cancellations[r.request_id] = now_ps
         self.totals.cancelled += 1
-        self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *counts, *preemptions))
+        self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *lengths, *counts))
 
-    def moved_on(self, request: Request) -> None:
-        """The request has left unanswered, for another engine, whose recorder has its row."""
+    def moved_on(self, request: Request, now_ps: int) -> None:
+        """The request leaves unanswered, for another engine, whose recorder has its row."""
         self._first_ps.pop(request.request_id, None)
         self.totals.arrived -= 1
         self.num_moved += 1
 
-    def taken_over(self, request: Request, first_ps: int) -> None:
-        """The request has come from another engine, where it had its first token at first_ps."""
+    def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
+        """The request comes from another engine, where it had its first token at first_ps."""
         self._first_ps[request.request_id] = first_ps
         self.totals.arrived += 1
 
@@ -252,6 +253,12 @@ class Recorder:
         self.snapshots[requested_ps] = Snapshot(now_ps, replace(self.totals))
 
 
+def hits(request: Request, group: SequenceGroup) -> int:
+    """Prompt tokens that the cache had; NOT_YET where the trace does not name the content."""
+    is_named = request.prompt_ids is not None or request.registered_prefix > 0
+    return group.num_cached if is_named else NOT_YET
+
+
 def packed(column: tuple[int, ...]) -> Counts:
     try:
         return np.fromiter(column, np.int64, len(column))
@@ -279,6 +286,8 @@ def request_columns(recorder: Recorder) -> Columns:
         recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()
     ]
     table["rejected"] = np.array(reasons, dtype=object)
+    found = table["hit_tokens"]
+    table["hit_tokens"] = found if (found >= 0).all() else np.where(found < 0, np.nan, found)
     if recorder.cancellations:
         cancelled = [recorder.cancellations.get(one, -PS) for one in table["request_id"].tolist()]
         seconds = np.array(cancelled) / PS

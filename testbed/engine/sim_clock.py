@@ -67,8 +67,7 @@ class SimAlarm(Alarm):
 
     def rang_at(self, now_ps: int) -> bool:
         """Whether it has rung at the present time."""
-        is_over = self._event is not None and self._event.processed
-        return self._last_ps == now_ps or (is_over and self._at_ps == now_ps)
+        return self._last_ps == now_ps or (self._at_ps == now_ps and self._event.processed)
 
 
 class SimClock(Clock):

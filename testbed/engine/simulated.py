@@ -1,16 +1,16 @@
 """Carries plans out in simulated time, by a cost model and the links between tiers."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, are_durations
+from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, are_durations
 from testbed.engine import audit
 from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Clock
 from testbed.engine.executor import Executor, Flight, Waiting
-from testbed.engine.links import Links
+from testbed.engine.links import NO_LINKS, Links, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Outcome, Plan, Results
@@ -22,7 +22,7 @@ class SimulatedExecutor(Executor):
 
     It carries out many identical decode iterations at once, a span, until something could change
     the next plan. `cut` ends a span that is under way. pool: what the policy was given, if its
-    moves are to be checked against it.
+    moves are to be checked against it. links: of the tiers that other engines use too, by name.
     """
 
     def __init__(
@@ -32,21 +32,56 @@ class SimulatedExecutor(Executor):
         cost: CostModel,
         outputs: Outputs,
         pool: PoolSpec | None = None,
+        links: Mapping[str, SharedLink] = NO_LINKS,
     ) -> None:
         super().__init__(clock)
         self.cost = cost
         self.outputs = outputs
-        self.links = Links(clock, cost, self._landed)
+        self.links = Links(clock, cost, self._landed, links)
         self._policy = scheduler.policy
         self._lead = int(scheduler.plans_ahead)  # iterations under way when the next plan is made
         self._pool = pool
         self._decode_checks = ExponentialSampling()
+        self._launched_ps = 0  # when the host has launched all that was started
+        self._current: Flight | None = None  # what has begun last
 
     def start(self, plan: Plan) -> Flight:
-        return Flight(plan)
+        flight = Flight(plan)
+        prompt_tokens = sum([chunk.new + chunk.padding for chunk in plan.chunks])
+        launch = self.cost.launch(plan.decode_seqs, len(plan.chunks), prompt_tokens)
+        if launch is not None:
+            audit.check_launch(self.cost, launch)
+            self._launch(flight, launch)
+        return flight
+
+    def _launch(self, flight: Flight, launch: Launch) -> None:
+        """The host launches a plan when it has launched the one before. It reads results between
+        launches: those of prompts under way wait for this one.
+        """
+        begun_ps = max(self.clock.now_ps, self._launched_ps)
+        flight.launch = launch
+        flight.launched_ps = self._launched_ps = begun_ps + launch.whole_ps
+        before = self._current
+        if before is not None and before.plan.chunks:
+            before.end_ps = max(before.end_ps, flight.launched_ps)
 
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
-        work, cost = flight.work, self.cost
+        computing = self._computing(flight)
+        flight.durations = computing
+        if flight.launch is not None:
+            flight.durations = self._behind_launch(flight, flight.launch, computing)
+        if flight.repeats:
+            if self._decode_checks.is_due():
+                audit.check_decode(self.cost, flight.work, computing)
+            self._set_steps(flight, max_steps, end_by_ps, plan_by_ps)
+        flight.end_ps = flight.computed_ps = self._boundary_ps(flight, flight.steps)
+        self._current = flight
+        if flight.plan.ops:
+            flight.late = self._begin_transfers(flight.plan)
+
+    def _computing(self, flight: Flight) -> Affine:
+        """What the cost model says of its iterations."""
+        cost, work = self.cost, flight.work
         durations: Any
         if flight.repeats:
             durations = cost.decode(work)
@@ -54,15 +89,27 @@ class SimulatedExecutor(Executor):
             durations = record(Affine, (cost.iteration(work), 0, 1))
         if not are_durations(durations):
             raise audit.wrong_durations(cost, durations)
-        flight.durations = durations
-        if flight.repeats:
-            if self._decode_checks.is_due():
-                audit.check_decode(cost, work, durations)
-            landing_ps = flight.start_ps if self.links.landed else self.links.next_ps
-            self._set_steps(flight, max_steps, end_by_ps, min(plan_by_ps, landing_ps))
-        flight.end_ps = self._boundary_ps(flight, flight.steps)
-        if flight.plan.ops:
-            flight.late = self._begin_transfers(flight.plan)
+        checked: Affine = durations
+        return checked
+
+    def _behind_launch(self, flight: Flight, launch: Launch, computing: Affine) -> Affine:
+        """The durations of iterations that wait for their launch.
+
+        The GPU begins when it is free and has the first of them, and ends after it has the whole.
+        Iterations behind one that waits are launched while that one computes, where they are
+        planned ahead.
+        """
+        if flight.repeats and self._lead:
+            audit.check_hidden(self.cost, launch, computing)
+        free_ps = 0 if self._current is None else self._current.computed_ps
+        begin_ps = max(free_ps, flight.launched_ps - launch.whole_ps + launch.first_ps)
+        end_ps = max(begin_ps + computing.first_ps, flight.launched_ps)
+        first_ps = max(end_ps - flight.start_ps, 1)
+        if first_ps == computing.first_ps:
+            return computing
+        if self._lead:
+            return record(Affine, (first_ps, 0, 1))
+        return record(Affine, (first_ps, computing.growth_ps, computing.steps))
 
     def drop(self, flight: Flight) -> None:
         """See Executor; no time has passed for it."""
@@ -92,7 +139,7 @@ class SimulatedExecutor(Executor):
         steps = self._steps_before_plan(flight, at_ps)
         if steps < flight.steps:
             flight.steps = steps
-            flight.end_ps = self._boundary_ps(flight, steps)
+            flight.end_ps = flight.computed_ps = self._boundary_ps(flight, steps)
             self.alarm.bring_forward(self._boundary_ps(flight, steps - self._lead))
 
     def _boundary_ps(self, flight: Flight, steps: int) -> int:
@@ -106,6 +153,8 @@ class SimulatedExecutor(Executor):
             yield from self._steps(flight)
         elif flight.steps > 1:
             yield self.alarm.set(self._boundary_ps(flight, flight.steps - 1))
+        if self._launched_ps > self.clock.now_ps:
+            yield self.alarm.set(self._launched_ps)
 
     def wait(self, flight: Flight) -> Waiting:
         if self.on_step is not None:
@@ -143,6 +192,10 @@ class SimulatedExecutor(Executor):
             return transfers
         self.links.begin(transfers)
         return ()
+
+    def drop_transfers(self) -> None:
+        """See Executor; it takes nothing of the links any more."""
+        self.links.drop()
 
     def take_landed(self) -> list[int]:
         return self.links.take_landed() if self.links.landed else []

@@ -1,16 +1,16 @@
 """One run: a workload, a scheduler with its policy, a cost model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from simpy import Environment as Environment
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.audit import check_policy
-from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.clients import client_of
 from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
+from testbed.engine.links import NO_LINKS, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -37,13 +37,13 @@ def simulate(
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
-    Those of a SessionWorkload arrive when the answers that they wait for have come, whatever their
-    arrival_ps says. `beams` says which candidates of a beam survive; by default SyntheticBeams().
-    Without fast_forward every iteration is one event and the pool is measured by walking every
-    table; the result is the same. The policy is checked with `pool`, its configured pool, where
-    that is given. A caller's recorder or environment can be observed during the run. `lengths` is
-    filled with the true output lengths of the requests that are being served: what the oracles of
-    the run were built with, if there are any.
+    Those of a closed loop's workload arrive when the answers that they wait for have come, whatever
+    their arrival_ps says. `beams` says which candidates of a beam survive; by default
+    SyntheticBeams(). Without fast_forward every iteration is one event and the pool is measured by
+    walking every table; the result is the same. The policy is checked with `pool`, its configured
+    pool, where that is given. A caller's recorder or environment can be observed during the run.
+    `lengths` is filled with the true output lengths of the requests that are being served: what the
+    oracles of the run were built with, if there are any.
     """
     clock = SimClock(env)
     engine = simulated_engine(
@@ -59,10 +59,7 @@ def simulate(
         snapshots_ps=snapshots_ps,
         stop_ps=stop_ps,
     )
-    if isinstance(requests, SessionWorkload):
-        ClosedLoop(clock, engine, requests).start()
-    else:
-        OpenLoop(clock, engine, requests).start()
+    client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))
     return engine.recorder
 
@@ -77,14 +74,17 @@ def simulated_engine(
     beams: BeamModel | None = None,
     lengths: dict[int, int] | None = None,
     pool: PoolSpec | None = None,
+    links: Mapping[str, SharedLink] = NO_LINKS,
     fast_forward: bool = True,
     snapshots_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
 ) -> Engine:
-    """An engine whose iterations take simulated time on this clock, which others may share."""
+    """An engine whose iterations take simulated time on this clock, which others may share; so may
+    they the tiers of these links.
+    """
     check_policy(scheduler.memory, max_len, pool)
     outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths)
-    executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool)
+    executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool, links)
     return Engine(
         scheduler,
         executor,

@@ -1,17 +1,14 @@
 """Several engines that share a clock, behind one door."""
 
-from collections.abc import Callable
 from typing import Any
 
 from testbed.core.request import PS, Request
-from testbed.engine.clock import Clock, Process
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener
 from testbed.fleet.cache_index import CacheIndex
-from testbed.fleet.routers.router import Router, routed
+from testbed.fleet.parts import FleetParts
+from testbed.fleet.routers.router import routed
 from testbed.fleet.views import EngineView
-
-MakeEngine = Callable[[int], Engine]
 
 
 class Replica:
@@ -34,33 +31,26 @@ class Fleet(Listener):
 
     It has the calls of an engine by which clients submit and cancel. A fleet of one engine asks no
     router. Requests that arrive while no engine is up wait here. A request whose engine fails is
-    routed anew, and begins anew. begin: lets the clock run the loop of an engine; its answers are
-    in `processes`.
+    routed anew, and begins anew.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        begin: Callable[[Process], Any],
-        make_engine: MakeEngine,
-        num_engines: int,
-        router: Router,
-    ) -> None:
-        self.clock = clock
-        self._begin = begin
-        self.router = router
+    def __init__(self, parts: FleetParts) -> None:
+        self.clock = parts.clock
+        self.router = parts.router
+        self.tiers = parts.tiers
         self.processes: list[Any] = []
         self.num_arrived = 0
-        self._make_engine = make_engine
+        self._parts = parts
         self._to_cancel: set[int] = set()  # as soon as they have another engine
         self._listeners: list[Listener] = []
         self._held: dict[int, Request] = {}
         self._place: dict[int, Replica] = {}  # of each request that an engine has
         self._is_closed = False
         self._index: CacheIndex | None = None
-        if num_engines > 1 and router.cache_age_s is not None:
-            self._index = CacheIndex(clock, round(router.cache_age_s * PS))
-        self.replicas = [Replica(number, self._new_engine(number)) for number in range(num_engines)]
+        if parts.num_engines > 1 and self.router.cache_age_s is not None:
+            self._index = CacheIndex(self.clock, round(self.router.cache_age_s * PS))
+        numbers = range(parts.num_engines)
+        self.replicas = [Replica(number, self._new_engine(number)) for number in numbers]
         self._views = [self._view_of(replica) for replica in self.replicas]
         self._offered = list(self._views)  # of the engines that are up
 
@@ -163,6 +153,7 @@ class Fleet(Listener):
     def _failed(self, replica: Replica, requests: list[Request]) -> None:
         """The engine has ended, and these requests need another one."""
         replica.has_failed = True
+        self.tiers.leave(replica.engine)
         for request in requests:
             del self._place[request.request_id]
             self._held[request.request_id] = request
@@ -195,12 +186,13 @@ class Fleet(Listener):
         return EngineView(replica.number, replica.engine, self._index)
 
     def _new_engine(self, number: int) -> Engine:
-        engine = self._make_engine(number)
+        engine = self._parts.make_engine(number)
         engine.listen(self)
+        self.tiers.join(engine)
         return engine
 
     def _start(self, replica: Replica) -> None:
-        self.processes.append(self._begin(replica.engine.serve()))
+        self.processes.append(self._parts.begin(replica.engine.serve()))
 
     def _close_engines_at_end(self) -> None:
         if self.has_ended:

@@ -4,6 +4,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
+from testbed.fleet.shared_tiers import sharer_of
 from testbed.memory.prefix_cache.eviction.order import oracle_of
 from testbed.parts import Part
 from testbed.sched.protocols import chooses_order
@@ -17,6 +18,7 @@ def check_fleet(
     if config.engine is not None:
         raise InputError("replicas: a GPU serves alone (leave engine out)")
     _check_router(router, workload)
+    _check_shared_tiers(config, scheduler)
     if config.replicas == 1 and config.faults is None:
         return
     shown = f"replicas={config.replicas}"
@@ -32,7 +34,7 @@ def check_fleet(
                 f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
                 f"the class)"
             )
-    if scheduler.memory.foresees_prompts is not None and _is_oracle(config.policy):
+    if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
             f"{shown}: an eviction order that knows all future prompts does not know which engine "
             f"gets them (choose another eviction)"
@@ -57,7 +59,16 @@ def _check_router(router: Router, workload: Workload) -> None:
         )
 
 
-def _is_oracle(policy: Part) -> bool:
+def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
+    """A policy that can share its tiers with others can share them with itself."""
+    if config.server.shared_tiers:
+        sharer = sharer_of(scheduler.memory)
+        own = sharer.lower_tiers()
+        sharer.share_tiers({name: own[name] for name in config.server.shared_tiers})
+
+
+def has_oracle(policy: Part) -> bool:
+    """Whether the policy evicts by an order that reads the future."""
     eviction = policy.parameters.get("eviction")
     return isinstance(eviction, Part) and oracle_of(eviction.make("eviction")) is not None
 
@@ -73,10 +84,10 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
     _check_sampling(shown, workload)
     _check_scheduler(shown, scheduler)
     memory = scheduler.memory
-    if memory.leases is None or memory.loads is not None or memory.layered is not None:
+    if memory.leases is None or memory.layered is not None:
         raise InputError(
             f"{shown}: hand-overs are not modelled with policy={memory.name} (choose "
-            f"policy=paged, or another policy with leases, without tiers and groups of layers)"
+            f"policy=paged, or another policy with leases and without groups of layers)"
         )
 
 

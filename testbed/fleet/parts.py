@@ -1,9 +1,14 @@
-"""What one engine of a fleet is made of."""
+"""What a fleet, and one engine of it, is made of."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from testbed.cost.model import CostModel
+from testbed.engine.clock import Clock, Process
+from testbed.engine.engine import Engine
+from testbed.fleet.routers.router import Router
+from testbed.fleet.shared_tiers import SharedTiers
 from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
@@ -22,3 +27,20 @@ class EngineParts:
 
 
 MakeParts = Callable[[int], EngineParts]
+MakeEngine = Callable[[int], Engine]
+
+
+@dataclass(frozen=True)
+class FleetParts:
+    """What a fleet is made of.
+
+    begin: lets the clock run the loop of an engine; its answers are in `Fleet.processes`.
+    make_engine: a new engine of a number, called again when one comes back after a fault.
+    """
+
+    clock: Clock
+    begin: Callable[[Process], Any]
+    make_engine: MakeEngine
+    num_engines: int
+    router: Router
+    tiers: SharedTiers

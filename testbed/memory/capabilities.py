@@ -39,6 +39,7 @@ from testbed.memory.protocols import (
     ReadsColumns,
     RegistersPrefixes,
     ReportsCache,
+    SharesTiers,
     StoresBelow,
     Swaps,
     Transfers,
@@ -67,6 +68,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.ListsOtherSlots: ("non_sequence_slots",),
     protocols.ReportsCache: ("report_cache", "prompt_codes"),
     protocols.StoresBelow: ("tier_slots",),
+    protocols.SharesTiers: ("lower_tiers", "share_tiers", "transfers_of", "leave_tiers"),
     protocols.FollowsSessions: ("close_session",),
     protocols.ForeseesPrompts: ("foresee_prompts",),
     protocols.ReadsColumns: ("columns_read",),
@@ -77,6 +79,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     protocols.Advances: (protocols.Predicts,),
     protocols.Loads: (protocols.Publishes, protocols.Transfers),
     protocols.Layered: (protocols.LaidOut,),
+    protocols.SharesTiers: (protocols.Transfers, protocols.StoresBelow),
 }
 
 
@@ -107,6 +110,7 @@ class Capabilities:
         "reads_columns",
         "registers_prefixes",
         "reports_cache",
+        "shares_tiers",
         "stores_below",
         "swaps",
         "transfers",
@@ -138,6 +142,7 @@ class Capabilities:
         self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
         self.reports_cache: ReportsCache | None = _having(policy, protocols.ReportsCache)
         self.stores_below: StoresBelow | None = _having(policy, protocols.StoresBelow)
+        self.shares_tiers: SharesTiers | None = _having(policy, protocols.SharesTiers)
         self.follows_sessions: FollowsSessions | None = _having(policy, protocols.FollowsSessions)
         self.foresees_prompts: ForeseesPrompts | None = _having(policy, protocols.ForeseesPrompts)
         self.reads_columns: ReadsColumns | None = _having(policy, protocols.ReadsColumns)

@@ -26,6 +26,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.layouts import Layout
 from testbed.memory.prefix_cache.prefix_index import OnCacheEvent
+from testbed.memory.tiers.lower_tier import LowerTier
 
 
 @runtime_checkable
@@ -273,6 +274,29 @@ class StoresBelow(Protocol):
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
         """What the tiers below store of prefixes, by their names: `cached`, and `in_transit` while
         it is written.
+        """
+
+
+@runtime_checkable
+class SharesTiers(Protocol):
+    """Several engines may use one tier: each has a policy and a device of its own, and all of them
+    the same memory below.
+    """
+
+    def lower_tiers(self) -> Mapping[str, LowerTier]:
+        """The tiers that it uses, by name."""
+
+    def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
+        """Use these, which others use too, in place of its own of the same names. Called before the
+        first request; InputError where it cannot.
+        """
+
+    def transfers_of(self, tier: str) -> tuple[list[int], list[int]]:
+        """The blocks of the tier that its transfers read, and those that they write, now."""
+
+    def leave_tiers(self) -> None:
+        """None of its transfers will land: what they read is unpinned, and what they were to write
+        is free.
         """
 
 

@@ -3,6 +3,7 @@ scheduler has one of these.
 """
 
 from collections import deque
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
@@ -31,6 +32,7 @@ from testbed.core.slots import (
 )
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.lessees import Lessee
 from testbed.sched.plan import Chunk, Plan, one_answer, wrong_answer
 
 
@@ -49,9 +51,9 @@ class SchedulerState:
     last released; by clause 2 of the contract it would be refused again, so the scheduler does not
     retry. swap_in_refused: the same for the first swapped group. forks: the sequences forked since
     the last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
-    repeated, so that every step is seen. handed_over: the groups, in no queue, whose slots a
-    hand-over between engines needs; leases_finished: a group that has its whole output is to be
-    handed over.
+    repeated, so that every step is seen. reserved: the groups, in no queue, whose prompts another
+    engine hands over. leased: the groups that are over, whose slots `lessee` needs, and until when
+    (ps; 0: not known yet).
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -71,8 +73,9 @@ class SchedulerState:
         self.copies: list[tuple[SequenceGroup, Ops]] = []
         self.forks = 0
         self.stepwise = False
-        self.leases_finished = False
-        self.handed_over: dict[SequenceGroup, None] = {}  # as a set, but in order
+        self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
+        self.leased: dict[SequenceGroup, int] = {}
+        self.lessee = Lessee()
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -99,7 +102,7 @@ class SchedulerState:
         """The groups with slots on the device, running or waiting."""
         waiting = self.partially_preempted
         kept = () if waiting is None else (waiting,)
-        return [*self.running.values(), *kept, *self.handed_over]
+        return [*self.running.values(), *kept, *self.reserved, *self.leased]
 
     def guaranteed_steps(self) -> int:
         """Further steps of the batch that the policy promises."""
@@ -181,6 +184,8 @@ class SchedulerState:
     ) -> None:
         """These sequences of the first waiting group have their slots: it is in prefill now."""
         prefill_len, todo = group.prefill_len, list[Item]()
+        if group.num_cached < 0:
+            group.num_cached = grants[0].num_cached
         for seq, grant in zip(seqs, grants, strict=True):
             cached = grant.num_cached
             seq.set_counts(num_slots=max(num_tokens, cached), num_stored=cached)
@@ -315,12 +320,12 @@ class SchedulerState:
         grants = self._checked(answers, [seq], group.prefill_len)
         seq.set_counts(num_slots=group.prefill_len, num_stored=grants[0].num_cached)
         group.resident = [seq]
-        self.handed_over[group] = None
+        self.reserved[group] = None
         return grants
 
     def land(self, group: SequenceGroup) -> None:
         """The prompt of a group with reserved slots is there, and its first output token."""
-        del self.handed_over[group]
+        del self.reserved[group]
         seq = group.sequences[0]
         seq.num_stored = group.prefill_len
         self.publish(seq, group.prefill_len)
@@ -330,24 +335,29 @@ class SchedulerState:
 
     def abandon(self, group: SequenceGroup) -> None:
         """What was reserved for the group is given back."""
-        del self.handed_over[group]
+        del self.reserved[group]
         self._release_slots(group)
         self.memory_released()
 
-    def end_lease(self, group: SequenceGroup) -> None:
-        """No transfer reads the slots of a group that was handed over."""
-        assert self.memory.leases is not None, "a policy without leases is refused"
-        del self.handed_over[group]
-        self.memory.leases.end_lease(Lease(group.request.request_id))
-        for seq in group.resident:
-            seq.set_counts(num_slots=0, num_stored=0)
-        group.resident = []
-        self.memory_released()
+    # Slots of groups that are over
+
+    def end_leases(self, groups: Collection[SequenceGroup]) -> None:
+        """Nobody needs the slots of these groups any more."""
+        leases = self.memory.leases
+        assert leases is not None, "a policy without leases is refused"
+        for group in groups:
+            del self.leased[group]
+            leases.end_lease(Lease(group.request.request_id))
+            for seq in group.resident:
+                seq.set_counts(num_slots=0, num_stored=0)
+            group.resident = []
+        if groups:
+            self.memory_released()
 
     def _lease(self, group: SequenceGroup) -> None:
-        """The slots of a group that is over stay until `end_lease`."""
+        """The slots of a group that is over stay until `end_leases`."""
         assert self.memory.leases is not None, "a policy without leases is refused"
-        self.handed_over[group] = None
+        self.leased[group] = 0
         for seq in group.resident:
             self.memory.leases.release(seq, Lease(group.request.request_id))
 
@@ -402,7 +412,7 @@ class SchedulerState:
             self.copies = [left for left in self.copies if left[0] is not group]
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        if self.leases_finished and group.status is SequenceStatus.FINISHED:
+        if group.status is SequenceStatus.FINISHED and self.lessee.needs(group):
             self._lease(group)
             return
         for seq in group.resident:

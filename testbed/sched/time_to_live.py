@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
-from testbed.core.sequence import SequenceGroup, SequenceStatus
-from testbed.core.slots import Answers, CacheHit, Lease, Refusal
+from testbed.core.sequence import SequenceGroup
+from testbed.core.slots import Answers, CacheHit, Refusal
 from testbed.core.units import Count, PositiveCount, PositiveSeconds, PositiveTokens
 from testbed.cost.model import UNBOUNDED
 from testbed.memory.policy import MemoryPolicy
-from testbed.memory.protocols import Leases
+from testbed.sched.lessees import Sessions
 from testbed.sched.plan import Plan
 from testbed.sched.preemption import PreemptionRule
 from testbed.sched.ranked import RankedState, SessionOrder, rank_of
@@ -19,11 +19,9 @@ from testbed.sched.state import SchedulerState
 
 
 class RetainingState(RankedState):
-    """`retained` has the answered groups of sessions, which keep their slots, and until when; 0:
-    not known yet.
-
-    They are released for the request whose prompt continues theirs; the last in rank also to a
-    running group that lacks slots, and to a waiting one where nothing runs.
+    """`leased` has the answered groups of sessions. They are released for the request whose prompt
+    continues theirs; the last in rank also to a running group that lacks slots, and to a waiting
+    one where nothing runs.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -33,18 +31,12 @@ class RetainingState(RankedState):
                 f"scheduler=time_to_live: {self.memory.name} cannot keep the slots of an answered "
                 f"request (choose policy=prefix_caching, or another policy that has end_lease())"
             )
-        self.leases: Leases = self.memory.leases
-        self.retained: dict[SequenceGroup, int] = {}
-
-    def with_slots(self) -> list[SequenceGroup]:
-        return [*super().with_slots(), *self.retained]
+        self.lessee = Sessions()
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> Answers:
         answers = super().admit(group, num_tokens, plan, hit)
         if not isinstance(answers, Refusal):
-            self.release_retained(
-                [old for old in self.retained if continues(group.request, old.request)]
-            )
+            self.end_leases([old for old in self.leased if continues(group.request, old.request)])
         return answers
 
     def free_for_waiting(self) -> bool:
@@ -56,38 +48,17 @@ class RetainingState(RankedState):
 
     def _release_last_retained(self) -> bool:
         """End the lease of the retained group that ranks last; whether there is one."""
-        if not self.retained:
+        if not self.leased:
             return False
-        self.release_retained([max(self.retained, key=rank_of)])
+        self.end_leases([max(self.leased, key=rank_of)])
         return True
-
-    def release_retained(self, groups: list[SequenceGroup]) -> None:
-        for group in groups:
-            del self.retained[group]
-            self.leases.end_lease(Lease(group.request.request_id))
-            for seq in group.resident:
-                seq.set_counts(num_slots=0, num_stored=0)
-            group.resident = []
-        if groups:
-            self.memory_released()
 
     def expire(self, now_ps: int, time_ps: int) -> int:
         """Release what has been retained for time_ps; when the next group will have been."""
-        for group, until_ps in self.retained.items():
-            self.retained[group] = until_ps or now_ps + time_ps
-        self.release_retained(
-            [group for group, until_ps in self.retained.items() if until_ps <= now_ps]
-        )
-        return min(self.retained.values(), default=UNBOUNDED)
-
-    def _release_slots(self, group: SequenceGroup) -> None:
-        """The slots of an answered group of a session stay, by a lease."""
-        if group.status is not SequenceStatus.FINISHED or group.request.session is None:
-            super()._release_slots(group)
-            return
-        self.retained[group] = 0
-        for seq in group.resident:
-            self.leases.release(seq, Lease(group.request.request_id))
+        for group, until_ps in self.leased.items():
+            self.leased[group] = until_ps or now_ps + time_ps
+        self.end_leases([group for group, until_ps in self.leased.items() if until_ps <= now_ps])
+        return min(self.leased.values(), default=UNBOUNDED)
 
 
 def continues(request: Incoming, before: Incoming) -> bool:
@@ -139,7 +110,5 @@ class TimeToLive(SessionOrder):
 
     def close_session(self, session: int) -> None:
         state = self._retaining
-        state.release_retained(
-            [group for group in state.retained if group.request.session == session]
-        )
+        state.end_leases([group for group in state.leased if group.request.session == session])
         super().close_session(session)

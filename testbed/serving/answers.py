@@ -4,14 +4,24 @@ import json
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from testbed.serving.live import Served
+from testbed.serving.served import Served
 
 
-def word(number: int) -> str:
-    """The placeholder for an output token: its number in the answer."""
-    return f" w{number}"
+class Piece(NamedTuple):
+    """What tokens add to a sequence: from the token of this number, from 1, of this choice, from 0.
+    reason: why the sequence ends with them.
+    """
+
+    choice: int
+    number: int
+    text: str
+    reason: str | None
+
+    def with_next(self, piece: "Piece") -> "Piece":
+        """The piece, and the next one of the same sequence."""
+        return piece._replace(number=self.number, text=self.text + piece.text)
 
 
 @dataclass
@@ -28,31 +38,28 @@ class Form:
     def is_chat(self) -> bool:
         return self.kind == "chat.completion"
 
-    def whole(self, prompts: list[Served], num_choices: int, max_tokens: list[int]) -> Any:
+    def whole(self, prompts: list[Served]) -> Any:
         """The whole answer."""
-        choices = []
-        for served, most in zip(prompts, max_tokens, strict=True):
-            text = "".join(word(i + 1) for i in range(served.output_len))
-            for choice in range(num_choices):
-                index = served.place * num_choices + choice
-                choices.append(self._choice(index, text, finish_reason(served, most)))
-        return self._head(self.kind) | {"choices": choices, "usage": usage(prompts, num_choices)}
+        texts = [choice for served in prompts for choice in served.choices]
+        choices = [
+            self._choice(index, choice.text, choice.reason) for index, choice in enumerate(texts)
+        ]
+        return self._head(self.kind) | {"choices": choices, "usage": usage(prompts)}
 
-    def chunk(self, index: int, number: int, reason: str | None, has_usage: bool) -> str:
-        """The event of token `number` of a sequence, counted from 1."""
+    def chunk(self, piece: Piece, usage_so_far: dict[str, Any]) -> str:
+        """The event of a piece."""
         content: dict[str, Any]
         if self.is_chat:
-            role = {"role": "assistant"} if number == 1 else {}
-            content = {"delta": {**role, "content": word(number)}}
+            role = {"role": "assistant"} if piece.number == 1 else {}
+            content = {"delta": {**role, "content": piece.text}}
         else:
-            content = {"text": word(number)}
-        choice = {"index": index, **content, "logprobs": None, "finish_reason": reason}
-        body = self._head(self._chunk_kind) | {"choices": [choice]}
-        return event(body | {"usage": None} if has_usage else body)
+            content = {"text": piece.text}
+        choice = {"index": piece.choice, **content, "logprobs": None, "finish_reason": piece.reason}
+        return event(self._head(self._chunk_kind) | {"choices": [choice]} | usage_so_far)
 
-    def usage_chunk(self, prompts: list[Served], num_choices: int) -> str:
+    def usage_chunk(self, prompts: list[Served]) -> str:
         """The event that ends a stream with include_usage."""
-        body = {"choices": [], "usage": usage(prompts, num_choices)}
+        body = {"choices": [], "usage": usage(prompts)}
         return event(self._head(self._chunk_kind) | body)
 
     @property
@@ -63,7 +70,7 @@ class Form:
         answer_id = f"{self.prefix}-{self.name}"
         return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
 
-    def _choice(self, index: int, text: str, reason: str) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, reason: str | None) -> dict[str, Any]:
         content: dict[str, Any] = {"text": text}
         if self.is_chat:
             content = {"message": {"role": "assistant", "content": text}}
@@ -75,18 +82,12 @@ def event(body: Any) -> str:
     return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"
 
 
-def finish_reason(served: Served, max_tokens: int) -> str:
-    """Why a sequence ended."""
-    return "length" if served.output_len == max_tokens else "stop"
-
-
-def usage(prompts: list[Served], num_choices: int) -> dict[str, int]:
+def usage(prompts: list[Served]) -> dict[str, int]:
     """Tokens of the prompts, and of the sequences that are returned."""
-    num_prompt = sum(len(served.prompt_ids) for served in prompts)
-    num_output = sum(served.output_len for served in prompts) * num_choices
-    total = num_prompt + num_output
+    num_prompt = sum(served.request.prompt_len for served in prompts)
+    num_output = sum(choice.num_tokens for served in prompts for choice in served.choices)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_output,
-        "total_tokens": total,
+        "total_tokens": num_prompt + num_output,
     }

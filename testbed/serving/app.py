@@ -1,4 +1,4 @@
-"""The FastAPI application: OpenAI's endpoints over a live simulation."""
+"""The FastAPI application: OpenAI's endpoints over a live engine."""
 
 import asyncio
 import hmac
@@ -8,18 +8,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from testbed.serving.answering import Answering
 from testbed.serving.answers import Form
 from testbed.serving.call import Call
+from testbed.serving.docs_page import docs_page
 from testbed.serving.errors import ApiError
 from testbed.serving.limits import Limits
-from testbed.serving.live import LiveSimulation
+from testbed.serving.live import Live
 from testbed.serving.metrics import Metrics
-from testbed.serving.output_lengths import OutputLengths
+from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
-from testbed.serving.splitter import TextToIds
 
 SIMULATED = "x-testbed-simulated"
 IGNORED = "x-testbed-ignored"
@@ -29,35 +30,35 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Service:
-    """What the endpoints share: the simulation, and how requests become its requests."""
+    """What the endpoints share: the engine, and how requests become its requests."""
 
     def __init__(
         self,
-        live: LiveSimulation,
+        live: Live,
         model: str,
         metrics: Metrics,
-        lengths: OutputLengths,
-        splitter: TextToIds,
+        answering: Answering,
+        prompts: Prompts,
         limits: Limits,
         api_key: str | None = None,
     ) -> None:
         self.live = live
         self.model = model
         self.metrics = metrics
-        self.lengths = lengths
-        self.splitter = splitter
+        self.answering = answering
+        self.prompts = prompts
         self.limits = limits
         self.started_s = int(time.time())
         self.is_stopping = False
         self._api_key = None if api_key is None else f"Bearer {api_key}".encode()
 
     def headers(self, ignored: list[str]) -> dict[str, str]:
-        """That the answer is simulated, what of the request had no meaning, and the lag behind real
-        time.
+        """Whether the answer is simulated, with the lag behind real time, and what of the request
+        had no meaning.
         """
-        real_time = self.live.real_time
-        headers = {SIMULATED: "true", LAG: f"{real_time.lag_s:.6f}"}
-        headers[MAX_LAG] = f"{real_time.max_lag_s:.6f}"
+        headers = {SIMULATED: str(self.answering.is_simulated).lower()}
+        if self.live.lags is not None:
+            headers |= {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
         return headers | ({IGNORED: ", ".join(ignored)} if ignored else {})
 
     def check_key(self, request: Request) -> None:
@@ -85,6 +86,7 @@ class Service:
 
     async def answer(self, request: Request, kind: type[Sampling], form: Form) -> Response:
         """Answer a request of either endpoint."""
+        arrival_ps = self.live.now_ps
         self.check_key(request)
         if self.is_stopping:
             raise ApiError(503, "the server: is shutting down (try another)")
@@ -92,15 +94,17 @@ class Service:
         if body.model != self.model:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
-        call = Call(body, form, self.live, self.limits, self.lengths, self.splitter)
+        parts = self.live, self.limits, self.answering, self.prompts
+        call = Call(body, form, *parts, arrival_ps)
+        ignored = self.answering.ignored(body)
         await call.submit()
         if body.stream:
-            headers = self.headers(body.ignored)
+            headers = self.headers(ignored)
             return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
         answer = await unless_gone(request, call)
         if answer is None:
             return Response(status_code=CLIENT_GONE)
-        return JSONResponse(answer, headers=self.headers(body.ignored))
+        return JSONResponse(answer, headers=self.headers(ignored))
 
 
 async def unless_gone(request: Request, call: Call) -> Any:
@@ -122,7 +126,7 @@ async def _wait_until_gone(request: Request) -> None:
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application; its simulation runs between its start and its shutdown."""
+    """The application; its engine serves between its start and its shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -161,10 +165,14 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "object": "model",
             "created": service.started_s,
             "owned_by": "kvcache-testbed",
-            "max_model_len": service.live.setup.model.max_len,
-            "simulated": True,
+            "max_model_len": service.live.max_len,
+            "simulated": service.answering.is_simulated,
         }
         return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
+
+    @app.get("/docs")
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(service.model, service.answering.is_simulated))
 
     @app.get("/health")
     async def health() -> Response:
@@ -178,7 +186,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     headers = {"retry-after": "1"} if error.status in (429, 503) else {}
-    return JSONResponse(error.body, error.status, headers={SIMULATED: "true", **headers})
+    return JSONResponse(error.body, error.status, headers=headers)
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from testbed.serving.answers import Form, event, finish_reason
+from testbed.core.request import Request
+from testbed.serving.answering import Answering
+from testbed.serving.answers import Form, Piece, event, usage
 from testbed.serving.errors import ApiError
 from testbed.serving.limits import Limits
-from testbed.serving.live import LiveSimulation, Served
-from testbed.serving.output_lengths import OutputLengths
-from testbed.serving.protocol import ChatBody, Sampling
-from testbed.serving.splitter import TextToIds
+from testbed.serving.live import Live
+from testbed.serving.prompts import Prompts
+from testbed.serving.protocol import ChatBody, Sampling, StreamOptions
+from testbed.serving.served import Event, Served
 
 DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's
 
 
 class Call:
-    """The prompts of one HTTP request, submitted together.
+    """The prompts of one HTTP request, submitted together. arrival_ps: when the server got it.
 
     Raises ApiError for what exceeds a limit or could never run.
     """
@@ -25,34 +27,35 @@ class Call:
         self,
         body: Any,
         form: Form,
-        live: LiveSimulation,
+        live: Live,
         limits: Limits,
-        lengths: OutputLengths,
-        splitter: TextToIds,
+        answering: Answering,
+        prompts: Prompts,
+        arrival_ps: int,
     ) -> None:
         self.body: Sampling = body
         self.form = form
         self.live = live
-        self.events: asyncio.Queue[Served] = asyncio.Queue()
-        prompts = body.prompts()
-        limits.check_sequences(len(prompts), body.num_seqs)
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self._answering = answering
+        self._arrival_ps = arrival_ps
+        limits.check_sequences(body.num_prompts, body.num_seqs)
         limits.check_stop(body.stop_strings)
-        limits.check_unfinished(len(live.unfinished), len(prompts))
+        limits.check_unfinished(len(live.unfinished), body.num_prompts)
         if live.log is not None and body.num_seqs > 1:
             message = f"n: the log (--log) has no place for {body.num_seqs} sequences of a request"
             raise ApiError(400, message, "n")
-        token_ids = [
-            splitter.ids(prompt) if isinstance(prompt, str) else tuple(prompt) for prompt in prompts
-        ]
-        self.max_tokens = [self._max_tokens(len(prompt_ids)) for prompt_ids in token_ids]
+        prompt_ids = prompts.ids(body)
+        answering.check(body, prompt_ids)
+        max_tokens = [self._max_tokens(len(ids)) for ids in prompt_ids]
         self.prompts = [
-            self._served(place, prompt_ids, lengths, most)
-            for place, (prompt_ids, most) in enumerate(zip(token_ids, self.max_tokens, strict=True))
+            self._served(place, ids, most)
+            for place, (ids, most) in enumerate(zip(prompt_ids, max_tokens, strict=True))
         ]
 
     def _max_tokens(self, prompt_len: int) -> int:
         """The most output tokens of a prompt, by the request and the model's context."""
-        body, longest = self.body, self.live.setup.model.max_len
+        body, longest = self.body, self.live.max_len
         if prompt_len == 0:
             raise ApiError(400, "prompt: is empty (send at least one token)", "prompt")
         most = body.max_tokens
@@ -71,22 +74,23 @@ class Call:
             raise ApiError(400, message, "min_tokens")
         return most
 
-    def _served(
-        self, place: int, prompt_ids: tuple[int, ...], lengths: OutputLengths, most: int
-    ) -> Served:
-        body, request_id = self.body, self.live.next_id()
-        output_len = lengths.draw(request_id, most, body.min_tokens or 0, bool(body.ignore_eos))
-        return Served(
+    def _served(self, place: int, prompt_ids: tuple[int, ...], most: int) -> Served:
+        body, answering, request_id = self.body, self._answering, self.live.next_id()
+        output_len = answering.output_len(request_id, most, body)
+        request = Request(
             request_id,
-            place,
-            prompt_ids,
+            self._arrival_ps,
+            len(prompt_ids),
             output_len,
             body.num_seqs,
             bool(body.use_beam_search),
-            body.priority or 0,
-            self.events,
-            asyncio.get_running_loop().create_future(),
+            prompt_ids=prompt_ids,
+            priority=body.priority or 0,
         )
+        choices = [answering.text(output_len, most, body) for _ in range(body.num_choices)]
+        arrived = asyncio.get_running_loop().create_future()
+        draws, end_ids = answering.draws(body), answering.end_ids(body)
+        return Served(place, request, choices, self.events, arrived, draws, end_ids)
 
     async def submit(self) -> None:
         """Let all prompts arrive; where one is refused, the others leave again."""
@@ -103,46 +107,63 @@ class Call:
 
     async def whole(self) -> Any:
         """The answer, when all prompts have their whole output."""
-        while not all(served.is_ended for served in self.prompts):
-            served = await self.events.get()
-            if served.failure is not None:
-                raise served.failure
-        return self.form.whole(self.prompts, self.body.num_choices, self.max_tokens)
+        async for _ in self._pieces():
+            pass
+        return self.form.whole(self.prompts)
 
     async def stream(self) -> AsyncIterator[str]:
-        """The answer as server-sent events, a token of a sequence each."""
-        options = self.body.stream_options
-        has_usage = options is not None and options.include_usage
+        """The answer as server-sent events, a piece each."""
+        options = self.body.stream_options or StreamOptions()
         try:
-            async for served in self._tokens():
-                for text in self._chunks(served, has_usage):
-                    yield text
-            if has_usage:
-                yield self.form.usage_chunk(self.prompts, self.body.num_choices)
+            async for piece in self._pieces():
+                yield self.form.chunk(piece, self._usage_so_far(options))
+            if options.include_usage:
+                yield self.form.usage_chunk(self.prompts)
             yield "data: [DONE]\n\n"
         except ApiError as error:  # the status was sent long ago
             yield event(error.body)
         finally:
             self.cancel()
 
-    async def _tokens(self) -> AsyncIterator[Served]:
-        """A prompt at each of its tokens, in order of time."""
-        num_left = sum(served.output_len for served in self.prompts)
-        while num_left:
-            served = await self.events.get()
-            if served.failure is not None:
-                raise served.failure
-            if served.delivered < served.num_tokens:
-                served.delivered += 1
-                num_left -= 1
-                yield served
+    def _usage_so_far(self, options: StreamOptions) -> dict[str, Any]:
+        """What an event says of the usage: nothing, null until the end, or the present one."""
+        if options.continuous_usage_stats:
+            return {"usage": usage(self.prompts)}
+        return {"usage": None} if options.include_usage else {}
 
-    def _chunks(self, served: Served, has_usage: bool) -> list[str]:
-        num_choices, number = self.body.num_choices, served.delivered
-        is_last = number == served.output_len
-        reason = finish_reason(served, self.max_tokens[served.place]) if is_last else None
-        first = served.place * num_choices
-        return [
-            self.form.chunk(first + choice, number, reason, has_usage)
-            for choice in range(num_choices)
-        ]
+    async def _pieces(self) -> AsyncIterator[Piece]:
+        """What tokens add to each sequence, in order of time, until all have ended. Where the
+        server is behind, tokens of a sequence that wait together make one piece.
+        """
+        num_left = len(self.prompts)
+        while num_left:
+            pieces: dict[int, Piece] = {}
+            for served, tokens in await self._events_so_far():
+                if served.failure is not None:
+                    raise served.failure
+                for piece in self._added(served, tokens):
+                    before = pieces.get(piece.choice)
+                    pieces[piece.choice] = piece if before is None else before.with_next(piece)
+                if not served.is_answered and all(text.reason for text in served.choices):
+                    served.is_answered = True
+                    num_left -= 1
+                    self.live.answered(served)
+            for piece in pieces.values():
+                yield piece
+
+    async def _events_so_far(self) -> list[Event]:
+        """The next event, and those that wait behind it."""
+        events = [await self.events.get()]
+        while not self.events.empty():
+            events.append(self.events.get_nowait())
+        return events
+
+    def _added(self, served: Served, tokens: tuple[int | None, ...]) -> list[Piece]:
+        """The pieces of the returned sequences that had not ended before this token."""
+        first = served.place * len(served.choices)
+        pieces = []
+        for number, (choice, token) in enumerate(zip(served.choices, tokens, strict=False)):
+            if choice.reason is None:
+                text = choice.add(token)
+                pieces.append(Piece(first + number, choice.num_tokens, text, choice.reason))
+        return pieces

@@ -1,119 +1,76 @@
-"""The bridge between asyncio and an engine: requests that come and go while simulated time passes
-as fast as real time.
-"""
+"""The bridge between asyncio and an engine: requests that come and go while the engine serves."""
 
-import asyncio
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from itertools import count
+from typing import NamedTuple
 
-from testbed.build import Setup
-from testbed.core.errors import InputError
-from testbed.core.request import PS, Request
-from testbed.engine.listeners import TokenListener
-from testbed.engine.real_time import RealTimeClock
-from testbed.engine.recorder import Recorder
-from testbed.engine.sim_clock import SimClock
-from testbed.engine.simulation import simulated_engine
+from testbed.core.request import PS
 from testbed.serving.errors import ApiError
 from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
+from testbed.serving.served import Served
 
 
-@dataclass(eq=False, slots=True)
-class Served:
-    """A prompt on its way through the engine. events receives it at each token and at its end.
+class State(NamedTuple):
+    """What is in an engine, or in several. kv_usage: the share of the pools that is held."""
 
-    place: the prompt's number within its HTTP request. delivered: output tokens that the client
-    side has taken from `events`.
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    preemptions: int = 0
+
+
+class Live(ABC):
+    """An engine that serves from `start` to `stop`. All methods belong to the thread of the asyncio
+    loop. max_len: tokens of the longest sequence. unfinished: what the engine has, by request id.
     """
 
-    request_id: int
-    place: int
-    prompt_ids: tuple[int, ...]
-    output_len: int
-    num_seqs: int
-    beam: bool
-    priority: int
-    events: "asyncio.Queue[Served]"
-    arrived: "asyncio.Future[None]"
-    arrival_ps: int = 0
-    first_ps: int = 0
-    last_ps: int = 0
-    num_tokens: int = 0
-    delivered: int = 0
-    is_ended: bool = False
-    failure: ApiError | None = None
-    request: Request = field(init=False)
-
-    def arrive(self, now_ps: int) -> Request:
-        """The request, which arrives now."""
-        self.arrival_ps = now_ps
-        self.request = Request(
-            self.request_id,
-            now_ps,
-            len(self.prompt_ids),
-            self.output_len,
-            self.num_seqs,
-            self.beam,
-            0,
-            self.prompt_ids,
-            priority=self.priority,
-        )
-        return self.request
-
-    def fail(self, error: ApiError) -> None:
-        """End without an answer."""
-        self.failure, self.is_ended = error, True
-        if not self.arrived.done():
-            self.arrived.set_result(None)
-        self.events.put_nowait(self)
-
-
-class LiveSimulation(TokenListener):
-    """One engine, whose simulated time passes `speed` times as fast as real time from `start` on.
-
-    All methods belong to the thread of the asyncio loop.
-    """
-
-    def __init__(
-        self, setup: Setup, metrics: Metrics, speed: float = 1.0, log: RequestLog | None = None
-    ) -> None:
-        check_served(setup)
-        self.setup = setup
-        self.log = log
+    def __init__(self, max_len: int, metrics: Metrics, log: RequestLog | None) -> None:
+        self.max_len = max_len
         self.metrics = metrics
+        self.log = log
         self.unfinished: dict[int, Served] = {}
         self.num_cancelled = 0
-        self._speed = speed
         self._request_ids = count()
-        clock = SimClock()
-        self.engine = simulated_engine(
-            clock,
-            setup.scheduler,
-            setup.cost,
-            setup.model.max_len,
-            Recorder(),
-            beams=setup.beams,
-            lengths=setup.lengths,
-            pool=None if setup.config.policy.is_instance else setup.pool,
-            fast_forward=setup.config.fast_forward,
-        )
-        self.engine.listen_to_tokens(self)
-        self._clock = clock
-        self.real_time = RealTimeClock(clock, speed)
-        self._task: asyncio.Task[None] | None = None
 
+    @abstractmethod
     def start(self) -> None:
-        """Let time pass from now on."""
-        self._clock.start(self.engine.serve())
-        self.real_time = RealTimeClock(self._clock, self._speed)
-        self._task = asyncio.create_task(self.real_time.run())
-        self._task.add_done_callback(self._run_ended)
+        """Serve from now on."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Cancel what is left, and serve no more."""
 
     @property
+    @abstractmethod
     def is_alive(self) -> bool:
-        """Whether time passes."""
-        return self._task is not None and not self._task.done()
+        """Whether the engine serves."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """What is in the engine now."""
+
+    @property
+    def lags(self) -> tuple[float, float] | None:
+        """By how many seconds of real time simulated time is behind, now and at most; None where
+        nothing is simulated.
+        """
+        return None
+
+    @property
+    def now_ps(self) -> int:
+        """The time by the engine's clock; 0 where the engine says itself when a request arrives."""
+        return 0
+
+    @abstractmethod
+    def _hand_over(self, served: Served) -> None:
+        """The engine gets the request."""
+
+    @abstractmethod
+    def _withdraw(self, request_id: int) -> None:
+        """Nobody waits for the request any more."""
 
     def next_id(self) -> int:
         """The number of the next request."""
@@ -122,9 +79,9 @@ class LiveSimulation(TokenListener):
     async def submit(self, served: Served) -> None:
         """Let the request arrive now. Raises ApiError where it can never run."""
         if not self.is_alive:
-            raise ApiError(503, "the simulation: has ended (see the server's output)")
+            raise ApiError(503, "the engine: has ended (see the server's output)")
         self.unfinished[served.request_id] = served
-        self.real_time.call(lambda: self._arrive(served))
+        self._hand_over(served)
         await served.arrived
         if served.failure is not None:
             raise served.failure
@@ -132,78 +89,55 @@ class LiveSimulation(TokenListener):
     def cancel(self, served: Served) -> None:
         """The client has gone: free what the request holds."""
         if not served.is_ended and self.is_alive:
-            self.real_time.call(lambda: self.engine.cancel(served.request_id))
+            self._withdraw(served.request_id)
 
-    async def stop(self) -> None:
-        """Cancel what is left, and let no more time pass."""
-        for served in list(self.unfinished.values()):
-            self.cancel(served)
-        while self.unfinished and self.is_alive:
-            await asyncio.sleep(0.005)
-        self.real_time.close()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-        if self.log is not None:
-            self.log.close()
+    def answered(self, served: Served) -> None:
+        """The answer is whole; the engine may have to be told, where a stop string has ended it."""
+        self.cancel(served)
 
-    def _arrive(self, served: Served) -> None:
-        if self.engine.submit(served.arrive(self._clock.now_ps)) and not served.arrived.done():
-            served.arrived.set_result(None)
-
-    def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
-        served = self.unfinished[request_id]
-        if served.num_tokens == 0:
+    def _stepped(
+        self, served: Served, time_ps: int, steps: Iterable[tuple[int | None, ...]] = ()
+    ) -> None:
+        """Each sequence of a request has a token more; steps: the tokens to deliver by now."""
+        if served.num_steps == 0:
             served.first_ps = time_ps
             self.metrics.first_token((time_ps - served.arrival_ps) / PS)
         else:
-            self.metrics.later_token((time_ps - served.last_ps) / PS / count)
-        self.metrics.tokens(count * served.num_seqs)
+            self.metrics.later_token((time_ps - served.last_ps) / PS)
+        served.num_steps += 1
         served.last_ps = time_ps
-        for _ in range(count):
-            served.num_tokens += 1
-            served.events.put_nowait(served)
+        self.metrics.tokens(served.request.num_seqs)
+        for tokens in steps:
+            served.deliver(tokens)
 
-    def on_finished(self, request_id: int, time_ps: int) -> None:
+    def _finished(self, request_id: int) -> None:
         served = self.unfinished.pop(request_id)
-        served.is_ended = True
-        served.events.put_nowait(served)
-        self.metrics.finished(len(served.prompt_ids), (time_ps - served.arrival_ps) / PS)
-        if self.log is not None:
-            times = served.arrival_ps, served.first_ps, time_ps
-            self.log.write(len(served.prompt_ids), served.output_len, *times)
+        served.end()
+        self._count(served)
 
-    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+    def _rejected(self, request_id: int, reason: str) -> None:
         error = ApiError(400, f"the request: {reason}", code="context_length_exceeded")
-        self.unfinished.pop(request_id).fail(error)
+        self.unfinished.pop(request_id).end(error)
 
-    def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self.num_cancelled += 1
-        self.unfinished.pop(request_id).fail(ApiError(503, "the request: was cancelled"))
+    def _cancelled(self, request_id: int) -> None:
+        served = self.unfinished.pop(request_id)
+        if served.is_answered:
+            served.end()
+            self._count(served)
+        else:
+            self.num_cancelled += 1
+            served.end(ApiError(503, "the request: was cancelled"))
 
-    def _run_ended(self, task: asyncio.Task[None]) -> None:
-        """Nothing hears from the engine any more: nobody may wait for it."""
-        if not task.cancelled() and task.exception() is not None:
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": "the simulation has ended", "exception": task.exception()}
-            )
+    def _failed(self) -> None:
+        """The engine has ended by itself: nobody may wait for it."""
         for served in self.unfinished.values():
-            served.fail(ApiError(500, "the simulation: has ended (see the server's output)"))
+            served.end(ApiError(500, "the engine: has ended (see the server's output)"))
         self.unfinished.clear()
 
-
-def check_served(setup: Setup) -> None:
-    """Refuse a run whose parts read a workload that a server does not know in advance."""
-    if setup.config.engine is not None:
-        raise InputError("engine: serve stands over the simulator only (leave engine out)")
-    if setup.config.replicas is not None:
-        raise InputError("replicas: serve runs one engine (leave replicas, router and faults out)")
-    for name in ("window_s", "stop_at_latency"):
-        if getattr(setup.config, name) is not None:
-            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")
-    if setup.scheduler.memory.foresees_prompts is not None:
-        raise InputError(
-            f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "
-            "not know (choose another eviction)"
-        )
-    if setup.workload.rows.registered_prefix:
-        raise InputError("trace: has a registered prefix, and clients send none (choose another)")
+    def _count(self, served: Served) -> None:
+        """A request has its whole answer."""
+        prompt_len, arrival_ps = served.request.prompt_len, served.arrival_ps
+        self.metrics.finished(prompt_len, (served.last_ps - arrival_ps) / PS)
+        if self.log is not None:
+            times = arrival_ps, served.first_ps, served.last_ps
+            self.log.write(prompt_len, served.num_steps, *times)

@@ -1,4 +1,4 @@
-"""What Prometheus reads, under vLLM's names; times are simulated seconds."""
+"""What Prometheus reads, under vLLM's names; times are those of the engine's clock."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from testbed.serving.live import LiveSimulation
+    from testbed.serving.live import Live
 
 MODEL = "model_name"
 # The limits of vLLM's histograms, in s
@@ -32,7 +32,7 @@ class Metrics:
         self._output_tokens = self._counter("generation_tokens", "generated tokens")
         self._success = self._counter("request_success", "requests with their whole output")
 
-    def observe(self, live: "LiveSimulation") -> None:
+    def observe(self, live: "Live") -> None:
         """Read the engine's state too, whenever Prometheus asks."""
         self.registry.register(EngineState(live, self.model))
 
@@ -55,10 +55,10 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
-        options = {"buckets": buckets, "registry": self.registry}
-        return Histogram(f"vllm:{name}", f"Simulated s {about}.", [MODEL], **options).labels(  # type: ignore[arg-type]
-            self.model
-        )
+        text = f"Seconds {about}, by the engine's clock."
+        limits: list[float | str] = [*buckets]
+        made = Histogram(f"vllm:{name}", text, [MODEL], buckets=limits, registry=self.registry)
+        return made.labels(self.model)
 
     def _counter(self, name: str, about: str) -> Counter:
         counter = Counter(f"vllm:{name}", f"Number of {about}.", [MODEL], registry=self.registry)
@@ -68,25 +68,22 @@ class Metrics:
 class EngineState(Collector):
     """What the engine knows when it is asked."""
 
-    def __init__(self, live: "LiveSimulation", model: str) -> None:
+    def __init__(self, live: "Live", model: str) -> None:
         self._live = live
         self._model = model
 
     def collect(self) -> Iterable[Metric]:
-        live = self._live
-        state, totals = live.engine.scheduler.state, live.engine.recorder.totals
-        usage, real_time = state.policy.usage(), live.real_time
-        preemptions = totals.swaps + totals.recomputes
-        yield self._gauge("vllm:num_requests_running", "Running requests.", len(state.running))
-        num_waiting = len(state.waiting) + len(state.swapped)
-        yield self._gauge("vllm:num_requests_waiting", "Waiting requests.", num_waiting)
-        share = usage.held / usage.total
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of the pool that is held.", share)
-        yield self._counter("vllm:num_preemptions", "Preempted requests.", preemptions)
+        live, state = self._live, self._live.state
+        yield self._gauge("vllm:num_requests_running", "Running requests.", state.running)
+        yield self._gauge("vllm:num_requests_waiting", "Waiting requests.", state.waiting)
+        share = "Share of the pool that is held."
+        yield self._gauge("vllm:kv_cache_usage_perc", share, state.kv_usage)
+        yield self._counter("vllm:num_preemptions", "Preempted requests.", state.preemptions)
         yield self._counter("testbed:cancelled", "Cancelled requests.", live.num_cancelled)
-        lag = "Real s by which the simulation is behind"
-        yield self._gauge("testbed:lag_seconds", f"{lag} now.", real_time.lag_s)
-        yield self._gauge("testbed:max_lag_seconds", f"{lag} at most.", real_time.max_lag_s)
+        if live.lags is not None:
+            lag = "Real s by which the simulation is behind"
+            yield self._gauge("testbed:lag_seconds", f"{lag} now.", live.lags[0])
+            yield self._gauge("testbed:max_lag_seconds", f"{lag} at most.", live.lags[1])
 
     def _gauge(self, name: str, about: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, about, labels=[MODEL])

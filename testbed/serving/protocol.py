@@ -7,23 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from testbed.serving.errors import ApiError
 
-# Accepted, and named in a header: the simulation generates no text on which they could act.
-WITHOUT_MEANING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "length_penalty",
-    "early_stopping",
-    "seed",
-    "stop",
-    "user",
-)
-# What would change the answer, and is not simulated: refused by name.
-NOT_MODELLED = (
+# What would change the answer, and no server of ours has: refused by name.
+NOT_SERVED = (
     "logprobs",
     "top_logprobs",
     "prompt_logprobs",
@@ -52,7 +37,12 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
+    """include_usage: the last event has the usage; continuous_usage_stats: every event has it, as
+    vLLM's.
+    """
+
     include_usage: bool = False
+    continuous_usage_stats: bool | None = None
 
 
 class Sampling(Body):
@@ -78,7 +68,7 @@ class Sampling(Body):
     repetition_penalty: float | None = Field(default=None, gt=0)
     length_penalty: float | None = None
     early_stopping: bool | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
     user: str | None = None
     logprobs: Any = None
     top_logprobs: Any = None
@@ -112,17 +102,12 @@ class Sampling(Body):
         """The sequences of a prompt that are generated; with beam search, its width."""
         return self.best_of or self.num_choices
 
-    @property
-    def ignored(self) -> list[str]:
-        """The parameters that are given and have no meaning in a simulation."""
-        return [name for name in WITHOUT_MEANING if getattr(self, name) is not None]
-
     def check(self) -> None:
-        """Refuse what contradicts itself, and what is not modelled."""
-        for name in NOT_MODELLED:
+        """Refuse what contradicts itself, and what is not served."""
+        for name in NOT_SERVED:
             value = getattr(self, name)
             if value and value != TEXT_FORMAT and value != "none":
-                raise ApiError(400, f"{name}: is not modelled by the simulation", name)
+                raise ApiError(400, f"{name}: is not supported (leave it out)", name)
         if self.num_seqs < self.num_choices:
             message = f"best_of={self.best_of}: must be at least n={self.n}"
             raise ApiError(400, message, "best_of")
@@ -141,6 +126,7 @@ class CompletionBody(Sampling):
 
     prompt: Prompt
 
+    @property
     def prompts(self) -> list[str | list[int]]:
         """Each prompt as text or token ids."""
         prompt = self.prompt
@@ -150,6 +136,11 @@ class CompletionBody(Sampling):
         if token_ids:
             return [token_ids]
         return [one for one in prompt if not isinstance(one, int)]
+
+    @property
+    def num_prompts(self) -> int:
+        """Prompts of the request."""
+        return len(self.prompts)
 
 
 class TextPart(Body):
@@ -176,10 +167,19 @@ class ChatBody(Sampling):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
 
-    def prompts(self) -> list[str | list[int]]:
-        """The conversation as one text: a line `ROLE: CONTENT` for each message."""
-        lines = [f"{message.role}: {message.text}\n" for message in self.messages]
-        return ["".join(lines) + "assistant:"]
+    @property
+    def plain_messages(self) -> list[dict[str, str]]:
+        """The messages as a chat template reads them."""
+        plain = [{"role": message.role, "content": message.text} for message in self.messages]
+        for message, given in zip(plain, self.messages, strict=True):
+            if given.name is not None:
+                message["name"] = given.name
+        return plain
+
+    @property
+    def num_prompts(self) -> int:
+        """A conversation is one prompt."""
+        return 1
 
 
 def parsed(kind: type[Sampling], body: bytes) -> Sampling:

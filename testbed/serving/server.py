@@ -1,4 +1,4 @@
-"""A simulated server on a socket: built from a configuration, run by uvicorn."""
+"""A server on a socket: built from a configuration, run by uvicorn."""
 
 import sys
 from dataclasses import dataclass, field
@@ -7,24 +7,36 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from testbed.build import build
-from testbed.config import RunConfig
+from testbed.build import Setup, build
+from testbed.config import EngineConfig, RunConfig
+from testbed.core.errors import InputError
+from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
+from testbed.serving.chat_template import chat_template
+from testbed.serving.clients import check_served, unknown_requests
+from testbed.serving.end_tokens import end_tokens
 from testbed.serving.limits import Limits
-from testbed.serving.live import LiveSimulation
+from testbed.serving.live import Live
+from testbed.serving.live_gpu import EngineProcess, LiveGpu
+from testbed.serving.live_simulation import LiveSimulation
 from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
+from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
-from testbed.serving.splitter import FolderTokenizer, HashingSplitter
+from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
+
+RANDOM = "random"
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where and how a server serves. drain_s: seconds in which requests may end at shutdown."""
+    """Where and how a server serves. speed: None for real time. drain_s: seconds in which requests
+    may end at shutdown.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
-    speed: float = 1.0
+    speed: float | None = None
     output_lengths: str | None = None
     tokenizer: Path | None = None
     api_key: str | None = None
@@ -34,17 +46,69 @@ class ServeOptions:
 
 
 def make_service(config: RunConfig, options: ServeOptions) -> Service:
-    """The service of a configuration, whose time does not pass yet."""
-    setup = build(config)
+    """The service of a configuration, which does not serve yet."""
+    setup = build(config, unknown_requests())
+    check_served(setup)
+    make = _simulated if config.engine is None else _generated
     metrics = Metrics(setup.model.name)
-    lengths = OutputLengths(options.output_lengths, config.seed)
-    folder = options.tokenizer
-    splitter = HashingSplitter() if folder is None else FolderTokenizer(folder)
-    log = None if options.log is None else RequestLog(options.log)
-    live = LiveSimulation(setup, metrics, options.speed, log)
+    live, answering, prompts = make(setup, options, metrics)
     metrics.observe(live)
     name, limits, key = setup.model.name, options.limits, options.api_key
-    return Service(live, name, metrics, lengths, splitter, limits, key)
+    return Service(live, name, metrics, answering, prompts, limits, key)
+
+
+def _simulated(
+    setup: Setup, options: ServeOptions, metrics: Metrics
+) -> tuple[Live, Answering, Prompts]:
+    lengths = OutputLengths(options.output_lengths, setup.config.seed)
+    prompts = _prompts(options.tokenizer)
+    speed = 1.0 if options.speed is None else options.speed
+    live = LiveSimulation(setup, metrics, speed, _log(options))
+    return live, Simulated(lengths), prompts
+
+
+def _generated(
+    setup: Setup, options: ServeOptions, metrics: Metrics
+) -> tuple[Live, Answering, Prompts]:
+    """The engine runs in a process of its own, which builds the same configuration."""
+    from testbed.kernels.engine.desk import serve_connection  # torch is imported only here
+
+    engine = setup.config.engine or EngineConfig()
+    _check_generated(setup, options)
+    folder = Path(engine.weights) if engine.weights != RANDOM else None
+    prompts = _prompts(options.tokenizer or folder)
+    _check_vocabulary(prompts.tokenizer, setup)
+    end_ids = frozenset[int]() if folder is None else end_tokens(folder)
+    log = _log(options)
+    process = EngineProcess(serve_connection, setup.config)
+    live = LiveGpu(process, setup.model.max_len, metrics, log)
+    return live, Generated(prompts.tokenizer, end_ids, process.vocab_size), prompts
+
+
+def _check_generated(setup: Setup, options: ServeOptions) -> None:
+    """Refuse what only a simulation has."""
+    if setup.config.replicas is not None:
+        raise InputError("replicas: the engine is one (leave replicas, router and faults out)")
+    for name, value in (("speed", options.speed), ("output-lengths", options.output_lengths)):
+        if value is not None:
+            raise InputError(f"--{name} {value}: is for simulations (leave it out with engine=)")
+
+
+def _check_vocabulary(tokenizer: Tokenizer, setup: Setup) -> None:
+    if tokenizer.num_ids is not None and tokenizer.num_ids > setup.model.vocab_size:
+        raise InputError(
+            f"--tokenizer: has {tokenizer.num_ids} ids, the model {setup.model.vocab_size} (give "
+            "the model's own)"
+        )
+
+
+def _prompts(folder: Path | None) -> Prompts:
+    tokenizer: Tokenizer = HashingSplitter() if folder is None else FolderTokenizer(folder)
+    return Prompts(tokenizer, chat_template(folder))
+
+
+def _log(options: ServeOptions) -> RequestLog | None:
+    return None if options.log is None else RequestLog(options.log)
 
 
 def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
@@ -56,6 +120,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
+        loop="asyncio",  # uvloop sends nothing before every stream has had its turn
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s,
     )
@@ -64,9 +129,10 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
 def serve(config: RunConfig, options: ServeOptions) -> None:
     """Serve until the process is told to end."""
     service = make_service(config, options)
+    speed = f", speed {options.speed or 1.0:g}" if service.answering.is_simulated else ""
+    kind = "simulated " if service.answering.is_simulated else ""
     print(
-        f"simulated {service.model} at http://{options.host}:{options.port}/v1, "
-        f"speed {options.speed:g}",
+        f"{kind}{service.model} at http://{options.host}:{options.port}/v1{speed}",
         file=sys.stderr,
         flush=True,
     )

@@ -18,6 +18,7 @@ from testbed.experiments.runs.compose import configured
 
 FILES = {
     "config.yaml",
+    "contents.json",
     "inputs.json",
     "requests.csv",
     "iterations.csv",

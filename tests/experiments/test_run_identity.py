@@ -1,5 +1,6 @@
 """A run's id covers what makes its result; its folder is complete or not there after a kill."""
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -7,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,15 @@ import yaml
 from refusals import refuses
 
 from testbed.config import RunConfig
+from testbed.experiments.compare.finished_run import read_run
+from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import complete, read_config, run_into
 from testbed.experiments.runs.whole_files import MARK
 from testbed.identity import identify, run_id
 
 SHORT = ("arrivals.duration_s=5", "outputs=summary")
+FULL = ("arrivals.duration_s=5", "outputs=full")
 NUM_KILLS, SEED = 12, 42
 FORK = multiprocessing.get_context("fork")
 
@@ -119,6 +124,58 @@ def test_edited_folder_is_not_taken_for_complete(tmp_path):
     assert again.is_new
     assert again.summary == stored.summary
     assert read_config(again.folder).seed == 0
+
+
+def cut(path):
+    """Take the last row away."""
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def rewrite_summary(path):
+    path.write_text(path.read_text().replace('"iterations": ', '"iterations": 1'))
+
+
+CHANGES = [("requests.csv", cut), ("iterations.csv", cut), ("summary.json", rewrite_summary)]
+
+
+@pytest.mark.parametrize(("name", "change"), CHANGES)
+def test_changed_result_is_refused_by_every_reader_and_not_by_a_sweep(tmp_path, name, change):
+    stored = run_into(configured(FULL), tmp_path)
+    change(stored.folder / name)
+    refuses(f"{name}: was changed after the run", read_config, stored.folder)
+    refuses(f"{name}: was changed after the run", read_run, "name", stored.folder)
+    again = run_into(configured(FULL), tmp_path)
+    assert again.is_new
+    assert again.summary == stored.summary
+    assert read_config(again.folder).seed == 0
+
+
+def test_compressed_table_is_the_same_and_a_damaged_one_is_not(tmp_path):
+    folder = run_into(configured(FULL), tmp_path).folder
+    table = folder / "requests.csv"
+    packed = folder / "requests.csv.gz"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    table.unlink()
+    assert read_config(folder).seed == 0
+    packed.write_bytes(packed.read_bytes()[:-20])
+    refuses("requests.csv.gz: was changed after the run", read_config, folder)
+
+
+def test_two_processes_do_not_take_each_others_run_for_their_own(tmp_path, monkeypatch):
+    """The other one replaces the folder between this one's rename and its reading."""
+    folder = tmp_path / "out"
+    finish = run_folder.whole_folder
+
+    @contextmanager
+    def overtaken(*arguments):
+        with finish(*arguments) as new:
+            yield new
+        with monkeypatch.context() as patch:
+            patch.setattr(run_folder, "whole_folder", finish)
+            run_into(configured((*SHORT, "seed=1")), tmp_path, folder, again=True)
+
+    monkeypatch.setattr(run_folder, "whole_folder", overtaken)
+    refuses("another process", run_into, configured(SHORT), tmp_path, folder)
 
 
 def test_run_of_another_version_of_the_package_is_read(tmp_path):

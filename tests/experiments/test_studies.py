@@ -107,6 +107,9 @@ STUDIES = {
             name: load("store_rules").rules[name] for name in ("write through", "before eviction")
         },
     ),
+    "global_cache": lambda: small(
+        "global_cache", "server.kv_memory_gib={llama-3-8b: 2}", tokens_per_node=20_000, nodes=[2, 4]
+    ),
     "agent_sessions": lambda: small(
         "agent_sessions", *TWO, pool_blocks=[1000, 2000], orders=("lru", "belady")
     ),

@@ -25,6 +25,7 @@ from testbed.cost.model import ALWAYS, LISTS, PREFIX
 from testbed.experiments.compare.finished_run import read_run, terms
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
+from testbed.experiments.runs.folder_contents import record_contents
 from testbed.experiments.runs.run_folder import read_config
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.identity import id_of
@@ -89,6 +90,7 @@ def foreign_run(finished, folder, **changes):
     )
     summary["run"]["id"] = id_of(values, inputs)
     (folder / "summary.json").write_text(json.dumps(summary))
+    record_contents(folder)  # as its author would
     return folder
 
 
@@ -132,6 +134,7 @@ def measured_on_a_gpu(finished, folder):
     empty = dict.fromkeys((PREFIX + name for name in LISTS), "[]")
     columns = {name: [row.get(name, empty.get(name, 0)) for row in rows] for name in names}
     write_cells(folder / "iterations.csv", columns)
+    record_contents(folder)
     return read_run("gpu", folder)
 
 
@@ -374,6 +377,7 @@ def test_an_archive_is_never_unpacked(testbed, finished, harm, tmp_path):
     for name, content in packed.items():
         (tmp_path / "run" / name).write_bytes(content)
         (tmp_path / "run" / name.removesuffix(".gz")).unlink()
+    (tmp_path / "run" / "contents.json").unlink()
     testbed.refused("compare", "run", "mine")
     testbed.refused("report", "run")
     testbed.refused("run", "trace=csv", "trace.path=evil.zip")
@@ -408,6 +412,7 @@ def pages_of_names(testbed, tmp_path):
     said = {**summary["run"], **said, "id": summary["run"]["id"]}
     summary |= {"run": said, "cost_profile": {"source": SCRIPT, "device": SCRIPT}}
     (folder / "summary.json").write_text(json.dumps(summary))
+    record_contents(folder)
     named = f"{SCRIPT.replace('=', ' ')}={folder}"
     testbed.done("show", "memory", str(folder), "--out", "map")
     testbed.done("report", str(folder), "--out", "report.html")

@@ -118,7 +118,7 @@ def test_assumed_server_settings_and_large_errors_are_reported(
         "meta.json says max_num_seqs 7, simulated with 256",
         "what if, compared with the simulation of the unchanged server",
         "seed=1 scheduler.max_num_seqs=2",
-        "not within 5%: tpot_s_mean",
+        "not within 5%: tpot_s_",
     ):
         assert words in reported
 

@@ -1,11 +1,21 @@
 """Fleets by the command line's options: what is refused, what a router may answer, and faults."""
 
+from collections import Counter
+
 import pytest
 
 from testbed import simulate
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS, Request
-from testbed.experiments.timeline.chrome_trace import trace_of
+from testbed.experiments.memory_map.map_page import retrace
+from testbed.experiments.timeline.chrome_trace import (
+    DECODE,
+    HANDOVER,
+    PREFILL,
+    PROCESSES,
+    REQUESTS,
+    trace_of,
+)
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
@@ -101,10 +111,50 @@ def test_what_makes_no_sense_is_refused(options, message):
         simulate(**options, **SHORT)
 
 
-def test_a_timeline_of_several_engines_is_refused():
-    config = simulate(replicas=2, **SHORT).setup.config
-    with pytest.raises(InputError, match="the timeline shows one engine"):
-        trace_of(config)
+def test_a_timeline_shows_engines_apart():
+    result = simulate(replicas=2, **SHORT)
+    trace, _ = trace_of(result.setup.config)
+    events = trace["traceEvents"]
+    names = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
+    shown = Counter(
+        names[event["pid"]]
+        for event in events
+        if event["ph"] == "B" and event.get("cat") == "request"
+    )
+    arrived = {
+        f"Engine {number}: Requests": engine["requests"]["arrived"]
+        for number, engine in result.summary["engines"].items()
+    }
+    assert shown == arrived
+
+
+def test_a_timeline_shows_a_hand_over():
+    result = simulate(replicas=2, prefill_replicas=1, policy="prefix_caching", **SHORT)
+    trace, _ = trace_of(result.setup.config)
+    phases = Counter(
+        (event["pid"], event["name"])
+        for event in trace["traceEvents"]
+        if event["ph"] == "B" and event.get("cat") == "phase"
+    )
+    prefilled, handed_over = phases[REQUESTS, PREFILL], phases[len(PROCESSES) + REQUESTS, HANDOVER]
+    assert prefilled == handed_over == len(result.requests)
+    assert not phases[REQUESTS, DECODE]
+
+
+def test_a_memory_map_shows_one_of_several_engines():
+    config = simulate(replicas=2, faults="engine 1 at 8 s", **SHORT).setup.config
+    trace = retrace(config, 0.0, 10.0, engine=0)
+    own = {held.request_id % 2 for frame in trace.frames for held in frame.held.values()}
+    assert own == {0, 1}  # from 8 s on those of the other engine too
+    early = retrace(config, 0.0, 7.0, engine=0)
+    assert {held.request_id % 2 for frame in early.frames for held in frame.held.values()} == {0}
+    for engine, message in ((None, "shows one of 2"), (2, "from 0 to 1"), (1, "it fails in this")):
+        with pytest.raises(InputError, match=message):
+            retrace(config, 0.0, None, engine)
+    with pytest.raises(InputError, match="there is one engine"):
+        retrace(simulate(**SHORT).setup.config, 0.0, None, 1)
 
 
 def test_faults_are_read():
@@ -135,6 +185,15 @@ def test_requests_of_a_failed_engine_are_answered_by_others():
     meanwhile = table[(table["arrival_s"] > 5) & (table["arrival_s"] < 15)]
     assert set(meanwhile["engine"]) == {0}
     assert 1 in set(table[table["arrival_s"] > 15]["engine"])
+
+
+def test_an_engine_that_has_come_back_may_be_the_last_to_end():
+    """Its iterations were missing: the run was over with the engines that never failed."""
+    fleet = {"replicas": 2, "router": LastEngine, "faults": "engine 1 at 0 s, back at 0.1 s"}
+    goes_on = {"scheduler": "vllm_v1_async", "scheduler.ignore_eos": False}  # an iteration longer
+    result = simulate(**fleet, **goes_on, **SHORT)
+    ends_s = result.iterations["start_s"] + result.iterations["duration_s"]
+    assert ends_s.max() >= result.requests["finish_s"].max()
 
 
 def test_requests_wait_while_no_engine_is_up():

@@ -25,7 +25,7 @@ from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import check_conservation, together
 from testbed.fleet.routers.round_robin import RoundRobin
-from testbed.fleet.simulation import engine_maker, make_fleet, run_to_end
+from testbed.fleet.simulation import make_fleet, run_to_end
 from testbed.memory.paged.paged import Paged
 from testbed.memory.pools import PoolSpec
 from testbed.sched.mixed import MixedPrefill
@@ -59,8 +59,7 @@ def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_
 
     clock, recorders = SimClock(), [Recorder(), Recorder()]
     split = Split(1, rule, RoundRobin(), SLOT_BYTES, NUM_LAYERS)
-    make_engine = engine_maker(clock, make_parts, recorders)
-    fleet = make_fleet(clock, make_engine, 2, RoundRobin(), split)
+    fleet = make_fleet(clock, make_parts, recorders, RoundRobin(), split=split)
     OpenLoop(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
     for at_ps, request_id in cancelled:

@@ -14,7 +14,8 @@ from testbed.experiments.runs.compose import configured
 from testbed.serving.app import make_app
 from testbed.serving.server import ServeOptions, make_service, uvicorn_config
 
-WORDS = ("model=opt-13b", "arrivals.duration_s=1", "arrivals.rate=1")
+MODEL = "opt-13b"
+WORDS = (f"model={MODEL}", "arrivals.duration_s=1", "arrivals.rate=1")
 
 
 class RunningServer:
@@ -44,8 +45,8 @@ class RunningServer:
 
     @property
     def held(self):
-        """Slots that requests hold."""
-        return self.live.engine.scheduler.policy.usage().held
+        """The share of the pool that requests hold."""
+        return self.live.state.kv_usage
 
 
 @contextlib.contextmanager

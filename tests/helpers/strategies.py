@@ -71,6 +71,7 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
 
 SMALL_TIER = Tier("dram", 100, 1e8)
 STORE_RULES = (WriteThrough, WriteBack, OnReuse, partial(BeforeEviction, 4))
+SHARING_RULES = (WriteThrough, OnReuse, partial(BeforeEviction, 4))
 PAGE_RULES = ("one_page_size", "large_pages", "fixed_split")
 
 
@@ -82,6 +83,29 @@ def tiered_policies(draw):
     block_size = draw(st.sampled_from([8, 4, 16]))
     make_store = draw(st.sampled_from(STORE_RULES))
     return lambda: TieredCaching(tiered, block_size=block_size, store=make_store())
+
+
+@st.composite
+def sharing_policies(draw, num_engines):
+    """Functions that make the policies of as many engines, whose tiers go together, and the names
+    of those that they share.
+    """
+    block_size = draw(st.sampled_from([8, 4]))
+    tiers = SMALL_TIER, SMALL_TIER._replace(name="nvme", num_slots=draw(st.sampled_from([40, 400])))
+    makers = []
+    for _ in range(num_engines):
+        pool = draw(pools())
+        options = {"block_size": block_size, "exclusive": draw(st.booleans())}
+        own_rules = [partial(BeforeEviction, 4)] if options["exclusive"] else SHARING_RULES
+        make_store = draw(st.sampled_from(own_rules))
+        tiered = replace(pool, tiers=(*pool.tiers, *tiers))
+        makers.append(partial(tiered_policy, tiered, make_store, options))
+    return makers, draw(st.sampled_from([("dram",), ("nvme",), ("dram", "nvme")]))
+
+
+def tiered_policy(pool, make_store, options):
+    """A prefix cache over the tiers of the pool."""
+    return TieredCaching(pool, store=make_store(), **options)
 
 
 @st.composite

@@ -11,7 +11,7 @@ from testbed.memory.prefix_cache.eviction.by_session import BySession
 from testbed.memory.prefix_cache.prefix_index import Node, PrefixIndex
 from testbed.memory.prefix_cache.replay import prompts_of
 from testbed.memory.shared_reads import read_again
-from testbed.memory.tiers.pools import LowerTier
+from testbed.memory.tiers.lower_tier import LowerTier
 
 
 def node(name):
@@ -30,8 +30,8 @@ def test_a_prompt_without_a_session_is_a_session_of_its_own():
 
 
 def test_a_tier_takes_its_blocks_from_the_first_on():
-    tier, index = LowerTier("dram", 3, PrefixIndex(3)), PrefixIndex(3)
-    nodes = [Node(index.root, name, hash(name), 0) for name in range(3)]
+    tier, root = LowerTier("dram", 3, 1), PrefixIndex(3).root
+    nodes = [Node(root, name, hash(name), 0) for name in range(3)]
     assert [tier.take(new) for new in nodes] == [0, 1, 2]
 
 

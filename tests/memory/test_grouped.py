@@ -13,7 +13,8 @@ from same_runs import FEW_AND_MANY
 
 from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
-from testbed.core.sequence import disband, passing_batch
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence, disband, passing_batch
 from testbed.core.shapes import read_model
 from testbed.core.slots import Grant, Refusal
 from testbed.experiments.paper.studies.groups import needed_bytes
@@ -111,6 +112,29 @@ def test_page_sizes_are_those_of_the_rules():
         InputError, match=r"block_size=16: a page is smaller than a state \(give 536 or more\)"
     ):
         OnePageSize(10**6, read_model("qwen3-next-80b-a3b").groups, 16)
+
+
+@pytest.mark.parametrize("num_tokens", [1000, 1025, 4096, 9000, 20000])
+def test_large_pages_lose_the_rest_of_the_last_large_page_of_each_group(num_tokens):
+    """Gemma-3 admits fewer sequences than the pool has bytes for, such as 9 of 9.8: both groups
+    round up to whole large pages, and nothing else is lost.
+    """
+    groups = read_model("gemma-3-27b").groups
+    pool = PoolSpec(40_000, 131_072, layer_bytes=1, num_layers=62, groups=groups)
+    policy = Grouped(pool, 16, page_rule="large_pages", watermark=0)
+    num_admitted = 0
+    while True:
+        seq = Sequence(num_admitted, Incoming(num_admitted, 0, num_tokens))
+        if isinstance(policy.admit([seq], num_tokens), Refusal):
+            break
+        seq.num_slots = seq.num_stored = num_tokens
+        num_admitted += 1
+    small_pages = -(-num_tokens // 16)  # of each group; the window moves on when the plan has run
+    each = [260 // group.num_layers for group in groups]  # small pages in a large one
+    needed = [-(-(num_admitted + 1) * small_pages // number) for number in each]
+    assert sum(needed) > policy.usage().total // (260 * 16)
+    needed = [-(-num_admitted * small_pages // number) for number in each]
+    assert sum(needed) <= policy.usage().total // (260 * 16)
 
 
 def test_several_sequences_and_wrong_page_options_are_refused():

@@ -2,6 +2,7 @@
 is lost or answered twice, and each engine does what it would do alone.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import hypothesis.strategies as st
@@ -15,12 +16,14 @@ from strategies import (
     policies,
     schedulers,
     session_workloads,
+    sharing_policies,
     with_ranks,
     with_shared_prompts,
     workloads,
 )
-from tiny import MS, FastMillisecond, analytic
+from tiny import MS, FastMillisecond, analytic, server
 
+from testbed.core.specs import TierSpec
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.clients import ClosedLoop, OpenLoop
@@ -41,7 +44,7 @@ from testbed.fleet.routers.random_choice import RandomChoice
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.session_affinity import SessionAffinity
 from testbed.fleet.routers.vllm_balancer import VllmBalancer
-from testbed.fleet.simulation import engine_maker, make_fleet, run_to_end
+from testbed.fleet.simulation import make_fleet, run_to_end
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
@@ -65,6 +68,13 @@ HANDOVERS = (
     ByLayer(bandwidth=5e5, extent_s=1e-4),
 )
 COSTS = [FastMillisecond(), analytic(overhead_s=1e-3)]
+TIERED = [
+    analytic(
+        replace(server(), tiers={"dram": TierSpec(1, bandwidth), "nvme": TierSpec(1, bandwidth)}),
+        overhead_s=1e-3,
+    )
+    for bandwidth in (1e6, 1e7, 1e9)
+]
 
 
 class Watching(RoundRobin):
@@ -102,20 +112,37 @@ def fault_lists(draw, num_engines):
 
 
 @st.composite
+def engines(draw, num_engines, any_scheduler, kinds):
+    """A function that makes the parts of an engine by its number, and the names of the tiers that
+    engines share, which about half of the fleets do.
+    """
+    if draw(st.booleans()):
+        make_policies, shared = draw(sharing_policies(num_engines))
+        cost = draw(st.sampled_from(TIERED))
+    else:
+        make_policies, shared = [draw(policies(kinds)) for _ in range(num_engines)], ()
+        cost = draw(st.sampled_from(COSTS))
+    make_schedulers = [draw(any_scheduler) for _ in range(num_engines)]
+    prefetch = {"prefetch": 2} if draw(st.booleans()) else {}
+
+    def make_parts(number):
+        policy, make_scheduler = make_policies[number](), make_schedulers[number]
+        scheduler = make_scheduler(policy, **(prefetch if shared else {}))
+        return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
+
+    return make_parts, shared
+
+
+@st.composite
 def fleets(draw):
-    """Requests, a function that makes the parts of an engine, a router, and faults."""
+    """Requests, a function that makes the parts of an engine, a router, their number, faults, and
+    the names of the tiers that the engines share.
+    """
     makes_router = draw(st.one_of(st.sampled_from(ROUTERS), prefix_aware(), st.just(Watching)))
     reads_caches = makes_router().cache_age_s is not None
     kinds = CACHES if reads_caches else (Paged, ContiguousMax, *CACHES)
     num_engines = draw(st.integers(1, 4))
-    makers = [(draw(schedulers()), draw(policies(kinds))) for _ in range(num_engines)]
-    cost = draw(st.sampled_from(COSTS))
-
-    def make_parts(number):
-        make_scheduler, make_policy = makers[number]
-        scheduler = make_scheduler(make_policy())
-        return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
-
+    make_parts, shared = draw(engines(num_engines, schedulers(), kinds))
     requests = draw(
         st.one_of(
             workloads(),
@@ -124,16 +151,24 @@ def fleets(draw):
             session_workloads(),
         )
     )
-    return requests, make_parts, makes_router, num_engines, draw(fault_lists(num_engines))
+    faults = draw(fault_lists(num_engines))
+    return requests, make_parts, makes_router, num_engines, faults, shared
 
 
 def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
     """As simulate_fleet, and requests are cancelled from outside."""
-    requests, make_parts, makes_router, num_engines, faults = fleet
+    requests, make_parts, makes_router, num_engines, faults, shared_tiers = fleet
     recorders = [Recorder() for _ in range(num_engines)]
     router, clock = makes_router(), SimClock()
-    make_engine = engine_maker(clock, make_parts, recorders, fast_forward=fast_forward)
-    done = make_fleet(clock, make_engine, num_engines, router, split and split(makes_router()))
+    done = make_fleet(
+        clock,
+        make_parts,
+        recorders,
+        router,
+        split=split and split(makes_router()),
+        shared_tiers=shared_tiers,
+        fast_forward=fast_forward,
+    )
     clients = ClosedLoop if isinstance(requests, SessionWorkload) else OpenLoop
     clients(clock, done, requests).start()
     Faults(clock, done, faults).start()
@@ -142,6 +177,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
     done.start()
     run_to_end(clock, done, UNBOUNDED)
     check_conservation(len(requests), recorders)
+    done.tiers.check()
     return done, recorders, router
 
 
@@ -164,7 +200,9 @@ def check_nothing_is_leased(done):
     """No slots are held for a hand-over, but by engines that have failed."""
     for replica in done.replicas:
         if replica.is_up:
-            assert not replica.engine.scheduler.state.handed_over
+            state = replica.engine.scheduler.state
+            assert not state.reserved
+            assert not state.leased
             assert replica.engine.scheduler.policy.usage().held == 0
 
 
@@ -179,6 +217,7 @@ def check_fleet(fleet, cancelled, split=None):
         assert fast_router.seen == slow_router.seen
     for done in (fast, slow):
         check_engines_empty(done)
+        assert not any(process.is_alive for process in done.processes)
         if split and not cancelled:
             check_nothing_is_leased(done)
     whole = together(fast_records).totals
@@ -214,14 +253,7 @@ def split_fleets(draw):
     kinds = CACHES if reads_caches else (Paged, ContiguousMax, *CACHES)
     num_prefill, num_decode = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     num_engines = num_prefill + num_decode
-    makers = [(draw(plain_schedulers()), draw(policies(kinds))) for _ in range(num_engines)]
-    cost = draw(st.sampled_from(COSTS))
-
-    def make_parts(number):
-        make_scheduler, make_policy = makers[number]
-        scheduler = make_scheduler(make_policy())
-        return EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
-
+    make_parts, shared = draw(engines(num_engines, plain_schedulers(), kinds))
     rows = workloads().map(of_one_sequence)
     requests = draw(st.one_of(rows, with_shared_prompts(rows)))
     rule = draw(st.sampled_from(HANDOVERS))
@@ -230,7 +262,7 @@ def split_fleets(draw):
         faults += [
             fault._replace(engine=first + fault.engine) for fault in draw(fault_lists(count))
         ]
-    fleet = requests, make_parts, makes_router, num_engines, tuple(faults)
+    fleet = requests, make_parts, makes_router, num_engines, tuple(faults), shared
     return fleet, lambda router: Split(num_prefill, rule, router, 64, 2)
 
 
@@ -250,9 +282,9 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
 @settings(max_examples=60, derandomize=True)
 @given(fleets().filter(lambda fleet: not isinstance(fleet[0], SessionWorkload)))
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
-    """Without faults the engines meet in the router alone."""
+    """Without faults and shared tiers the engines meet in the router alone."""
     requests, make_parts, *_ = fleet
-    done, recorders, _ = run_fleet((*fleet[:4], ()), fast_forward=False)
+    done, recorders, _ = run_fleet((*fleet[:4], (), ()), fast_forward=False)
     by_id = {request.request_id: request for request in requests}
     for number, recorder in enumerate(recorders):
         own = np.sort(recorder.requests.columns()["request_id"]).tolist()
@@ -274,9 +306,9 @@ def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
 @settings(max_examples=60, derandomize=True)
 @given(fleets())
 def test_a_fleet_of_one_engine_is_the_run_without_a_fleet(fleet):
-    requests, make_parts, makes_router, *_ = fleet
+    requests, make_parts, makes_router, *_, shared = fleet
     for fast_forward in (True, False):
-        one = (requests, make_parts, makes_router, 1, ())
+        one = (requests, make_parts, makes_router, 1, (), shared)
         _, (recorder,), _ = run_fleet(one, fast_forward=fast_forward)
         parts = make_parts(0)
         alone = simulate(

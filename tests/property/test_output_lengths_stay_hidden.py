@@ -16,7 +16,7 @@ from types import BuiltinMethodType, CellType, FunctionType, MethodType, ModuleT
 
 import pytest
 import simpy
-from tiny import analytic
+from tiny import MS, FastMillisecond, analytic
 
 from testbed.core.request import Request
 from testbed.engine.outputs import Outputs
@@ -27,9 +27,10 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import RecomputeSingleSwapGroup, Swap
+from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup, Swap
 from testbed.sched.scheduler import IterationLevel
 from testbed.sched.separate import SeparatePrefill
+from testbed.sched.vllm_v1 import AsyncVllmV1
 
 MAX_LEN = 48
 COST = analytic(overhead_s=1e-3, copy_s=1e-5)
@@ -208,6 +209,30 @@ def test_policies_cannot_observe_unknown_output_lengths(policy, scheduler):
     )
     assert one == two
     assert len(one) > 20
+
+
+@pytest.mark.parametrize("arrival_ps", [18_500_000_000, 19_000_000_000])
+def test_an_audit_after_a_span_does_not_tell_that_an_output_has_ended(arrival_ps):
+    """Both spans end at 20 ms, because a request arrives, and in one of them an output is over. An
+    asynchronous scheduler that does not ignore ends hears of it an iteration later; an audit that
+    left out such spans told the policy at once.
+    """
+    (one, end_ps), (two, _) = (serve_ahead(length, arrival_ps) for length in (20, 30))
+    assert end_ps == 20 * MS
+    assert one.before(end_ps) == two.before(end_ps)
+    assert (19 * MS, "usage") in [call[:2] for call in one.calls]
+
+
+def serve_ahead(output_len, arrival_ps):
+    """The log of a run in spans, and when its first request ended."""
+    log = Log()
+    policy = log.watch(Paged, POLICY_CALLS)(PoolSpec(256, 128), block_size=4)
+    limits = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
+    release = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
+    scheduler = AsyncVllmV1(policy, Recompute(), ignore_eos=False, **limits, **release)
+    requests = [Request(0, 0, 10, output_len), Request(1, arrival_ps, 10, 5)]
+    columns = simulate(requests, scheduler, FastMillisecond(), 128, env=log.env).requests.columns()
+    return log, int(columns["finish_ps"][columns["request_id"].tolist().index(0)])
 
 
 # Each of these plants a leak: the test above must be able to fail.

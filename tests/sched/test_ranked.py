@@ -195,9 +195,9 @@ def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
         for i in range(3)
     ]
     simulate(turns, scheduler, FastMillisecond(), 64)
-    assert [group.request.request_id for group in scheduler.state.retained] == [1, 2]
+    assert [group.request.request_id for group in scheduler.state.leased] == [1, 2]
     scheduler.close_session(0)
-    assert [group.request.request_id for group in scheduler.state.retained] == [2]
+    assert [group.request.request_id for group in scheduler.state.leased] == [2]
     assert scheduler.policy.usage().held == 48
 
 

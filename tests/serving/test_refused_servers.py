@@ -5,15 +5,17 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
+from generating import WORDS as GENERATING  # noqa: E402
 from served import WORDS  # noqa: E402
+from served_elsewhere import train_tokenizer  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.serving.server import ServeOptions, make_service  # noqa: E402
 
 REFUSED = {
-    "engine": "engine=gpu",
-    "replicas": "replicas=2",
+    "policy": "policy=prefix_caching eviction@policy.eviction=belady",
+    "faults": "replicas=2 faults=0@1-2",
     "window_s": "window_s=[0,1]",
     "stop_at_latency": "stop_at_latency=1",
 }
@@ -22,7 +24,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_server_would_not_obey_is_refused_by_name(name):
     with pytest.raises(InputError, match=f"^{name}"):
-        make_service(configured([*WORDS, REFUSED[name]]), ServeOptions())
+        make_service(configured([*WORDS, *REFUSED[name].split()]), ServeOptions())
 
 
 def test_a_log_never_replaces_a_file(tmp_path):
@@ -31,3 +33,26 @@ def test_a_log_never_replaces_a_file(tmp_path):
     with pytest.raises(InputError, match="give a new file"):
         make_service(configured(list(WORDS)), ServeOptions(log=log))
     assert log.read_text() == "kept"
+
+
+GPU_REFUSED = {
+    "replicas": ("replicas=2", {}),
+    "--speed": ("", {"speed": 2.0}),
+    "--output-lengths": ("", {"output_lengths": "alpaca"}),
+    "scheduler": ("+system=vllm-v1", {}),
+}
+
+
+@pytest.mark.parametrize("name", GPU_REFUSED)
+def test_what_an_engine_does_not_have_is_refused_by_name(name):
+    pytest.importorskip("torch", reason="torch is not installed")
+    words, options = GPU_REFUSED[name]
+    with pytest.raises(InputError, match=f"^{name}"):
+        make_service(configured([*GENERATING, *words.split()]), ServeOptions(**options))
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    folder = train_tokenizer(tmp_path / "tokenizer", ["some text"], size=300)
+    with pytest.raises(InputError, match="the model 61"):
+        make_service(configured(list(GENERATING)), ServeOptions(tokenizer=folder))

@@ -1,10 +1,12 @@
 """A summary names what reads the future, which no real server can."""
 
 import pytest
+from rich.console import Console
 
 from testbed import simulate
 from testbed.core.request import Request
 from testbed.experiments.runs.summary_table import described
+from testbed.experiments.runs.sweeps import Point, shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 
 SHORT = {"rate": 1, "duration_s": 3}
@@ -22,6 +24,19 @@ def test_an_eviction_order_that_foresees_prompts_is_named():
     words = ("policy=prefix_caching", "eviction@policy.eviction=belady")
     run = simulate(*words, trace=requests).summary["run"]
     assert run["future_read"] == "policy.eviction: the prompts to come"
+
+
+def test_table_of_a_sweep_names_the_points_that_read_the_future():
+    points = [
+        Point({"policy": policy}, simulate(policy=policy, **SHORT).summary, policy)
+        for policy in ("paged", "contiguous_oracle")
+    ]
+    console = Console(width=200, record=True)
+    console.print(shown(points, 200))
+    lines = console.export_text().splitlines()
+    assert [line.split()[1] for line in lines if "true output lengths" in line] == [
+        "contiguous_oracle"
+    ]
 
 
 def test_nothing_is_said_of_other_policies():

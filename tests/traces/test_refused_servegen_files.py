@@ -57,6 +57,9 @@ def test_rates_of_a_client_are_refused(tmp_path, rates, words):
         pytest.param(inputs("1: 1e999"), SHARES, id="an infinite share"),
         pytest.param(inputs("1: 0.0"), ("shares must be finite",), id="shares of nothing"),
         pytest.param(inputs(f"{2**31}: 1"), ("lengths from 0 to",), id="a length of 32 bits"),
+        pytest.param(inputs(f"{10**24}: 1"), ("lengths from 0 to",), id="a length of 80 bits"),
+        pytest.param(inputs("1.7: 1"), ("not ServeGen's form", "1.7"), id="a part of a token"),
+        pytest.param(inputs("(" * 9999), ("not ServeGen's form",), id="nested too deeply"),
     ],
 )
 def test_lengths_of_a_client_are_refused(tmp_path, lengths, words):
@@ -67,6 +70,13 @@ def test_folder_without_clients_is_refused(tmp_path):
     check_refusal(
         (str(tmp_path), "no file chunk"), lambda: ServeGenFolder(str(tmp_path)).rows(None, 0)
     )
+
+
+@pytest.mark.parametrize("client", ["x", "", "1.5", "²"])
+def test_client_without_a_number_is_refused(tmp_path, client):
+    (tmp_path / f"chunk-{client}-trace.csv").write_text(RATES)
+    words = (f"chunk-{client}-trace.csv", "no number")
+    check_refusal(words, lambda: ServeGenFolder(str(tmp_path)).rows(None, 0))
 
 
 @pytest.mark.parametrize("options", [{"start_s": -1}, {"duration_s": 0}])

@@ -53,7 +53,7 @@ class Handover:
     @property
     def has_slots(self) -> bool:
         """Whether the decode engine has slots for it."""
-        return self.group in self.target.scheduler.state.handed_over
+        return self.group in self.target.scheduler.state.reserved
 
     def computed(self, part: Computed) -> None:
         """An iteration has computed a part of the prompt; after a preemption it begins anew."""
@@ -79,7 +79,7 @@ class Handover:
         prefilled, self.prefilled = self.prefilled, None
         if prefilled is not None:
             state = self.source.scheduler.state
-            self.source.change(lambda now_ps: state.end_lease(prefilled))
+            self.source.change(lambda now_ps: state.end_leases([prefilled]))
 
     def abandon_slots(self) -> None:
         """The decode engine's slots, if there are any, are free at its next boundary."""

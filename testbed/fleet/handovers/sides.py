@@ -87,10 +87,11 @@ class DecodeSide(Side):
         scheduler = self._engine.scheduler
         assert isinstance(scheduler, IterationLevel), "any other one is refused"
         state, limit = scheduler.state, scheduler.prompts.max_num_seqs
-        return state.num_seqs + len(state.handed_over) < limit
+        return state.num_seqs + len(state.reserved) < limit
 
     def _check_refusal(self, handover: Handover) -> None:
         state = self._engine.scheduler.state
-        if not state.running and not state.handed_over:
+        is_waiting = state.running or state.reserved or self._engine.executor.has_transfers
+        if not is_waiting:
             stuck = f"request {handover.request_id} ({handover.request.prompt_len} tokens)"
             raise PlugInError(f"{state.memory.name} refuses {stuck} though nothing runs")

@@ -1,19 +1,20 @@
 """A fleet whose first engines only prefill."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
-from testbed.engine.clock import Clock, Process
 from testbed.engine.engine import Engine
-from testbed.fleet.fleet import Fleet, MakeEngine, Replica
+from testbed.engine.links import SharedLink
+from testbed.fleet.fleet import Fleet, Replica
 from testbed.fleet.handovers.handover import Handover, Stage
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.sides import DecodeSide, PrefillSide
-from testbed.fleet.handovers.wire import Wire
+from testbed.fleet.parts import FleetParts
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
+from testbed.sched.lessees import Everybody
 
 
 class Split(NamedTuple):
@@ -38,20 +39,12 @@ class SplitFleet(Fleet):
     one that is being prefilled does so when that has ended.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        begin: Callable[[Process], Any],
-        make_engine: MakeEngine,
-        num_engines: int,
-        router: Router,
-        split: Split,
-    ) -> None:
+    def __init__(self, parts: FleetParts, split: Split) -> None:
         self._split = split
         self._handovers: dict[int, Handover] = {}
-        self._wires: dict[Engine, Wire] = {}
+        self._links: dict[Engine, SharedLink] = {}
         self._decode_sides: dict[Engine, DecodeSide] = {}
-        super().__init__(clock, begin, make_engine, num_engines, router)
+        super().__init__(parts)
 
     def cancel(self, request_id: int) -> bool:
         handover = self._handovers.get(request_id)
@@ -66,9 +59,9 @@ class SplitFleet(Fleet):
     def _new_engine(self, number: int) -> Engine:
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
-            engine.scheduler.state.leases_finished = True
+            engine.scheduler.state.lessee = Everybody()
             engine.side = PrefillSide(self._handovers, self._prefilled)
-            self._wires[engine] = Wire(self.clock)
+            self._links[engine] = SharedLink(self.clock)
         else:
             engine.side = side = DecodeSide(engine, self._reserved, self._refused)
             self._decode_sides[engine] = side
@@ -140,8 +133,9 @@ class SplitFleet(Fleet):
         rule, split = self._split.rule, self._split
         handover.stage = Stage.SENDING
         left_ps = rule.left_ps(handover.sending(split.slot_bytes, split.num_layers))
-        wire = self._wires[handover.source]
-        handover.transfer = wire.send(rule.latency_ps, left_ps, lambda: self._landed(handover))
+        handover.transfer = self._links[handover.source].begin(
+            left_ps, lambda: self._landed(handover), latency_ps=rule.latency_ps
+        )
 
     def _landed(self, handover: Handover) -> None:
         handover.end_lease()
@@ -167,7 +161,7 @@ class SplitFleet(Fleet):
         if handover.stage is Stage.RESERVING:
             recorder.totals.arrived += 1
         else:
-            recorder.taken_over(handover.request, handover.first_ps)
+            recorder.taken_over(handover.request, handover.first_ps, now_ps)
             handover.group.generate()
         recorder.cancelled(handover.request, handover.group, now_ps)
         self._leave(handover)
@@ -194,7 +188,7 @@ class SplitFleet(Fleet):
         handover.is_over = True
         self._decode_sides[handover.target].give_up(handover)
         if handover.transfer is not None:
-            self._wires[handover.source].drop(handover.transfer)
+            self._links[handover.source].drop(handover.transfer)
         handover.end_lease()
         handover.abandon_slots()
 

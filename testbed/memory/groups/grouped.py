@@ -80,6 +80,12 @@ class Grouped(LeasingPolicy):
                 "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
                 "does)"
             )
+        if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
+            raise InputError(
+                f"policy={type(self).__name__}: the model's layers with a window cache another "
+                f"number of bytes a token than its others; pages of such groups are not modelled "
+                f"(choose policy=paged or prefix_caching, which store all tokens in all layers)"
+            )
         self.tokens_per_page = block_size
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](

@@ -9,13 +9,15 @@ from testbed.memory.prefix_cache.hash_chain import Content, HashOf, chained, has
 
 OnEqual: TypeAlias = Callable[["Node", int], None]
 OnCacheEvent: TypeAlias = Callable[[int, bool], None]  # a chained hash; whether it is findable now
+Key: TypeAlias = tuple[int, Content]
 TOMBSTONE = -1
 
 
 class Node:
     """A full block of prompt content behind its predecessor `parent`.
 
-    block is TOMBSTONE where the content was dropped while later blocks of it are still there.
+    block is TOMBSTONE where the content was dropped while later blocks of it are still there, or
+    is on its way here.
     evictable: the block's reference count is 0, so it may be evicted. children: blocks indexed
     right behind it. code: the chained hash of its content and all before it, by which eviction
     orders recognize what was evicted. hits, ticket and memo are for these orders; memo is None
@@ -47,14 +49,22 @@ class Node:
         self.ticket = -1
         self.memo: Any = None
 
+    @property
+    def key(self) -> Key:
+        """The name of the content outside this index: its chained hash, and itself. Two contents
+        would be taken for one only if they are equal and those before them have equal hashes.
+        """
+        return self.code, self.content
+
 
 class PrefixIndex:
     """Chains of contents to blocks: each node is known by its predecessor and its content.
 
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
     never shares. A block whose predecessor is missing cannot be found until that one is back.
-    num_kept counts the contents of other memories, which keep their nodes in the index without a
-    block. on_event: who hears, if anybody does, that a content has a block now, or none any more.
+    num_kept counts the contents that other memories have or send, whose nodes are in the index
+    without a block. on_event: who hears, if anybody does, that a content has a block now, or none
+    any more.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -81,13 +91,24 @@ class PrefixIndex:
         """The node of `content` right behind `node`, with a block or as a tombstone."""
         return self._nodes.get((node, content))
 
+    def child_or_new(self, node: Node, content: Content) -> Node:
+        """The same, or a new node, which is not in the index before `keep`."""
+        child = self._nodes.get((node, content))
+        if child is None:
+            child = Node(node, content, chained(node.code, content, self.hash_of), TOMBSTONE)
+        return child
+
     def keep(self, node: Node) -> None:
-        """The node stays while another memory has its content."""
+        """The node, which may be new, stays while another memory has its content or sends it."""
         self.num_kept += 1
         node.children += 1
+        while node.parent is not None and (node.parent, node.content) not in self._nodes:
+            self._nodes[node.parent, node.content] = node
+            node = node.parent
+            node.children += 1
 
     def dereference(self, node: Node) -> None:
-        """One of these memories has its content no longer."""
+        """One of these memories has its content no longer, or has sent it."""
         self.num_kept -= 1
         node.children -= 1
         self.prune(node)

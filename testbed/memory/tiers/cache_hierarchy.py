@@ -2,13 +2,14 @@
 them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from testbed.core.slots import DEVICE, Copy, Move, Transfer
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
-from testbed.memory.tiers.pools import LowerTier, PinnedPool
+from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.pools import PinnedPool
 
 ON_DEVICE = 0  # the place of the device, above the tiers 1, 2, ...
 ON_THE_WAY = -1  # to the device
@@ -58,17 +59,16 @@ class CacheHierarchy:
         index, behind = self.device.index, list[tuple[int, Node]]()
         node = found[-1] if found else index.root
         for content in rest:
-            child = index.child(node, content)
-            place = None if child is None else self._place_of(child)
-            if child is None or place is None:
+            node = index.child_or_new(node, content)
+            place = self._place_of(node)
+            if place is None:
                 break
-            behind.append((place, child))
-            node = child
+            behind.append((place, node))
         return behind
 
     def can_store(self, target: int, node: Node) -> bool:
         """Whether the place above tier `target` has the node's content, and the tier has not."""
-        above = node.block != TOMBSTONE if target == 1 else node in self.tiers[target - 2].blocks
+        above = node.block != TOMBSTONE if target == 1 else self.tiers[target - 2].has(node)
         return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node]) -> list[InTransit]:
@@ -79,6 +79,8 @@ class CacheHierarchy:
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
             tier.touch(nodes)
+            for node in nodes:
+                self.device.index.keep(node)
             kept = self.device.pin(stay)
             self.device.kept.add(kept)
             loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], kept))
@@ -118,11 +120,35 @@ class CacheHierarchy:
             self.loading.difference_update(nodes)
             self.device.kept.drop(transfer.kept)
             self.device.unpin(transfer.kept)
-            tier = self.tiers[transfer.source - 1]
-            for node in nodes if self._exclusive else ():
-                if tier.blocks[node] not in tier.pins:
-                    tier.drop(node)
+            if self._exclusive:
+                self.tiers[transfer.source - 1].drop_unpinned(nodes)
         return transfer
+
+    def share(self, shared: Mapping[str, LowerTier]) -> None:
+        """Use these tiers, by name, in place of those that it was made with; nothing is stored
+        yet.
+        """
+        self.tiers = [shared.get(tier.name, tier) for tier in self.tiers]
+        self.places = [self.device, *self.tiers]
+
+    def transfers_of(self, name: str) -> tuple[list[int], list[int]]:
+        """The blocks of a tier that transfers read, and those that they write."""
+        place = next(i for i, tier in enumerate(self.tiers, 1) if tier.name == name)
+        transfers = self.in_transit.values()
+        read = [block for one in transfers if one.source == place for block in one.read]
+        written = [block for one in transfers if one.target == place for block in one.written]
+        return read, written
+
+    def give_up(self) -> None:
+        """No transfer will land: the engine, and with it the device, has failed. The tiers below
+        may stay.
+        """
+        for transfer in self.in_transit.values():
+            if transfer.source != ON_DEVICE:
+                self.tiers[transfer.source - 1].unpin(transfer.read)
+            if transfer.target != ON_DEVICE:
+                self.tiers[transfer.target - 1].give_up(transfer.nodes)
+        self.in_transit.clear()
 
     def write_back(self, node: Node) -> bool:
         """Write a block that is about to be evicted to the first tier, in the next iteration;
@@ -152,7 +178,7 @@ class CacheHierarchy:
             return ON_DEVICE
         if node in self.loading:
             return ON_THE_WAY
-        return next((i for i, tier in enumerate(self.tiers, 1) if node in tier.blocks), None)
+        return next((i for i, tier in enumerate(self.tiers, 1) if tier.has(node)), None)
 
     def _begin(self, transfer: InTransit) -> Transfer:
         self._num_transfers += 1

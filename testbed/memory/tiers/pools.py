@@ -1,15 +1,12 @@
-"""The pools of a cache hierarchy: the device's, whose blocks transfers may pin, and those of the
-tiers below.
-"""
+"""The device's pool of a cache hierarchy, whose blocks transfers may pin."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
+from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
+from testbed.memory.tiers.lower_tier import Pins
 
 
 class Owner(Protocol):
@@ -19,23 +16,6 @@ class Owner(Protocol):
 
     def evicting(self, node: Node) -> None:
         """A victim, before its block stores nothing any more."""
-
-
-class Pins(dict[int, int]):
-    """How many transfers need a block."""
-
-    def add(self, blocks: Iterable[int]) -> None:
-        for block in blocks:
-            self[block] = self.get(block, 0) + 1
-
-    def drop(self, blocks: Iterable[int]) -> list[int]:
-        """One transfer less needs these blocks; returns those that none needs any more."""
-        for block in blocks:
-            self[block] -= 1
-        unpinned = [block for block in blocks if not self[block]]
-        for block in unpinned:
-            del self[block]
-        return unpinned
 
 
 class PinnedPool(CachingPool):
@@ -81,8 +61,8 @@ class PinnedPool(CachingPool):
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """A transfer has written what `nodes` store to `blocks`: evictable now, or free where it
-        was there already.
+        """A transfer has written what `nodes`, which are kept, store to `blocks`: evictable now, or
+        free where it was there already.
         """
         evictable = list[Node]()
         for node, block in zip(nodes, blocks, strict=True):
@@ -93,6 +73,7 @@ class PinnedPool(CachingPool):
                 evictable.append(node)
             else:
                 self.free.append(block)
+            self.index.dereference(node)
         self.num_unreferenced += len(evictable)
         self.order.add(evictable[::-1])
 
@@ -125,85 +106,3 @@ class PinnedPool(CachingPool):
         super()._settle(node, block)
         if replaced in self.pins:
             self.free.pop()  # it was put there just now
-
-
-class LowerTier:
-    """Blocks by node, the least recently used first to be evicted.
-
-    `arriving` blocks are being written and store nothing yet; `pins` counts the transfers that read
-    a block. Every node with a block here is kept in the device's `index`, in which all tiers are
-    looked up.
-    """
-
-    def __init__(self, name: str, num_blocks: int, index: PrefixIndex) -> None:
-        self.name = name
-        self.num_blocks = num_blocks
-        self.blocks: OrderedDict[Node, int] = OrderedDict()
-        self.arriving: dict[Node, int] = {}
-        self.pins = Pins()
-        self._free = list(range(num_blocks))[::-1]
-        self._index = index
-
-    def __contains__(self, node: Node) -> bool:
-        """Whether this tier stores the content of the node, or a transfer brings it."""
-        return node in self.blocks or node in self.arriving
-
-    def take(self, node: Node) -> int | None:
-        """A block for the content of a node that is not here, free or of the evicted one; None
-        where all are pinned.
-        """
-        if not self._free:
-            victim = next(
-                (one for one, block in self.blocks.items() if block not in self.pins), None
-            )
-            if victim is None:
-                return None
-            self.drop(victim)
-        self._index.keep(node)
-        block = self.arriving[node] = self._free.pop()
-        return block
-
-    def slots(self, size: int) -> NonSequenceSlots:
-        found = [
-            tuple(Extent(b * size, size) for b in held.values())
-            for held in (self.blocks, self.arriving)
-        ]
-        return NonSequenceSlots(cached=found[0], in_transit=found[1])
-
-    def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
-        """The blocks that were taken for these nodes, from the first on in a prompt, store their
-        content now.
-        """
-        for node, block in zip(reversed(nodes), reversed(blocks), strict=True):
-            del self.arriving[node]
-            self.blocks[node] = block
-
-    def touch(self, nodes: Sequence[Node]) -> None:
-        """A prompt uses this content; the end of a prompt is evicted before its beginning."""
-        for node in reversed(nodes):
-            if node in self.blocks:
-                self.blocks.move_to_end(node)
-
-    def pin(self, nodes: Iterable[Node]) -> list[int]:
-        """A transfer reads the blocks of these nodes, and unpins them when it has landed."""
-        blocks = [self.blocks[node] for node in nodes]
-        self.pins.add(blocks)
-        return blocks
-
-    def unpin(self, blocks: Iterable[int]) -> None:
-        self.pins.drop(blocks)
-
-    def drop(self, node: Node) -> None:
-        """Forget the content of a node that is here and not pinned."""
-        self._free.append(self.blocks.pop(node))
-        self._index.dereference(node)
-
-    def check(self) -> None:
-        """Raise AssertionError where blocks were lost, or pins count what is not here."""
-        used = [*self.blocks.values(), *self.arriving.values()]
-        assert sorted(used + self._free) == list(range(self.num_blocks)), (
-            f"blocks of the {self.name} were lost"
-        )
-        assert self.pins.keys() <= set(self.blocks.values()), (
-            f"the {self.name} pins what it does not have"
-        )

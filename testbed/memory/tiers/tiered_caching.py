@@ -31,7 +31,8 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE, ON_THE_WAY, CacheHierarchy, Places
 from testbed.memory.tiers.load_rules import LoadAlways, LoadRule
-from testbed.memory.tiers.pools import LowerTier, PinnedPool
+from testbed.memory.tiers.lower_tier import LowerTier
+from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.store_rules import BeforeEviction, StoreRule, WriteBack, WriteThrough
 
 
@@ -110,8 +111,9 @@ class TieredCaching(PrefixCaching):
         super().__init__(pool, block_size, watermark, eviction)
         assert isinstance(self._cache, PinnedPool)
         self._device = self._cache
-        index = self._device.index
-        tiers = [LowerTier(tier.name, tier.num_slots // block_size, index) for tier in self._lower]
+        tiers = [
+            LowerTier(tier.name, tier.num_slots // block_size, block_size) for tier in self._lower
+        ]
         self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
         self._to_store: dict[tuple[int, Node], None] = {}  # (tier, node), in order
         self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
@@ -215,7 +217,33 @@ class TieredCaching(PrefixCaching):
         return min(index.steps_within(num_blocks), self._max_len)
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        return {tier.name: tier.slots(self.block_size) for tier in self._hierarchy.tiers}
+        return {tier.name: tier.slots() for tier in self._hierarchy.tiers}
+
+    def lower_tiers(self) -> Mapping[str, LowerTier]:
+        return {tier.name: tier for tier in self._hierarchy.tiers}
+
+    def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
+        if self._store.at_eviction:
+            raise InputError(
+                f"policy.store: {type(self._store).__name__} writes within an iteration, which is "
+                f"not modelled on a link that engines share (choose store=write_through, on_reuse "
+                f"or before_eviction, or server.tiers.NAME.shared=false)"
+            )
+        own = self.lower_tiers()
+        for name, tier in tiers.items():
+            if name not in own or tier.block_size != self.block_size:
+                raise InputError(
+                    f"server.tiers.{name}: has blocks of {tier.block_size} tokens, which an engine "
+                    f"with blocks of {self.block_size} does not share (give all engines the tier, "
+                    f"and one block_size)"
+                )
+        self._hierarchy.share(tiers)
+
+    def transfers_of(self, tier: str) -> tuple[list[int], list[int]]:
+        return self._hierarchy.transfers_of(tier)
+
+    def leave_tiers(self) -> None:
+        self._hierarchy.give_up()
 
     def counters(self) -> Mapping[str, float]:
         return {**super().counters(), **self._hierarchy.moved}

@@ -1,0 +1,59 @@
+"""Models by names that others give them: without an owner, a training, a date or a quantiser."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Ends of a name that change neither the shape nor the weights' type.
+TRAINING = re.compile(
+    r"-(instruct|chat|hf|it|base|pt|thinking|qat|preview|sft|dpo|bf16|\d{4}|v1(\.\d+)?)$"
+)
+VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
+
+
+class Name(NamedTuple):
+    """Our name of a model, with what its own name changes of the shape; None: nothing.
+
+    max_len: the longest sequence in tokens. weight_bits: of a weight of the layers.
+    """
+
+    model: str
+    max_len: int | None = None
+    weight_bits: float | None = None
+
+
+@cache
+def _table() -> dict[str, Any]:
+    """What model_names.toml says."""
+    path = Path(__file__).with_name("model_names.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def name_of(given: str, models: Sequence[str]) -> Name:
+    """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
+    short = given.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    bits = None
+    for quantiser in _table()["quantiser"]:
+        if ends := re.search(quantiser["ends"], short):
+            short, bits = short[: ends.start()], quantiser["bits"]
+            break
+    model, max_len = _unquantised(short, models)
+    return Name(model, max_len, bits)
+
+
+def _unquantised(short: str, models: Sequence[str]) -> tuple[str, int | None]:
+    """Our name of a model, and its longest sequence where that is not ours."""
+    same, other = _table()["same_shape"], _table()["other_weights"]
+    if version := VERSION.search(short):  # mistral-7b-v0.1 has another shape than its successors
+        plain = short[: version.start()]
+        short = f"{plain}-{version[2]}" if f"{plain}-{version[2]}" in models else plain
+    while short not in other:
+        if short in same:
+            return same[short]["model"], same[short].get("max_len")
+        if short in models or not TRAINING.search(short):
+            return short, None
+        short = TRAINING.sub("", short)
+    return short, None

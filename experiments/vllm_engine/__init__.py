@@ -1,0 +1,1 @@
+"""An installed vLLM: its iterations measured into a cost profile, and its requests logged."""

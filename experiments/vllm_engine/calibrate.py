@@ -1,0 +1,136 @@
+"""A cost profile of the user's vLLM, by driving it: `testbed gpu calibrate --system vllm`."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.sections import dump
+from testbed.experiments.importers.known_shapes import gpu_of_device
+from testbed.experiments.importers.known_shapes import model_named as shape_named
+from testbed.experiments.runs.whole_files import write_text
+from testbed.experiments.vllm_engine.check import errors_among
+from testbed.experiments.vllm_engine.host_scale import with_launches_of
+from testbed.experiments.vllm_engine.installed import check_installed, engine_words, run_plan
+from testbed.experiments.vllm_engine.profile import Machine, profile_of
+from testbed.experiments.vllm_engine.steps import read_steps
+from testbed.experiments.vllm_server.command import read_command, serve_words
+from testbed.experiments.vllm_server.named import model_named
+
+FACTS, ABOUT = "facts.json", "machine.json"
+KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
+START_S = 240.0  # that an engine may take to come up, beside its sweeps
+Profile = dict[str, Any]
+
+
+def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: float) -> None:
+    """Sweep the vLLM that `command` starts, and write the profile that its iterations give.
+
+    keep: a new folder for the logged iterations. Raises InputError for a command that is none, a
+    vLLM that does not start, and iterations that do not suffice.
+    """
+    model = model_named(read_command(command).model).shape
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if keep is not None and keep.exists():
+        raise InputError(f"--keep {keep}: is there already (name a new folder)")
+    check_installed(python)
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
+        run_plan(python, plan, folder, limit_s + START_S)
+        if keep is not None:
+            keep.mkdir(parents=True)
+            for name in KEPT:
+                shutil.copy(folder / name, keep)
+        profile = profile_of_folder(folder, model, command)
+    write_text(out, dump(profile))
+    print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
+
+
+def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
+    """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
+    facts, about = (_read(folder / name) for name in (FACTS, ABOUT))
+    if not facts["async_scheduling"]:
+        raise InputError(
+            "the iterations were not scheduled asynchronously, which is vLLM's default: the costs "
+            "of launches are not modelled without it (leave --no-async-scheduling out)"
+        )
+    fingerprint = {
+        "source": "measured",
+        "system": f"vLLM {about['vllm']}",
+        "device": about["device"],
+        "host": about["host"],
+        "torch": about["torch"],
+        "command": command,
+        "date": date.today().isoformat(),
+    }
+    machine = Machine(
+        model,
+        facts["tensor_parallel_size"],
+        facts["graph_sizes"],
+        gpu_of_device(about["device"]),
+        fingerprint,
+    )
+    return with_fit(read_steps(folder), machine)
+
+
+def profile_of_sweeps(
+    folders: Sequence[Path],
+    model: str,
+    device: str,
+    graph_sizes: Sequence[int] | None,
+    launches_from: Profile,
+) -> Profile:
+    """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
+    launches of `launches_from`, scaled to this host's lone prompts.
+    """
+    sizes = graph_sizes or _graph_sizes(folders)
+    steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
+    fingerprint = {"source": "measured", "system": "vLLM", "device": device}
+    machine = Machine(shape_named(model), 1, sizes, gpu_of_device(device), fingerprint)
+    return with_launches_of(with_fit(steps, machine), launches_from)
+
+
+def _graph_sizes(folders: Sequence[Path]) -> list[int]:
+    for folder in folders:
+        for path in (folder / FACTS, folder.parent / FACTS):
+            if path.is_file():
+                sizes: list[int] = json.loads(path.read_text(encoding="utf-8"))["graph_sizes"]
+                return sizes
+    raise InputError(f"--graph-sizes: is missing, and no {FACTS} in or beside {folders[0]} has it")
+
+
+def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
+    """The profile of these iterations, with its errors of prompts among decodes."""
+    profile = profile_of(steps, machine)
+    errors = errors_among(steps, profile)
+    return {**profile, "fit": errors} if errors else profile
+
+
+def lines(profile: Mapping[str, Any]) -> Iterator[str]:
+    """What the profile is of, and how well it repeats what it was made of."""
+    about = profile["fingerprint"]
+    host = about.get("host", "host unknown")
+    yield f"{profile['model']['name']} by {about['system']} on {about['device']} ({host})"
+    if scaled := about.get("launches_from"):
+        yield f"no prompts among decodes were logged: launches are those of {scaled}"
+    if fit := profile.get("fit"):
+        yield (
+            f"prompts among decodes, from planning one to the end of the next iteration: median "
+            f"error {fit['median_error']:.1%}, p95 {fit['p95_error']:.1%}, mean "
+            f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
+        )
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: has no {path.name} (is it of gpu calibrate --keep?)")
+    return json.loads(path.read_text(encoding="utf-8"))

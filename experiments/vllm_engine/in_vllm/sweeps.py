@@ -1,0 +1,104 @@
+"""What a vLLM is asked for so that its iterations show their costs, in waves as drive.py has them.
+
+Decodes: batches that shrink while they run, at several contexts. Prompts: alone, when nothing runs;
+among decodes; and behind a prefix that the cache has. This module imports nothing but the standard
+library, for it runs with the packages of the user's vLLM.
+"""
+
+from collections.abc import Iterator
+from math import ceil
+from random import Random
+from typing import Any
+
+Wave = dict[str, Any]
+
+FIRST_ID, LAST_ID = 1000, 30000  # token ids that are nothing special in any vocabulary
+WARM_UP = "warm-up"
+CONTEXTS = (128, 512, 1024, 2048, 4096, 8192)
+BATCHES = (
+    *(512, 448, 384, 320, 256, 224, 192, 160, 128, 112, 96, 80, 64, 56, 48, 40, 32, 24, 16),
+    *(12, 8, 6, 4, 3, 2, 1),
+)
+STEPS = 12  # iterations of each size of a batch
+LONE = (16, 64, 128, 192, 256, 320, 384, 448, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+AMONG = (16, 64, 128, 256, 384, 480, 640, 1024, 2048)
+AMONG_DECODES = (1, 4, 16, 32, 64, 128, 256)
+SHORT_CONTEXT = 128
+PASTS = (1024, 4096, 12000)
+BEHIND = (16, 64, 256, 512, 1024, 2048, 4096)
+REPEATS = 4
+FILLED = 0.8  # share of the pool that a sweep takes at most
+PAUSE_S = 0.02
+LATER = 1024  # tokens that requests which run meanwhile may add
+
+
+def waves(
+    *,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    max_model_len: int,
+    pool_tokens: int,
+    caches_prefixes: bool,
+) -> Iterator[Wave]:
+    """All sweeps, for a server with these limits."""
+    longest = min(max_model_len - 64, pool_tokens // 2)
+    lone = [new for new in LONE if new <= longest]
+    among = [new for new in AMONG if new <= longest]
+    yield prompts(WARM_UP, 0, [[1, new, 0] for new in (*lone, *among)])
+    yield prompts("prompts", 0, _repeated([[1, new, 0] for new in lone]))
+    yield prompts("prompts of two iterations", 0, _two_iterations(max_num_batched_tokens, longest))
+    yield prompts("first decodes", 0, [[1, 16, 0]] * REPEATS, output=4)
+    room = FILLED * pool_tokens
+    for context in CONTEXTS:
+        sizes = [
+            size
+            for size in BATCHES
+            if size <= max_num_seqs and size * (context + STEPS * len(BATCHES)) <= room
+        ]
+        if sizes and context <= longest:
+            yield _shrinking(context, sizes, max_num_batched_tokens)
+    for count in AMONG_DECODES:
+        if count < max_num_seqs and count * (SHORT_CONTEXT + LATER) <= room:
+            kinds = [*([1, new, 0] for new in among), [4, 64, 0], [4, 256, 0]]
+            yield prompts(f"prompts among {count} decodes", count, _repeated(kinds))
+    if caches_prefixes:
+        kinds = [[1, new, past] for past in PASTS for new in BEHIND if new + past <= longest]
+        yield prompts("prompts behind a cached prefix", 0, _repeated(kinds))
+
+
+def prompts(name: str, num_running: int, kinds: list[list[int]], output: int = 1) -> Wave:
+    """Prompts one after the other, while num_running requests decode."""
+    running = [[SHORT_CONTEXT, LATER]] * num_running
+    return {
+        "name": name,
+        "running": running,
+        "prompts": kinds,
+        "output": output,
+        "pause_s": PAUSE_S,
+    }
+
+
+def _repeated(kinds: list[list[int]]) -> list[list[int]]:
+    """Each several times, in an order in which none is always behind the same one."""
+    order = kinds * REPEATS
+    Random(0).shuffle(order)
+    return order
+
+
+def _two_iterations(max_num_batched_tokens: int, longest: int) -> list[list[int]]:
+    """Two prompts that fill an iteration each: the second is launched while the first computes."""
+    return [[2, min(max_num_batched_tokens, longest), 0]] * REPEATS
+
+
+def _shrinking(context: int, sizes: list[int], max_num_batched_tokens: int) -> Wave:
+    """A batch that has each of these sizes for STEPS iterations, the largest first.
+
+    Prompts take several iterations; who is done early decodes until the others are.
+    """
+    largest = sizes[0]
+    done = [ceil((i + 1) * context / max_num_batched_tokens) for i in range(largest)]
+    running = []
+    for i in range(largest):
+        stage = next((k for k, size in enumerate(sizes) if size <= i), len(sizes))
+        running.append([context, done[-1] - done[i] + 1 + STEPS * stage])
+    return {"name": f"decodes at {context}", "running": running, "prompts": []}

@@ -1,0 +1,57 @@
+"""Curves through medians of noisy times, in which the noise of one point makes no kink."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+APART = 1.5  # points nearer than that have a slope of noise
+
+
+def median_of_neighbours(values: Sequence[float]) -> Floats:
+    """Each value replaced by the median of itself and its two neighbours; the ends stay."""
+    middle = np.array(values, dtype=np.float64)
+    if len(middle) > 2:
+        middle[1:-1] = np.median([middle[:-2], middle[1:-1], middle[2:]], axis=0)
+    return middle
+
+
+def rising(values: Sequence[float]) -> Floats:
+    """Without lone outliers, and never falling: a larger batch takes no less time."""
+    return np.maximum.accumulate(median_of_neighbours(values))
+
+
+def slope(x: Floats, y: Floats) -> float | None:
+    """The median slope between points whose x differ by a factor of APART (Theil and Sen), at least
+    0; None where no two do.
+    """
+    order = np.argsort(x)
+    x, y = x[order], y[order]
+    low, high = np.triu_indices(len(x), 1)
+    apart = x[high] >= APART * x[low]
+    if not apart.any():
+        return None
+    slopes = (y[high] - y[low])[apart] / (x[high] - x[low])[apart]
+    return max(0.0, float(np.median(slopes)))
+
+
+def lower_hull(points: Mapping[int, float]) -> dict[int, float]:
+    """The largest convex curve below the points, at their x.
+
+    What matrix products take is convex in the tokens: first the weights' bytes, then the FLOPs.
+    Noise, and a host that is slower than its GPU, lie above.
+    """
+    hull = list[tuple[int, float]]()
+    for x, y in sorted(points.items()):
+        while len(hull) > 1 and _is_above(hull[-1], hull[-2], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    corners, heights = zip(*hull, strict=True)
+    return {x: float(np.interp(x, corners, heights)) for x in sorted(points)}
+
+
+def _is_above(middle: tuple[int, float], left: tuple[int, float], right: tuple[int, float]) -> bool:
+    """Whether a point is not below the line between its neighbours."""
+    (x, y), (x0, y0), (x1, y1) = middle, left, right
+    return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)

@@ -1,0 +1,184 @@
+"""The process of an engine behind a server: requests come and tokens go through a connection."""
+
+import threading
+from functools import partial
+from multiprocessing.connection import Connection
+
+from testbed.build import Setup, build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import Request
+from testbed.engine.listeners import TokenListener
+from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
+from testbed.kernels.engine.sampler import TopP
+from testbed.kernels.engine.serve import make_engine
+from testbed.serving.clients import unknown_requests
+from testbed.serving.draws import Draws
+from testbed.serving.live import State
+from testbed.serving.messages import (
+    Arrived,
+    Cancelled,
+    Closed,
+    Event,
+    Finished,
+    Message,
+    News,
+    Ready,
+    Refused,
+    Rejected,
+    Stepped,
+    Submitted,
+    Withdrawn,
+)
+
+
+class DeskClock(WallClock):
+    """Real time, whose every turn begins with sending what the iteration before has brought."""
+
+    desk: "Desk | None" = None
+
+    def catch_up(self) -> int:
+        if self.desk is not None:
+            self.desk.send()
+        return super().catch_up()
+
+
+class Desk(TokenListener):
+    """Hands an engine what comes through the connection, and sends what becomes of it.
+
+    A thread of its own waits for messages; all else happens in the engine's thread.
+    """
+
+    def __init__(self, engine: GpuEngine, clock: DeskClock, connection: Connection) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._connection = connection
+        self._events: list[Event] = []
+        self._num_sent: dict[int, int] = {}
+        engine.engine.listen_to_tokens(self)
+
+    def run(self) -> None:
+        """Serve until the connection says that no request will come, or ends."""
+        self._clock.restart()
+        self._clock.desk = self
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._engine.run()
+        self.send()
+
+    def send(self) -> None:
+        """Send what has happened since the last time."""
+        if self._events:
+            events, self._events = self._events, []
+            self._connection.send(News(events, self._state()))
+            self._engine.records.iterations.clear()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message: Message = self._connection.recv()
+            except EOFError:  # the server has gone
+                message = Closed()
+            self._clock.post(partial(self._handle, message, self._clock.now_ps))
+            if isinstance(message, Closed):
+                return
+
+    def _handle(self, message: Message, now_ps: int) -> None:
+        """In the engine's thread: what came at now_ps."""
+        engine = self._engine.engine
+        if isinstance(message, Submitted):
+            self._submit(message, message.request._replace(arrival_ps=now_ps))
+        elif isinstance(message, Withdrawn):
+            engine.cancel(message.request_id)
+        else:
+            for request_id in list(engine.outputs.requests):
+                engine.cancel(request_id)
+            engine.close()
+
+    def _submit(self, message: Submitted, request: Request) -> None:
+        executor, request_id = self._engine.executor, request.request_id
+        self._events.append(Arrived(request_id, request.arrival_ps))
+        sampler = executor.runner.sampler
+        sampler.rules[request_id] = _rule(message.draws, sampler.parallel.seed)
+        if message.end_ids:
+            executor.end_tokens[request_id] = EndTokens(message.end_ids)
+        self._num_sent[request_id] = 0
+        if not self._engine.engine.submit(request):
+            del sampler.rules[request_id]
+            executor.end_tokens.pop(request_id, None)
+
+    def _state(self) -> State:
+        state, totals = self._engine.scheduler.state, self._engine.records.recorder.totals
+        usage = state.policy.usage()
+        num_waiting = len(state.waiting) + len(state.swapped)
+        preemptions = totals.swaps + totals.recomputes
+        return State(len(state.running), num_waiting, usage.held / usage.total, preemptions)
+
+    def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
+        self._events.append(Stepped(request_id, time_ps, self._news_of(request_id)))
+
+    def _news_of(self, request_id: int) -> tuple[tuple[int, ...], ...]:
+        """The steps of a request that were not sent yet."""
+        records, num_sent = self._engine.records, self._num_sent[request_id]
+        said = records.outputs.get(request_id)
+        if said is None:
+            group = self._engine.scheduler.state.find(request_id)
+            if group is None or group.request.beam:
+                return ()
+            said = self._engine.executor.said(group, num_sent)
+        else:
+            said = [tokens[num_sent:] for tokens in self._ranked(request_id, said)]
+        steps = tuple(zip(*said, strict=True))
+        self._num_sent[request_id] += len(steps)
+        return steps
+
+    def _ranked(self, request_id: int, said: list[list[int]]) -> list[list[int]]:
+        """The sequences of a beam by their log-probability; others as they are."""
+        scores = self._engine.records.scores.get(request_id)
+        if scores is None:
+            return said
+        order = sorted(range(len(said)), key=lambda i: (-scores[i], i))
+        return [said[i] for i in order]
+
+    def on_finished(self, request_id: int, time_ps: int) -> None:
+        del self._engine.records.outputs[request_id], self._num_sent[request_id]
+        self._engine.records.scores.pop(request_id, None)
+        self._events.append(Finished(request_id))
+
+    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+        del self._num_sent[request_id]
+        self._events.append(Rejected(request_id, reason))
+
+    def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        del self._num_sent[request_id]
+        self._events.append(Cancelled(request_id))
+
+
+def _rule(draws: Draws | None, seed: int) -> TopP | None:
+    if draws is None:
+        return None
+    if draws.seed is None:
+        return TopP(draws.temperature, draws.top_p, seed)
+    return TopP(draws.temperature, draws.top_p, draws.seed % (1 << 64), own_seed=True)
+
+
+def serve_connection(connection: Connection, config: RunConfig) -> None:
+    """The whole life of the process: build the engine, say so, serve."""
+    try:
+        setup = build(config, unknown_requests())
+        check_ends(setup)
+        clock = DeskClock()
+        engine = make_engine(setup, clock=clock)
+    except InputError as error:
+        connection.send(Refused(str(error)))
+        return
+    connection.send(Ready(engine.runner.token_buffers.vocab_size))
+    Desk(engine, clock, connection).run()
+
+
+def check_ends(setup: Setup) -> None:
+    """Refuse a scheduler that plans before it is known which requests have ended."""
+    if setup.scheduler.plans_ahead:
+        raise InputError(
+            "scheduler: plans ahead of the tokens that end a request (choose one that does not)"
+        )

@@ -1,0 +1,87 @@
+"""Tiers that all engines of a fleet use: one memory and one link for each."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from testbed.core.errors import InputError, PlugInError
+from testbed.engine.clock import Clock
+from testbed.engine.engine import Engine
+from testbed.engine.links import SharedLink
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.protocols import SharesTiers
+from testbed.memory.tiers.lower_tier import LowerTier
+
+
+class SharedTiers:
+    """The tiers of these names, which every engine that joins uses in place of its own.
+
+    The transfers of all engines share a tier's link, as those of one engine would. An engine that
+    fails leaves in a tier what has landed there. A tier that has other content than before is an
+    event for every engine: it plans at its next boundary.
+    """
+
+    def __init__(self, clock: Clock, names: Iterable[str]) -> None:
+        self.links = {name: SharedLink(clock) for name in names}
+        self.memories: dict[str, LowerTier] = {}
+        self._engines: dict[Engine, SharesTiers] = {}
+
+    def lend(self, memory: Capabilities) -> None:
+        """A policy that stores nothing yet gets the tiers: those that the first one has made.
+
+        Raises InputError for a policy that cannot share tiers, or not with the others.
+        """
+        if not self.links:
+            return
+        sharer = sharer_of(memory)
+        if not self.memories:
+            own = sharer.lower_tiers()
+            self.memories = {name: own[name] for name in self.links}
+            for tier in self.memories.values():
+                tier.on_change = self._replan
+        sharer.share_tiers(self.memories)
+
+    def join(self, engine: Engine) -> None:
+        """An engine whose policy has the tiers serves from now on."""
+        if self.links:
+            self._engines[engine] = sharer_of(engine.scheduler.memory)
+
+    def leave(self, engine: Engine) -> None:
+        """The engine has failed: nothing of it is on the way to or from the tiers any more."""
+        sharer = self._engines.pop(engine, None)
+        if sharer is not None:
+            sharer.leave_tiers()
+
+    def check(self) -> None:
+        """Raise PlugInError where a block of a tier is lost, or is read or written by a transfer
+        that no engine has.
+        """
+        for name, tier in self.memories.items():
+            reads, writes = Counter[int](), Counter[int]()
+            for sharer in self._engines.values():
+                read, written = sharer.transfers_of(name)
+                reads.update(read)
+                writes.update(written)
+            try:
+                tier.check()
+            except AssertionError as error:
+                raise PlugInError(f"tier {name}, which several engines share: {error}") from error
+            if reads != tier.pins or writes != Counter(tier.arriving.values()):
+                raise PlugInError(
+                    f"tier {name}, which several engines share: transfers read the blocks "
+                    f"{sorted(reads)} and write {sorted(writes)}; it has {sorted(tier.pins)} "
+                    f"pinned and {sorted(tier.arriving.values())} arriving"
+                )
+
+    def _replan(self) -> None:
+        for engine in self._engines:
+            engine.replan()
+
+
+def sharer_of(memory: Capabilities) -> SharesTiers:
+    """The policy as one that shares tiers; InputError where it is none."""
+    if memory.shares_tiers is None:
+        raise InputError(
+            f"policy={memory.name}: shares no tier with other engines (choose policy=tiered, or "
+            f"server.tiers.NAME.shared=false)"
+        )
+    return memory.shares_tiers

@@ -1,0 +1,27 @@
+"""What a server knows of the requests to come: their columns, and no row."""
+
+import numpy as np
+
+from testbed.build import Setup
+from testbed.core.errors import InputError
+from testbed.core.request import Rows, Workload
+from testbed.fleet.limits import has_oracle
+
+
+def unknown_requests() -> Workload:
+    """Clients send prompts with content, and priorities; they send no sessions."""
+    none = np.empty(0, np.int64)
+    return Workload(Rows(none, none, prompt_ids=(), priority=none), none)
+
+
+def check_served(setup: Setup) -> None:
+    """Refuse a run that ends, or whose parts read requests that a server does not know."""
+    for name in ("window_s", "stop_at_latency"):
+        if getattr(setup.config, name) is not None:
+            raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")
+    foresees = setup.scheduler.memory.foresees_prompts is not None
+    if foresees and has_oracle(setup.config.policy):
+        raise InputError(
+            f"policy: {setup.scheduler.memory.name} reads the prompts to come, which a server does "
+            "not know (choose another eviction)"
+        )

@@ -1,0 +1,35 @@
+"""The tokens that end a text, from a folder in Hugging Face's format."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from testbed.core.errors import InputError
+
+FILES = ("generation_config.json", "config.json")  # the first that says it counts
+KEY = "eos_token_id"
+
+
+def end_tokens(folder: Path) -> frozenset[int]:
+    """The ids of a folder's files; none where no file says it."""
+    for name in FILES:
+        ids = _read(folder / name).get(KEY)
+        if ids is not None:
+            return frozenset(_checked(ids if isinstance(ids, list) else [ids], folder / name))
+    return frozenset()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: {error} (give a model's folder)") from None
+    return values if isinstance(values, dict) else {}
+
+
+def _checked(ids: list[Any], path: Path) -> list[int]:
+    if not all(type(token) is int for token in ids):
+        raise InputError(f"{path}: {KEY}={ids}: must be token ids")
+    return ids

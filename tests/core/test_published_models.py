@@ -1,0 +1,137 @@
+"""Shapes of public models: each comes from its config, and has the published number of weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from testbed.core.hf_config import model_of
+from testbed.core.shapes import read_model, shipped
+from testbed.core.specs import ModelSpec
+from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm_pages import pages_of
+
+PUBLISHED = json.loads(
+    (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
+)
+VISION = {"depth": 2, "hidden_size": 10, "intermediate_size": 30, "patch_size": 4}
+
+
+def shape_of(tmp_path, config, name=None):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    return model_of(path, name)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, name):
+    facts = PUBLISHED[name]
+    shape = shape_of(tmp_path, facts["config"], name)
+    assert shape == read_model(name)
+    assert shape.num_params / 1e9 == pytest.approx(facts["billions"], rel=0.005)
+    assert shape.kv_bytes_per_token == facts["kv_bytes"]
+    assert facts["source"] in shipped(name)["about"]
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "max_len", "bits"),
+    [
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", 262144, None),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", 262144, 8),
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", None, 4.15625),
+        ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4", "qwen2.5-14b", None, 4.15625),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "llama-3.1-70b", None, 4.125),
+        ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8-dynamic", "llama-3.1-405b", None, 8),
+        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b", None, 4.5),
+        ("mistralai/Mistral-Large-Instruct-2411", "mistral-large", None, None),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b", None, None),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", None, None),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1", None, None),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3", None, None),
+        ("google/gemma-4-31B-it", "gemma-4-31b", None, None),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", 262144, None),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking", None, None),
+        ("someone/unheard-of-7b-instruct", "unheard-of-7b", None, None),
+    ],
+)
+def test_a_name_with_training_date_and_quantiser_finds_its_shape(given, model, max_len, bits):
+    assert name_of(given, sorted(PUBLISHED) + KNOWN) == (model, max_len, bits)
+
+
+KNOWN = ["qwen3-30b-a3b", "mistral-7b", "mistral-7b-v0.1", "mistral-small-3.1-24b", "deepseek-v3"]
+
+
+def test_a_quantised_name_has_fewer_bytes_of_the_same_shape():
+    plain, quantised = (model_named(f"Qwen/Qwen3-32B{end}").shape for end in ("", "-AWQ"))
+    assert quantised.num_params == plain.num_params
+    assert quantised.weight_bytes < 0.31 * plain.weight_bytes
+
+
+def test_weights_of_a_vision_tower_count_and_no_token_reads_them(tmp_path):
+    text = PUBLISHED["llama-3.2-1b"]["config"]
+    both = {"model_type": "llava", "text_config": text, "vision_config": VISION}
+    with_tower, plain = shape_of(tmp_path, both, "a"), shape_of(tmp_path, text, "a")
+    tower = 2 * (4 * 10 * 10 + 2 * 10 * 30) + 3 * 4 * 4 * 10
+    assert with_tower.vision_params == tower
+    assert with_tower.num_params == plain.num_params + tower
+    assert with_tower.weight_bytes == plain.weight_bytes + 2 * tower
+    assert with_tower.read_bytes(0) == plain.read_bytes(0)
+
+
+def test_what_stands_around_a_text_config_counts_where_it_does_not_say(tmp_path):
+    text = dict(PUBLISHED["llama-3.2-1b"]["config"])
+    del text["tie_word_embeddings"]
+    fp8 = {"quant_method": "fp8"}
+    around = {"model_type": "mistral3", "text_config": text | {"model_type": "mistral"}}
+    around |= {"tie_word_embeddings": True, "quantization_config": fp8}
+    shape = shape_of(tmp_path, around)
+    assert (shape.tied_embedding, shape.weight_bits) == (True, 8)
+
+
+def compressed(*groups):
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {f"group_{i}": {"weights": weights} for i, weights in enumerate(groups)},
+    }
+
+
+def test_weights_of_compressed_tensors_have_the_bits_of_their_only_group(tmp_path):
+    text = PUBLISHED["llama-3.2-1b"]["config"]
+    fp8 = shape_of(tmp_path, text | {"quantization_config": compressed({"num_bits": 8})})
+    packed = compressed({"num_bits": 4, "group_size": 128})
+    assert fp8.weight_bits == 8
+    assert shape_of(tmp_path, text | {"quantization_config": packed}).weight_bits == 4.125
+    two = text | {"quantization_config": compressed({"num_bits": 8}, {"num_bits": 4})}
+    refuses("compressed-tensors", shape_of, tmp_path, two)
+
+
+def test_layers_with_other_heads_have_larger_blocks_of_the_same_page():
+    """vLLM 0.19's unify_kv_cache_spec_page_size: 16 tokens of 16 x 256, 32 of 4 x 512."""
+    pages = pages_of(read_model("gemma-4-31b"), 1, 16, max_num_batched_tokens=8192)
+    assert pages.page_bytes == 10 * 16 * 2 * 2 * 16 * 256
+    assert sorted(zip(pages.windows, pages.block_sizes, strict=True), key=str) == [
+        (1024, 16)
+    ] * 5 + [(None, 32)]
+    assert pages.of_sequence(32768) == 1024 + 5 * (-(-9215 // 16) + 1)
+
+
+@pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
+def test_layers_that_share_their_cache_are_refused(tmp_path, key):
+    config = PUBLISHED["gemma-4-31b"]["config"]
+    changed = {**config, "text_config": config["text_config"] | {key: 4}}
+    refuses(key, shape_of, tmp_path, changed)
+
+
+def test_heads_that_do_not_go_round_the_gpus_are_refused():
+    model = read_model("gemma-4-31b")
+    assert model.kv_copies(4) == 1
+    refuses("not modelled", model.kv_copies, 8)
+
+
+def test_a_window_without_other_heads_is_as_the_model():
+    model = read_model("gemma-3-27b")
+    assert not model.has_uneven_heads
+    assert model.window_slot_bytes == model.slot_bytes
+    assert isinstance(model, ModelSpec)

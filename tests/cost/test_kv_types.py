@@ -1,0 +1,39 @@
+"""Costs of one model with K and V of several types, which a comparison has side by side."""
+
+import pytest
+
+from testbed.cost.model import Work
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.summary_table import remark_on_ways
+from testbed.machine import make_cost
+
+DECODES = [
+    Work(n, n * context, longest, 0, prompts, n + len(prompts))
+    for n in (1, 8, 64, 200)
+    for context, longest in ((128, 128), (1000, 4000), (8000, 8000))
+    for prompts in ((), ((1500, 0),))
+]
+
+
+def cost_of(model, gpu, kv_bytes):
+    words = (f"model={model}", f"gpu={gpu}", f"model.kv_dtype_bytes={kv_bytes}")
+    config = configured(words)
+    return make_cost(config.cost, config.model, config.server, config.software)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
+@pytest.mark.parametrize("gpu", ["h200", "a100-80gb"])
+def test_wider_values_are_never_faster(model, gpu):
+    """One type is measured and the others derived, all from one profile."""
+    narrow, plain, wide = (cost_of(model, gpu, kv_bytes) for kv_bytes in (1, 2, 4))
+    for work in DECODES:
+        assert narrow.iteration(work) <= plain.iteration(work) <= wide.iteration(work), work
+
+
+def test_a_comparison_says_that_costs_come_in_different_ways():
+    measured, derived = (
+        {"cost_profile": cost_of("opt-13b", "h200", kv_bytes).fingerprint} for kv_bytes in (2, 4)
+    )
+    (remark,) = remark_on_ways({"16 bits": measured, "32 bits": derived})
+    assert "measured: 16 bits; derived: 32 bits" in remark
+    assert not list(remark_on_ways({"a": measured, "b": measured}))

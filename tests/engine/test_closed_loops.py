@@ -1,0 +1,98 @@
+"""Closed loops by concurrency, and by sessions with think times; hits of each request."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from refusals import refuses
+
+import testbed
+from testbed.core.request import Rows
+from testbed.engine.arrivals import Concurrency, Sessions, turns_in_order
+
+LOOP = {"trace": "random", "model": "opt-13b", "arrivals": "closed_loop"}
+LENGTHS = {"trace.input_len": 300, "trace.output_len": 40, "trace.input_ratio": 0.5}
+
+
+def unanswered(table):
+    """Requests that are unanswered from each time on, by time."""
+    comes = pd.Series(1, table["arrival_s"]).groupby(level=0).sum()
+    goes = pd.Series(-1, table["finish_s"]).groupby(level=0).sum()
+    return comes.add(goes, fill_value=0).cumsum()
+
+
+@pytest.mark.parametrize("policy", ["paged", "prefix_caching", "contiguous_max"])
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_a_loop_always_has_its_concurrency_while_requests_remain(policy, replicas):
+    options = {"arrivals.concurrency": 6, "arrivals.num_requests": 50, "policy": policy}
+    if replicas:
+        options["replicas"] = replicas
+    table = testbed.simulate(**LOOP, **LENGTHS, **options).requests
+    counts = unanswered(table)
+    last = table["arrival_s"].max()
+    assert len(table) == 50
+    assert set(counts[counts.index < last]) == {6}
+    assert counts.max() == 6
+
+
+def test_a_loop_goes_on_after_rejected_requests():
+    prompts = np.array([100, 5000, 5000, 100, 100])
+    workload = Concurrency(1, None).workload(Rows(prompts, np.full(5, 3)), 1, beam=False)
+    run = testbed.simulate(model="opt-13b", trace=workload)
+    assert run.summary["requests"] == {"arrived": 5, "finished": 3, "rejected": 2}
+
+
+def test_think_time_moves_arrivals_and_nothing_else():
+    def chat(delay_s):
+        return testbed.simulate(
+            trace="guidellm",
+            model="llama-3-8b",
+            arrivals="sessions",
+            policy="prefix_caching",
+            **{
+                "arrivals.at_once": 1,
+                "trace.turns": 3,
+                "trace.num_conversations": 4,
+                "trace.delay_s": delay_s,
+            },
+        ).requests
+
+    quick, slow = chat(0.0), chat(60.0)
+    same = ["prompt_len", "output_len", "hit_tokens", "session"]
+    assert quick[same].equals(slow[same])
+    moved = (slow["arrival_s"] - quick["arrival_s"]).tolist()
+    thinks = np.cumsum([0.0, 60.0, 60.0] * 4)
+    assert moved == pytest.approx(thinks.tolist(), abs=1e-6)
+
+
+def test_rows_of_a_session_follow_each_other_after_their_think_time():
+    rows = Rows(
+        np.full(4, 8), np.full(4, 2), session=np.array([7, 3, 7, 7]), think_s=np.arange(4.0)
+    )
+    turns = turns_in_order(rows)
+    assert turns.session.tolist() == [0, 1, 0, 0]
+    assert turns.after == [(), (), (0,), (2,)]
+    assert turns.wait_s.tolist() == [0, 1, 2, 3]
+    assert Sessions(at_once=2).workload(rows, 1, beam=False).rows.sessions.tolist() == [0, 0, 0, 1]
+
+
+def test_a_loop_by_concurrency_refuses_a_trace_with_turns():
+    rows = Rows(np.full(2, 8), np.full(2, 2), session=np.zeros(2, int))
+    with_turns = Rows(rows.prompt_len, rows.output_len, turns=turns_in_order(rows))
+    refuses("arrivals=sessions", Concurrency(2).workload, with_turns, 1, False)
+
+
+def test_hits_of_requests_sum_to_the_counter_of_the_policy():
+    options = {"policy": "prefix_caching", "trace.prefix_len": 100, "policy.block_size": 4}
+    run = testbed.simulate(**LOOP, **LENGTHS, **options, **{"arrivals.num_requests": 40})
+    hits = run.requests["hit_tokens"]
+    assert hits.sum() == run.summary["counters"]["hit_tokens"] > 0
+    assert set(hits) == {0, 100}
+
+
+def test_hits_are_unknown_where_the_trace_names_no_contents():
+    run = testbed.simulate(policy="prefix_caching", trace="sharegpt", rate=1, duration_s=20)
+    assert run.requests["hit_tokens"].isna().all()
+    assert "does not say" in run.summary["run"]["contents_note"]
+    assert "contents unknown" in str(run)
+    plain = testbed.simulate(policy="paged", trace="sharegpt", rate=1, duration_s=20)
+    assert plain.summary["run"]["contents_note"] is None

@@ -1,0 +1,139 @@
+"""Commands that drive the user's vLLM, where it is missing, has no GPU, or fails. The Pythons here
+are scripts that answer as one would that has such a vLLM.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from testbed.core.errors import InputError
+from testbed.experiments.vllm_engine.in_vllm.sweeps import waves
+from testbed.experiments.vllm_engine.installed import (
+    check_installed,
+    engine_words,
+    last_error,
+    run_plan,
+)
+
+SERVER = "vllm serve meta-llama/Llama-3.1-8B --load-format dummy"
+RELEASE = "0.20.2"
+
+
+def python_that(tmp_path, *, answers="", does="exit 0"):
+    """A program that prints `answers` when it is asked for a release, and else does this."""
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo {answers}; exit 0; fi\n{does}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_without_vllm_is_named():
+    with pytest.raises(InputError, match="cannot import vLLM: ModuleNotFoundError"):
+        check_installed(sys.executable)
+
+
+def test_a_python_that_is_none_is_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be run"):
+        check_installed(str(tmp_path / "none"))
+
+
+def test_a_machine_without_a_gpu_is_named(tmp_path):
+    with pytest.raises(InputError, match="no NVIDIA GPU"):
+        check_installed(python_that(tmp_path, answers=f"{RELEASE} False"))
+    assert check_installed(python_that(tmp_path, answers=f"{RELEASE} True")) == RELEASE
+
+
+def test_the_cause_of_a_failure_is_one_line(tmp_path):
+    """What vLLM's engine says comes before what its parent says of it."""
+    cause = "(EngineCore pid=7) ERROR 11-26 16:46:54 [core.py:9] ValueError: No available memory"
+    general = "RuntimeError: Engine core initialization failed. See root cause above."
+    python = python_that(tmp_path, does=f"echo '{cause}'; echo '{general}'; exit 1")
+    with pytest.raises(InputError, match="vLLM: ValueError: No available memory"):
+        run_plan(python, {}, tmp_path, 10)
+    assert cause in (tmp_path / "vllm.log").read_text()
+
+
+def test_a_wrong_option_is_one_line():
+    usage = "usage: x\ndrive.py: error: argument --dtype: invalid choice: 'int3'"
+    assert last_error(usage) == "argument --dtype: invalid choice: 'int3'"
+    assert last_error("all is well") is None
+
+
+def test_progress_is_printed_and_the_rest_is_kept(tmp_path, capsys):
+    python = python_that(tmp_path, does="echo noise; echo 'testbed: 1 of 2: prompts, 0.1 s'")
+    run_plan(python, {"waves": []}, tmp_path, 10)
+    assert capsys.readouterr().out == "1 of 2: prompts, 0.1 s\n"
+    assert "noise" in (tmp_path / "vllm.log").read_text()
+    assert json.loads((tmp_path / "plan.json").read_text()) == {"waves": []}
+
+
+def test_a_vllm_that_hangs_is_ended_with_its_children(tmp_path):
+    child = tmp_path / "child"
+    python = python_that(tmp_path, does=f"sleep 60 & echo $! > {child}; sleep 60")
+    with pytest.raises(InputError, match="did not end within 1 s"):
+        run_plan(python, {}, tmp_path, 1)
+    pid = int(child.read_text())
+    status = Path(f"/proc/{pid}/stat")
+    assert not status.exists() or status.read_text().split()[2] == "Z"  # ended, if not waited for
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["m", "--dtype", "half"], ["--model", "m", "--dtype", "half"]),
+        (["--model", "m"], ["--model", "m"]),
+    ],
+)
+def test_the_model_is_an_option_of_the_engine(words, expected):
+    assert engine_words(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["--system", "vllm"], "needs the server", id="no command"),
+        pytest.param(
+            ["--system", "vllm", "--from-vllm", "ollama serve"], "is not a command", id="no vLLM"
+        ),
+        pytest.param(
+            ["--system", "vllm", "--from-vllm", SERVER, "--model", "opt-13b"],
+            "nothing reads it",
+            id="a model beside the command",
+        ),
+        pytest.param(
+            ["--from-vllm", SERVER, "--model", "opt-13b"], "nothing reads it", id="of the kernels"
+        ),
+        pytest.param(["--system", "vllm", "--from-vllm", SERVER], "cannot import vLLM", id="none"),
+    ],
+)
+def test_calls_that_are_refused(testbed, words, message):
+    assert message in testbed.refused("gpu", "calibrate", *words, "--out", "profile.json")
+
+
+LIMITS = {
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 128,
+    "max_model_len": 4096,
+    "pool_tokens": 40_000,
+    "caches_prefixes": True,
+}
+
+
+def test_sweeps_keep_to_the_limits_of_the_server():
+    for wave in waves(**LIMITS):
+        longest = max((prompt + output for prompt, output in wave["running"]), default=0)
+        held = sum(prompt for prompt, _ in wave["running"])
+        for count, new, past in wave["prompts"]:
+            longest = max(longest, new + past)
+            held = max(held, count * (new + past))
+        assert longest <= LIMITS["max_model_len"], wave["name"]
+        assert held <= LIMITS["pool_tokens"], wave["name"]
+        assert len(wave["running"]) <= LIMITS["max_num_seqs"]
+
+
+def test_without_a_prefix_cache_nothing_is_asked_of_it():
+    names = [wave["name"] for wave in waves(**{**LIMITS, "caches_prefixes": False})]
+    assert not any("cached" in name for name in names)
+    assert names[0] == "warm-up"

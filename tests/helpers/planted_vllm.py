@@ -1,0 +1,102 @@
+"""Logged iterations of a vLLM whose every time is known: a host that launches, a GPU that computes.
+
+The host plans an iteration when it has launched the one before, and with two under way when the
+results of the older are in; the GPU computes one after the other.
+"""
+
+import csv
+
+SIZES = [1, 2, 4, 8, 16, 32, 64]
+LARGEST = SIZES[-1]
+PER_CONTEXT, PER_TOKEN, PER_PAIR = 40e-6, 0.02, 0.5e-6  # ms
+DECODE_LAUNCH = (1.5, 2.0)  # ms: the first, the whole
+COLUMNS = (
+    *("schedule_start_s", "result_s", "prompts", "prompt_tokens"),
+    *("decodes", "decode_context", "chunks"),
+)
+
+
+def decode_ms(num_seqs):
+    """A decode iteration that reads nothing."""
+    return 6 + 0.02 * num_seqs
+
+
+def prompt_launch_ms(num_tokens):
+    return 9.0 if num_tokens <= LARGEST else 25.0
+
+
+def launch(prompts, decodes):
+    """The first and the whole."""
+    if not (prompts or decodes):
+        return 0.0, 0.0
+    if not prompts:
+        return DECODE_LAUNCH
+    return DECODE_LAUNCH[0], prompt_launch_ms(decodes + sum(new for _, new in prompts))
+
+
+def computing_ms(prompts, decodes, context):
+    if not (prompts or decodes):
+        return 0.0
+    if not prompts:
+        return PER_CONTEXT * context + decode_ms(decodes)
+    num_tokens = decodes + sum(new for _, new in prompts)
+    pairs = sum(new * (past + (new + 1) / 2) for past, new in prompts)
+    linear = 5 + PER_TOKEN * num_tokens if num_tokens > LARGEST else decode_ms(num_tokens)
+    return PER_CONTEXT * context + linear + PER_PAIR * pairs
+
+
+class Planted:
+    """Iterations in a row, each as its prompts (stored, new tokens), decodes and their context."""
+
+    def __init__(self):
+        self.rows, self.now = [], 0.0
+
+    def run(self, iterations):
+        """Plan and compute them when nothing is under way; two are under way at most."""
+        planned = self.now = self.now + 50.0
+        ends, reads = [], []
+        for number, iteration in enumerate(iterations):
+            if number > 1:
+                planned = reads[number - 2]
+            first, whole = launch(*iteration[:2])
+            launched = planned + whole
+            if number:
+                reads.append(max(ends[-1], launched))
+            begun = max(ends[-1] if ends else 0.0, planned + first)
+            ends.append(max(begun + computing_ms(*iteration), launched))
+            self.rows.append([planned, *iteration])
+            planned = launched
+        reads.append(ends[-1])
+        for row, read in zip(self.rows[-len(reads) :], reads, strict=True):
+            row.append(read)
+        self.now = reads[-1]
+
+    def write(self, folder):
+        with (folder / "steps.csv").open("w", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(COLUMNS)
+            for planned, prompts, decodes, context, result in self.rows:
+                tokens = sum(new for _, new in prompts)
+                chunks = ";".join(f"{past}+{new}" for past, new in prompts)
+                times = planned / 1e3, result / 1e3
+                out.writerow([*times, len(prompts), tokens, decodes, context, chunks])
+
+
+def sweeps():
+    """Decodes at two contexts, lone prompts, and prompts among decodes."""
+    planted = Planted()
+    for count in SIZES:
+        for mean in (100, 1000):
+            planted.run([((), count, count * (mean + step)) for step in range(12)])
+    for new in (16, 48, 200, 400, 2000, 4000, 6000, 8000):
+        for _ in range(3):
+            planted.run([(((0, new),), 0, 0), ((), 0, 0)])
+    for past in (1000, 4000):
+        planted.run([(((past, 4000),), 0, 0), ((), 0, 0)])
+    for count in (1, 8, 32):
+        for new in (8, 16, 700, 2000):
+            decodes = ((), count, 100 * count)
+            planted.run(
+                [decodes, decodes, decodes, (((0, new),), count, 100 * count), *[decodes] * 4]
+            )
+    return planted

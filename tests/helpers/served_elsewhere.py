@@ -1,0 +1,107 @@
+"""A server in a process of its own, a tokenizer that is trained here, and clients in environments
+of their own.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import venv
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENTS = "TESTBED_CLIENT_ENVIRONMENTS"  # a folder that keeps them between runs
+# What each client needs. vLLM's own list brings a CUDA build of torch, which a client never uses.
+PACKAGES = {
+    "guidellm": [["guidellm==0.8.1"]],
+    "vllm": [
+        ["torch==2.13.0", "transformers>=4.56,<5", "huggingface-hub<1", "aiohttp", "anthropic"],
+        ["blake3", "cachetools", "cbor2", "cloudpickle", "compressed-tensors", "datasets", "depyf"],
+        ["diskcache", "einops", "fastapi", "gguf", "ijson", "lark", "llguidance", "mcp", "msgspec"],
+        ["mistral_common", "model-hosting-container-standards", "openai", "openai-harmony"],
+        ["opentelemetry-api", "pandas", "partial-json-parser", "pillow", "prometheus-client"],
+        ["prometheus-fastapi-instrumentator", "protobuf", "psutil", "py-cpuinfo", "pybase64"],
+        ["python-json-logger", "pyzmq", "requests", "sentencepiece", "setproctitle", "tiktoken"],
+        ["uvloop", "watchfiles", "xgrammar", "huggingface-hub<1"],
+        ["--no-deps", "vllm==0.19.0"],
+    ],
+}
+
+
+def client(name, cache):
+    """The folder of a client's commands; the test is skipped where it cannot be installed."""
+    folder = Path(os.environ.get(ENVIRONMENTS, cache)) / name
+    if not (folder / "bin" / name).exists():
+        venv.create(folder, with_pip=True)
+        for packages in PACKAGES[name]:
+            command = [folder / "bin" / "pip", "install", "-q", *packages]
+            if subprocess.run(command, capture_output=True, timeout=1500).returncode:
+                pytest.skip(f"{name} cannot be installed here")
+    return folder / "bin"
+
+
+def call(command):
+    """Run a client, which asks no hub."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert not done.returncode, done.stderr[-2000:]
+
+
+@contextlib.contextmanager
+def serving(*words):
+    """`testbed serve` with these words; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "testbed.experiments.cli.main", "serve", f"--port={port}"]
+    server = subprocess.Popen([*command, *words], stderr=subprocess.PIPE)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(url, server)
+        yield url
+    finally:
+        server.terminate()
+        _, errors = server.communicate(timeout=60)
+        assert b"Traceback" not in errors, errors.decode()
+
+
+def _wait_for(url, server, limit_s=300):
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s and server.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            urllib.request.urlopen(f"{url}/health", timeout=5)
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"it does not serve: {server.communicate()[1].decode()}")
+
+
+def train_tokenizer(folder, texts, size=1000):
+    """Byte-level BPE of so many ids, in Hugging Face's format."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    byte_level = tokenizers.pre_tokenizers.ByteLevel
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = byte_level(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|end|>"],
+        initial_alphabet=byte_level.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    folder.mkdir(exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def rows_of(log):
+    """The lines of a server's log."""
+    return [json.loads(line) for line in log.read_text().splitlines()]

@@ -1,0 +1,166 @@
+"""Starts, attacks and ends of a server in a process of its own."""
+
+import socket
+import threading
+import time
+
+import pytest
+
+for package in ("fastapi", "uvicorn", "prometheus_client", "httpx"):
+    pytest.importorskip(package, reason=f"serving needs {package}")
+
+import httpx  # noqa: E402
+from browser import chromium, new_tab  # noqa: E402
+from served import MODEL, running, wait_until  # noqa: E402
+from served_elsewhere import rows_of  # noqa: E402
+
+from testbed.experiments.cli.main import main  # noqa: E402
+from testbed.serving.limits import Limits  # noqa: E402
+
+BODY = {"model": MODEL, "prompt": "a b c", "max_tokens": 3}
+
+
+def post(server, **changes):
+    return httpx.post(f"{server.url}/v1/completions", json=BODY | changes, timeout=60)
+
+
+def raw(server, data, wait_s=5.0):
+    """What the server answers to these bytes; the connection stays open as long."""
+    address = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=wait_s) as connection:
+        connection.sendall(data)
+        try:
+            return connection.recv(4096)
+        except TimeoutError:
+            return b""
+
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+ATTACKS = {
+    "no HTTP": b"\x16\x03\x01\x02\x00" * 50,
+    "two lengths": HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n{}",
+    "a negative length": HEAD + b"content-length: -1\r\n\r\n",
+    "a length that is none": HEAD + b"content-length: five\r\n\r\n",
+    "a huge header": HEAD + b"x-a: " + b"a" * (1 << 17) + b"\r\n\r\n",
+    "a huge length": HEAD + b"content-length: 99999999999\r\n\r\n{}",
+    "a chunk of no size": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(speed=20.0, limits=Limits(body_s=0.5, max_connections=8)) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_bytes_that_attack_are_refused_and_the_server_lives(server, name):
+    answer = raw(server, ATTACKS[name])
+    status = 413 if name == "a huge length" else 400
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"Traceback" not in answer
+    assert post(server).status_code == 200
+
+
+def test_a_body_that_never_ends_answers_408(server):
+    answer = raw(server, HEAD + b"content-length: 100\r\n\r\n{")
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_more_connections_than_the_limit_answer_503(server):
+    address = server.url.removeprefix("http://").split(":")
+    held = [socket.create_connection((address[0], int(address[1]))) for _ in range(8)]
+    try:
+        assert raw(server, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").startswith(b"HTTP/1.1 503")
+    finally:
+        for connection in held:
+            connection.close()
+    wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 200)
+
+
+def test_prompts_are_not_in_the_log(tmp_path):
+    log = tmp_path / "requests.jsonl"
+    with running(speed=20.0, log=log) as server:
+        post(server, prompt="a secret")
+    (row,) = rows_of(log)
+    assert "secret" not in log.read_text()
+    assert row["output_toks"] == 3
+
+
+def test_a_server_that_is_told_to_end_lets_requests_end(tmp_path):
+    """The answer that is under way is whole; the log has it."""
+    log, answers = tmp_path / "requests.jsonl", []
+    with running(speed=1.0, log=log) as server:
+        sender = threading.Thread(target=lambda: answers.append(post(server, max_tokens=40)))
+        sender.start()
+        wait_until(lambda: server.live.unfinished)
+    sender.join()
+    assert answers[0].json()["usage"]["completion_tokens"] == 40
+    assert [row["output_toks"] for row in rows_of(log)] == [40]
+
+
+def test_a_server_does_not_wait_for_requests_beyond_its_time():
+    """drain_s is over: what is left is cancelled, and its client is told."""
+    answers = []
+
+    def send(server):
+        try:
+            answers.append(post(server, max_tokens=1900).status_code)
+        except httpx.HTTPError:
+            answers.append(None)
+
+    with running(speed=1.0, drain_s=1) as server:
+        sender = threading.Thread(target=send, args=(server,))
+        sender.start()
+        wait_until(lambda: server.live.unfinished)
+        began_s = time.monotonic()
+    sender.join()
+    assert time.monotonic() - began_s < 15
+    assert answers[0] != 200
+    assert server.held == 0
+
+
+def test_answers_draw_their_lengths_from_a_model():
+    with running(speed=100.0, output_lengths="alpaca") as server:
+        ids = [post(server, max_tokens=500).json()["usage"]["completion_tokens"] for _ in range(12)]
+        fixed = post(server, max_tokens=50, ignore_eos=True).json()
+        (choice,) = post(server, max_tokens=1).json()["choices"]
+    assert len(set(ids)) > 5
+    assert max(ids) <= 500
+    assert fixed["usage"]["completion_tokens"] == 50
+    assert choice["finish_reason"] == "length"
+
+
+WRONG = {
+    "no port": ["--port=0"],
+    "a log that is none": ["--log=x.csv"],
+    "no such lengths": ["--output-lengths=nobody"],
+    "no tokenizer": ["--tokenizer=/nowhere"],
+    "no policy": ["policy=nothing"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_command_is_refused_in_one_line(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "model=opt-13b", *WRONG[name]]) != 0
+    errors = capsys.readouterr().err
+    assert errors.strip()
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_of_a_server_is_read_in_a_browser(server, width, tmp_path):
+    with chromium() as browser:
+        page = new_tab(browser, width)
+        loaded, errors = [], []
+        page.on("request", lambda request: loaded.append(request.url))
+        page.on("console", lambda message: errors.append(message.text))
+        page.goto(f"{server.url}/docs")
+        page.screenshot(path=str(tmp_path / "docs.png"), full_page=True)
+        text = page.inner_text("body")
+        fits = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert "/v1/chat/completions" in text
+    assert "x-testbed-ignored" in text
+    assert fits
+    assert {url.rsplit("/", 1)[0] for url in loaded} == {server.url}
