@@ -12,14 +12,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.identity import ROOT
-
 if TYPE_CHECKING:
     from testbed.run import Counts
 
 EXIT_BAD_INPUT = 2
 # The project, Python's own library, and folders of what is installed
-NOT_PLUG_INS = (ROOT, Path(sysconfig.get_path("stdlib")))
+NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
 INSTALLED = {"site-packages", "dist-packages"}
 SPEAK_S = 10.0
 
