@@ -86,7 +86,6 @@ class Service:
 
     async def answer(self, request: Request, kind: type[Sampling], form: Form) -> Response:
         """Answer a request of either endpoint."""
-        arrival_ps = self.live.now_ps
         self.check_key(request)
         if self.is_stopping:
             raise ApiError(503, "the server: is shutting down (try another)")
@@ -94,8 +93,7 @@ class Service:
         if body.model != self.model:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
-        parts = self.live, self.limits, self.answering, self.prompts
-        call = Call(body, form, *parts, arrival_ps)
+        call = Call(body, form, self.live, self.limits, self.answering, self.prompts)
         ignored = self.answering.ignored(body)
         await call.submit()
         if body.stream:

@@ -18,7 +18,7 @@ DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's
 
 
 class Call:
-    """The prompts of one HTTP request, submitted together. arrival_ps: when the server got it.
+    """The prompts of one HTTP request, submitted together.
 
     Raises ApiError for what exceeds a limit or could never run.
     """
@@ -31,14 +31,12 @@ class Call:
         limits: Limits,
         answering: Answering,
         prompts: Prompts,
-        arrival_ps: int,
     ) -> None:
         self.body: Sampling = body
         self.form = form
         self.live = live
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._answering = answering
-        self._arrival_ps = arrival_ps
         limits.check_sequences(body.num_prompts, body.num_seqs)
         limits.check_stop(body.stop_strings)
         limits.check_unfinished(len(live.unfinished), body.num_prompts)
@@ -79,7 +77,7 @@ class Call:
         output_len = answering.output_len(request_id, most, body)
         request = Request(
             request_id,
-            self._arrival_ps,
+            0,  # it arrives when the engine has it
             len(prompt_ids),
             output_len,
             body.num_seqs,

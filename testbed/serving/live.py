@@ -59,11 +59,6 @@ class Live(ABC):
         """
         return None
 
-    @property
-    def now_ps(self) -> int:
-        """The time by the engine's clock; 0 where the engine says itself when a request arrives."""
-        return 0
-
     @abstractmethod
     def _hand_over(self, served: Served) -> None:
         """The engine gets the request."""

@@ -136,7 +136,7 @@ class LiveGpu(Live):
             self._stepped(self.unfinished[event.request_id], event.time_ps, event.tokens)
         elif isinstance(event, Arrived):
             served = self.unfinished[event.request_id]
-            served.request = served.request._replace(arrival_ps=event.time_ps)
+            served.arrive(event.time_ps)
             served.accept()
         elif isinstance(event, Finished):
             self._finished(event.request_id)

@@ -87,14 +87,11 @@ class LiveSimulation(Live, Listener):
     def lags(self) -> tuple[float, float]:
         return self.real_time.lag_s, self.real_time.max_lag_s
 
-    @property
-    def now_ps(self) -> int:
-        return self.real_time.due_ps
-
     def _hand_over(self, served: Served) -> None:
         self.real_time.call(partial(self._arrive, served))
 
     def _arrive(self, served: Served) -> None:
+        served.arrive(self._clock.now_ps)
         if self.door.submit(served.request):
             served.accept()
 

@@ -44,6 +44,10 @@ class Served:
         """When the request arrived, by the engine's clock."""
         return self.request.arrival_ps
 
+    def arrive(self, time_ps: int) -> None:
+        """The engine has the request since this time."""
+        self.request = self.request._replace(arrival_ps=time_ps)
+
     def accept(self) -> None:
         """The engine has the request."""
         if not self.arrived.done():

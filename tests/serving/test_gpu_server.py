@@ -31,6 +31,7 @@ KINDS = {
 LARGE = (
     "model=opt-13b",
     "server=h100-80gb",
+    "server.num_blocks=2500",
     "swap_space_gib=0",
     "engine=gpu",
     "arrivals.duration_s=1",
