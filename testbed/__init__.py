@@ -1,20 +1,33 @@
 """A discrete-event simulator of KV-cache memory management in LLM serving.
 
 For a notebook: `simulate` is one run, `sweep` many of them, `capacity` the highest rate that keeps
-objectives, `check` tests your memory policy. They take the names and options of the command line.
+objectives (`capacities`: with several seeds), `check` tests your memory policy. They take the names
+and options of the command line.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from testbed.api import Capacities as Capacities
     from testbed.api import Capacity as Capacity
+    from testbed.api import capacities as capacities
     from testbed.api import capacity as capacity
     from testbed.api import check as check
     from testbed.api import simulate as simulate
     from testbed.api import sweep as sweep
     from testbed.result import Result as Result
 
-__all__ = ["Capacity", "Result", "__version__", "capacity", "check", "simulate", "sweep"]
+__all__ = [
+    "Capacities",
+    "Capacity",
+    "Result",
+    "__version__",
+    "capacities",
+    "capacity",
+    "check",
+    "simulate",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,12 +14,14 @@ from testbed.core.request import PS
 from testbed.engine.memory_accounting import pool_parts
 from testbed.engine.recorder import PackedRows, Recorder
 from testbed.engine.totals import Measures, Totals
+from testbed.waiting_trend import wait_growth
 
 Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
 FREE = ("cached", "largest_free", "free")
 PERCENTILES = (50, 90, 95, 99)
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
+WAIT_GROWTH = "wait_growth_s_per_s"
 # A smaller share of the arrivals that begin is an overload, unless within the noise of few requests
 KEPT_UP = 0.9
 
@@ -185,7 +187,7 @@ def overload(
     arrival_s: NDArray[np.float64], first_token_s: NDArray[np.float64]
 ) -> dict[str, float] | None:
     """Rates (req/s) of first tokens and of arrivals in the second half of the time in which
-    requests arrive.
+    requests arrive; where these are close, also the growth of the waiting time (s per s).
 
     first_token_s: NaN for a request without one. None: the server kept up, or the requests are too
     few to judge by.
@@ -193,12 +195,19 @@ def overload(
     last = float(arrival_s.max()) if len(arrival_s) else 0.0
     offered = int((arrival_s > last / 2).sum())
     served = int(((first_token_s > last / 2) & (first_token_s <= last)).sum())
-    if not last or served >= KEPT_UP * offered or offered - served <= 3 * sqrt(offered):
+    if not last:
         return None
-    return {SERVED: served / (last / 2), OFFERED: offered / (last / 2)}
+    rates = {SERVED: served / (last / 2), OFFERED: offered / (last / 2)}
+    if served < KEPT_UP * offered and offered - served > 3 * sqrt(offered):
+        return rates
+    growth = wait_growth(arrival_s, first_token_s - arrival_s)
+    return None if growth is None else {**rates, WAIT_GROWTH: growth}
 
 
-def in_words(rates_by_name: Mapping[str, Any]) -> str:
+def in_words(overloaded: Mapping[str, Any]) -> str:
     """Such as "0.59 of 1 req/s served in the second half of the arrivals; the queue grows"."""
-    rates = f"{rates_by_name[SERVED]:.2g} of {rates_by_name[OFFERED]:.2g} req/s served"
+    rates = f"{overloaded[SERVED]:.2g} of {overloaded[OFFERED]:.2g} req/s served"
+    growth = overloaded.get(WAIT_GROWTH)
+    if growth is not None:
+        rates = f"each second of arrivals adds {growth:.2g} s to the waiting time"
     return f"{rates} in the second half of the arrivals; the queue grows"

@@ -32,6 +32,7 @@ def compare(
     csv: Csv = None,
     html: Html = None,
     figure: Drawing = None,
+    all: Annotated[bool, Parameter(help="also numbers that are the same in all runs")] = False,
     json: AsJson = False,
 ) -> None:
     """Compare finished runs, simulated or on a GPU."""
@@ -56,7 +57,7 @@ def compare(
     if json:
         print_json(comparison_answer(comparison))
     else:
-        show(*texts(comparison, blamed))
+        show(*texts(comparison, blamed, shows_all=all))
     if csv:
         _write_csv(comparison, csv)
     if figure:

@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
         prepare_working_folder(words)
         return call(words[0], words[1:]) or 0
     except KeyboardInterrupt as stopped:
-        return _stopped(stopped)
+        return _stopped(stopped, words)
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_OUTPUT
@@ -98,10 +98,21 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
-def _stopped(stopped: KeyboardInterrupt) -> int:
+def _stopped(stopped: KeyboardInterrupt, words: Sequence[str]) -> int:
     terminated = isinstance(stopped, Terminated)
-    print(f"testbed: {'terminated' if terminated else 'interrupted'}", file=sys.stderr)
+    word = "terminated" if terminated else "interrupted"
+    print(f"testbed: {word}{_continued(words)}", file=sys.stderr)
     return EXIT_TERMINATED if terminated else EXIT_INTERRUPTED
+
+
+def _continued(words: Sequence[str]) -> str:
+    """That the same line goes on where it was stopped, for commands that keep finished runs."""
+    is_sweep = words[0] == "run" and any(
+        word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
+    )
+    if is_sweep or words[0] in ("capacity", "reproduce"):
+        return "; the same line continues: what is complete is not run again"
+    return ""
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ SAME_ANYWHERE = (
 )  # figures without costs, or of a GPU of their own
 ALTERNATIVES = "alternatives"  # the scorecard's sensitivity; not part of `all`
 SIZE = re.compile(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)")
+PART = re.compile(r"(fig\d+)[a-z]")  # of a figure of several panels
 SMALLEST, LARGEST = 0.5, 50  # inches of a figure
 RESULTS = Path("results")
 
@@ -190,12 +191,21 @@ def _run_alternatives(store: "RunStore", jobs: int, out: Path) -> None:
 
 
 def chosen(figures: Sequence[str]) -> list[str]:
-    """The requested figures, each once, in the paper's order."""
+    """The requested figures, each once, in the paper's order; a part such as fig12a is its whole
+    figure.
+    """
     choices = [*available(), ALTERNATIVES]
+    figures = [name if name in choices else _whole(name) for name in figures]
     for name in figures:
         if name not in (*choices, "all"):
             raise _unknown_figure(name, [*choices, "all"])
     return [name for name in choices if name in figures or ("all" in figures and name in ORDER)]
+
+
+def _whole(name: str) -> str:
+    """The figure of a panel; another name as it is."""
+    panel = PART.fullmatch(name)
+    return panel[1] if panel and panel[1] in available() else name
 
 
 def _unknown_figure(name: str, choices: Sequence[str]) -> InputError:

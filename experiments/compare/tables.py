@@ -89,14 +89,46 @@ def compare_page(comparison: Comparison, blamed: Blamed) -> str:
     return whole_page(title=title, parts=[part])
 
 
-def texts(comparison: Comparison, blamed: Blamed) -> Iterator[str | rich.table.Table]:
-    """Descriptions and remarks, then the tables, for the terminal."""
-    tables = _tables(comparison, blamed)
-    yield from (*tables["runs"], *comparison.remarks)
-    differences = tables["differences"]
-    yield text_table(differences) if differences else "The configs are the same."
-    shown = tables["main"], *tables["engines"], tables["numbers"], *tables["terms"]
-    yield from map(text_table, shown)
+def texts(
+    comparison: Comparison, blamed: Blamed, *, shows_all: bool = False
+) -> Iterator[str | rich.table.Table]:
+    """What differs in the configs, descriptions and remarks, then the numbers that differ, for the
+    terminal; shows_all: the others too.
+    """
+    differs = not comparison.differences.empty
+    yield text_table(_differences(comparison)) if differs else "The configs are the same."
+    yield from (*_runs(comparison), *comparison.remarks)
+    equal = [quantity for quantity, values in comparison.numbers.items() if len(set(values)) == 1]
+    if len(equal) == len(comparison.numbers):
+        yield "The runs are equal: every number is the same."
+    hidden = [] if shows_all else equal
+    kept = [quantity for quantity in comparison.numbers if quantity not in hidden]
+    first = main(kept)
+    groups = {
+        "Main numbers": {quantity.title: quantity for quantity in first},
+        "Other numbers": {quantity.label: quantity for quantity in kept if quantity not in first},
+    }
+    yield from (
+        text_table(_numbers(comparison, caption, numbers))
+        for caption, numbers in groups.items()
+        if numbers
+    )
+    if hidden:
+        yield f"{len(hidden)} numbers are the same in all runs (--all shows them)"
+    yield from map(text_table, (*_engines(comparison), *_all_terms(blamed)))
+
+
+def _engines(comparison: Comparison) -> list[Table]:
+    """The engines of each fleet, apart."""
+    return [table for run in comparison.runs if (table := engines_table(run, run.name))]
+
+
+def _runs(comparison: Comparison) -> list[str]:
+    return [f"{run.name}: {run.what_it_was}" for run in comparison.runs]
+
+
+def _all_terms(blamed: Blamed) -> list[Table]:
+    return [_terms(*names, terms) for names, terms in blamed.items()]
 
 
 def text_table(table: Table) -> rich.table.Table:
@@ -114,7 +146,7 @@ def text_table(table: Table) -> rich.table.Table:
 def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
     return {
-        "runs": [f"{run.name}: {run.what_it_was}" for run in comparison.runs],
+        "runs": _runs(comparison),
         "remarks": comparison.remarks,
         "main": _numbers(
             comparison,
@@ -126,8 +158,8 @@ def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
         "numbers": _numbers(
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
-        "engines": [table for run in comparison.runs if (table := engines_table(run, run.name))],
-        "terms": [_terms(*names, terms) for names, terms in blamed.items()],
+        "engines": _engines(comparison),
+        "terms": _all_terms(blamed),
     }
 
 

@@ -25,6 +25,7 @@ KIND_COLORS = {
     "internal": "#f28e2b",
     "external": "#b4b8bf",
 }
+CACHED_COLOR = "#8cc7b5"
 KIND_HATCHES = {"token_states": "", "reserved": "////", "internal": "\\\\\\\\", "external": "...."}
 HATCH_COLOR = "#55585e"
 KIND_LABELS = {
@@ -42,7 +43,7 @@ SYSTEMS = {
     "vllm": ("vLLM", "#2f78b7", "o"),
 }
 MAX_POINTS = 600
-FREE = "Free"
+FREE, CACHED = "Free", "Cached"
 # As page.css has them.
 COLORS = ("#0067ab", "#c24f00", "#007a5c", "#a6447f", "#8a6d00", "#2a8ec2", "#333333", "#777777")
 LINES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
@@ -90,6 +91,7 @@ def _label(axis: Axis, locator: LogLocator) -> None:
 
 
 OVER_TIME = ("live", "reserved", "internal", "running", "waiting", "swapped")
+CACHE = "cached"  # the column; absent in tables of older versions
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
@@ -103,7 +105,10 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     is_free = all(name in spans and not np.any(np.asarray(spans[name])) for name in apart)
     labels = [*list(KIND_LABELS.values())[:-1], FREE if is_free else KIND_LABELS["external"]]
     used = [grid[name] / num_slots * 100 for name in ("live", "reserved", "internal")]
-    layers = zip(labels, [*used, 100 - sum(used)], strict=True)
+    cached = grid["cached"] / num_slots * 100
+    layers = [*zip(labels, [*used, 100 - sum(used) - cached], strict=True)]
+    if cached.any():
+        layers.append((CACHED, cached))
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
     others = [name for name in ("waiting", "swapped") if grid[name].any()]
     states = [Series(name, grid["time_s"], grid[name]) for name in ("running", *others)]
@@ -120,12 +125,16 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
 def over_time(spans: Table) -> Grid:
     """Time-weighted means of the spans over at most MAX_POINTS equal intervals.
 
-    Idle time counts as zero. Several engines are added up.
+    Idle time counts as zero, but what is cached stays. Several engines are added up.
     """
     start = np.asarray(spans["start_s"])
     if not len(start):
-        return {"time_s": np.array([0.0, 1.0]), **{name: np.zeros(2) for name in OVER_TIME}}
+        return {
+            "time_s": np.array([0.0, 1.0]),
+            **{name: np.zeros(2) for name in (*OVER_TIME, CACHE)},
+        }
     columns = {name: np.asarray(spans[name]) for name in ("start_s", "duration_s", *OVER_TIME)}
+    columns[CACHE] = np.asarray(spans[CACHE]) if CACHE in spans else np.zeros(len(start))
     last_s = float((start + columns["duration_s"]).max())
     edges = np.linspace(0, last_s, min(MAX_POINTS, 2 * len(start)) + 1)
     engine = np.asarray(spans["engine"]) if "engine" in spans else np.zeros(len(start))
@@ -134,7 +143,14 @@ def over_time(spans: Table) -> Grid:
         for number in np.unique(engine)
     ]
     sums = {name: sum(_means(table, name, edges) for table in tables) for name in OVER_TIME}
+    sums[CACHE] = sum(_means(_without_gaps(table, last_s), CACHE, edges) for table in tables)
     return {"time_s": (edges[1:] + edges[:-1]) / 2, **sums}
+
+
+def _without_gaps(spans: Grid, last_s: float) -> Grid:
+    """The spans, each of which lasts until the next one begins."""
+    start = spans["start_s"]
+    return {**spans, "duration_s": np.diff(start, append=max(last_s, start[-1]))}
 
 
 def _means(spans: Grid, name: str, edges: Any) -> Any:
@@ -224,10 +240,10 @@ def _plot_layers(axes: Axes, chart: Chart) -> None:
         chart.series[0].x,
         *(np.asarray(layer.y) for layer in chart.series),
         labels=[layer.name for layer in chart.series],
-        colors=list(KIND_COLORS.values()),
+        colors=[*KIND_COLORS.values(), CACHED_COLOR],
         linewidth=0,
     )
-    for area, hatch in zip(areas, KIND_HATCHES.values(), strict=True):
+    for area, hatch in zip(areas, [*KIND_HATCHES.values(), ""], strict=False):
         area.set(hatch=hatch, edgecolor=HATCH_COLOR)
 
 

@@ -3,8 +3,10 @@ distinguish them.
 """
 
 import sys
+import sysconfig
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,13 +16,35 @@ if TYPE_CHECKING:
     from testbed.run import Counts
 
 EXIT_BAD_INPUT = 2
+# The project, Python's own library, and folders of what is installed
+NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
+INSTALLED = {"site-packages", "dist-packages"}
 SPEAK_S = 10.0
 
 
 def one_line(error: BaseException) -> str:
     """The message of an error, prefixed by its file or type where the message does not name
-    them.
+    them, and followed by the line of the plug-in that raised it, if one did.
     """
+    line = plug_in_line(error)
+    return f"{_message(error)} ({line})" if line else _message(error)
+
+
+def plug_in_line(error: BaseException) -> str:
+    """FILE:LINE of the innermost call of code that is neither this project's nor installed; empty
+    without one.
+    """
+    place = ""
+    for cause in (error, error.__cause__):
+        for frame in traceback.extract_tb(cause.__traceback__) if cause else ():
+            path = Path(frame.filename)
+            is_ours = any(map(path.is_relative_to, NOT_PLUG_INS))
+            if path.is_file() and not is_ours and INSTALLED.isdisjoint(path.parts):
+                place = f"{path.name}:{frame.lineno}"
+    return place
+
+
+def _message(error: BaseException) -> str:
     if isinstance(error, OSError):
         return _flat(f"{error.filename or 'output'}: {error.strerror or error}")
     if isinstance(error, SystemExit):
@@ -52,12 +76,20 @@ def _flat(message: str) -> str:
 
 
 def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
-    """While a simulation runs, print the number of requests that have finished or were rejected."""
+    """While a simulation runs, print the number of requests that have finished or were rejected,
+    and when the others will have at this pace.
+    """
+    began = time.monotonic()
 
     def ended() -> int:
         return recorder.totals.finished + recorder.totals.rejected
 
-    return spoken(lambda: f"simulating: {ended():,} of {num_requests:,} requests")
+    def text() -> str:
+        done, seconds = ended(), time.monotonic() - began
+        left = f", about {(num_requests - done) * seconds / done:,.0f} s left" if done else ""
+        return f"simulating: {done:,} of {num_requests:,} requests ({done / seconds:,.3g}/s{left})"
+
+    return spoken(text)
 
 
 @contextmanager

@@ -178,6 +178,16 @@ def test_memory_of_a_run_is_stacked_by_kind_up_to_the_whole_pool():
     assert memory.series[0].y[0] == pytest.approx(100 * 8 / POOL_SLOTS)
 
 
+def test_cached_blocks_are_a_kind_of_their_own_and_stay_while_the_engine_is_idle():
+    memory, _, _ = run_charts(REQUESTS, {**SPANS, "cached": [4, 8, 2]}, POOL_SLOTS)
+    *_, free, cached = memory.series
+    assert (free.name, cached.name) == ("Free", "Cached")
+    # The second interval is busy until 1 s and idle from then on.
+    assert cached.y[:3] == pytest.approx([100 * 4 / POOL_SLOTS] * 3)
+    assert sum(np.asarray(series.y) for series in memory.series) == pytest.approx(np.full(6, 100))
+    assert figure_of([memory]) is not None
+
+
 def test_slots_lost_by_rounding_are_called_external_fragmentation():
     memory, _, _ = run_charts(REQUESTS, {**SPANS, "rounding": [0, 1, 0]}, POOL_SLOTS)
     assert memory.series[-1].name == "External frag. & others"

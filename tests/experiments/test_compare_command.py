@@ -36,6 +36,24 @@ def test_comparison_lists_what_differs_and_every_number_once(testbed, pair, tmp_
     assert (ours["change"], ours["reference"]) == ("", "")
 
 
+def test_equal_runs_are_said_to_be_equal(testbed, tiny):
+    for folder in ("first", "second"):
+        testbed.done("run", *tiny, f"hydra.run.dir={folder}")
+    output = testbed.done("compare", "first", "second")
+    assert "The configs are the same." in output
+    assert "The runs are equal" in output
+    assert "Main numbers" not in output
+
+
+def test_numbers_that_are_the_same_are_shown_on_request(testbed, pair):
+    def quantities(*words):
+        return set(re.findall(r"(?m)^│ ([^│]+?) +│", testbed.done("compare", *pair, *words)))
+
+    hidden = quantities("--all") - quantities()
+    assert "requests, arrived (count)" in hidden
+    assert quantities() < quantities("--all")
+
+
 def test_page_of_a_comparison_has_both_runs_and_its_curves(testbed, pair, tmp_path):
     testbed.done("compare", *pair, "--html", "c.html", "--figure", "c.svg")
     page = (tmp_path / "c.html").read_text()

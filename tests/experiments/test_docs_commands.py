@@ -222,6 +222,14 @@ def test_the_cookbook_answers_ten_questions():
     assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 11
 
 
+def test_fourteen_questions_have_a_command_or_a_named_absence():
+    page = (ROOT / "experiments" / "QUESTIONS.md").read_text(encoding="utf-8")
+    _, *answers = re.split(r"^## \d+\. .*\?$", page, flags=re.MULTILINE)
+    assert len(answers) == 14
+    for answer in answers:
+        assert "```bash" in answer or answer.strip().startswith("Absent: ")
+
+
 NAMES_OF_ANSWERS = f"""
 import testbed
 from testbed.memory.paged.paged import Paged

@@ -34,6 +34,27 @@ def test_error_becomes_one_line(error, line):
     assert one_line(error).strip() == line
 
 
+PLUG_IN = """
+from testbed.memory.paged.paged import Paged
+
+class Broken(Paged):
+    def extend(self, batch, num_tokens=1):
+        return None + num_tokens
+"""
+
+
+def test_exception_of_a_plug_in_names_its_file_and_line(testbed, tmp_path):
+    (tmp_path / "mine.py").write_text(PLUG_IN)
+    line = testbed.refused("run", "policy=mine:Broken", "arrivals.duration_s=20")
+    assert "TypeError" in line
+    assert "(mine.py:6)" in line
+
+
+def test_error_of_wrong_words_names_no_line(testbed):
+    line = testbed.refused("run", "replicas=2", "router=round_robin", "prefill_replicas=0")
+    assert ".py:" not in line
+
+
 @pytest.mark.parametrize(
     ("paths", "names"),
     [

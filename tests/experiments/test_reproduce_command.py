@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from refusals import refuses
 
-from testbed.experiments.cli.reproduce import available
+from testbed.experiments.cli.reproduce import available, chosen
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
 from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
@@ -20,6 +20,11 @@ from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import MARK
 from testbed.knee import bracket, sustained_rate
+
+
+def test_panel_of_a_figure_is_its_whole_figure():
+    assert chosen(["fig12a", "fig18b", "fig12"]) == ["fig12", "fig18"]
+    refuses("fig99a", chosen, ["fig99a"])
 
 
 @pytest.fixture

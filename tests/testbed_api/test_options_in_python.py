@@ -143,3 +143,12 @@ def test_capacity_is_the_highest_rate_that_keeps_the_objective():
     assert all(share < 0.9 for rate, share in inside.items() if rate > highest.rate)
     higher = min(rate for rate in inside if rate > highest.rate)
     assert higher <= highest.rate * 1.5
+
+
+def test_capacities_are_those_of_each_seed_with_their_interval():
+    words = {"policy": "contiguous_max", "ttft_s": 0.5, "duration_s": 60, "precision": 0.5}
+    found = front.capacities(seeds=[0, 1], **words)
+    assert found.of_seed[0] == front.capacity(seed=0, **words)
+    rates = [capacity.rate for capacity in found.of_seed.values()]
+    assert found.rate.mean == sum(rates) / 2
+    assert "error when tested" in found.of_seed[0].costs
