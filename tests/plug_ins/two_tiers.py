@@ -53,7 +53,7 @@ class TwoTiers(PrefixCaching):
             OrderedDict()
         )  # chain code: (parent's code, content, host block); last used last
         self.chain = PrefixIndex(0).chain
-        self.num_written = self.num_read = 0
+        self.num_written = self.num_read = self.num_found_below = 0
 
     def admit(self, seqs, num_tokens, hit=None):
         """Slots for all that both tiers have of a prompt, also beyond its first chunk; for that
@@ -79,6 +79,8 @@ class TwoTiers(PrefixCaching):
             for code, extent in zip(found, table, strict=False)
         )
         self.num_read += len(copies)
+        if not seqs[0].num_preemptions:
+            self.num_found_below += len(copies)
         written = self.written(keep=found)
         read = (Move(HOST, DEVICE, copies),) if copies else ()
         first = answers[0]._replace(
@@ -103,8 +105,11 @@ class TwoTiers(PrefixCaching):
         )
 
     def counters(self):
+        counted = super().counters()
         return {
-            **super().counters(),
+            **counted,
+            "hit_blocks": counted["hit_blocks"] + self.num_found_below,
+            "hit_tokens": counted["hit_tokens"] + self.num_found_below * self.block_size,
             "host_written_blocks": self.num_written,
             "host_read_blocks": self.num_read,
         }
