@@ -43,7 +43,8 @@ def test_a_constructor_that_fails_is_named_in_one_line(check):
     code, output, error = check("faulty:Trips")
     assert (code, output) == (2, "")
     assert error.startswith("testbed check: error: policy: ")
-    assert error.endswith("IndexError: list index out of range\n")
+    assert "IndexError: list index out of range (faulty.py:" in error
+    assert error.count("\n") == 1
 
 
 def test_difference_of_fast_and_slow_simulations_is_reported(check):

@@ -312,7 +312,7 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
 def test_every_gpu_that_ships_is_known_by_its_drivers_name():
     for name in files_of("gpu"):
         assert gpu_of_device(gpu_named(name).device) == gpu_named(name) == gpu_of_device(name)
-    assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb"
+    assert gpu_of_device("NVIDIA A100 80GB PCIe").name == "a100-80gb-pcie"
     assert gpu_of_device("NVIDIA RTX PRO 6000 Blackwell Workstation Edition").name == "rtx-pro-6000"
     assert gpu_of_device("NVIDIA L4000") is None
 

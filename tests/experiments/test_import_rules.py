@@ -39,6 +39,7 @@ ALLOWED = {
         "testbed.kernels",
     },
     "testbed.kernels.engine": {
+        "testbed.serving",  # the desk is its process of an engine
         "testbed.oracles",
         "testbed.core",
         "testbed.memory",
@@ -60,7 +61,8 @@ ONLY_IN = {
     "torch": (
         "testbed/kernels",
         "testbed/experiments/lockstep",
-    ),  # the second drives vLLM, which is built on it
+        "testbed/experiments/vllm_engine/in_vllm",
+    ),  # the others drive vLLM, which is built on it
     "hydra": ("testbed/experiments",),
     "omegaconf": ("testbed/experiments",),
     "matplotlib": ("testbed/experiments",),
