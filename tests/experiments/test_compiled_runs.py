@@ -96,6 +96,7 @@ def run(folder, options, env):
         for path in (folder / "out").iterdir()
         if path.name != "timing.json"
     }
+    found.pop("contents.json", None)  # digests, of a summary that names the build too
     summary = json.loads(found["summary.json"])
     version = summary["run"].pop("version")
     return {**found, "summary.json": summary, "version": version}
