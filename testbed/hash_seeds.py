@@ -6,6 +6,7 @@ Two processes with different hash seeds carry out the same examples, and must ge
 
 import hashlib
 import inspect
+import io
 import json
 import os
 import pickle
@@ -14,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import islice
 from random import Random
@@ -69,7 +71,7 @@ def follows_hashes(
     """
     name = importable_name(target)
     try:
-        question = pickle.dumps((name, pools, dict(parameters)))
+        question = _pickled((name, pools, dict(parameters)))
     except (pickle.PicklingError, AttributeError, TypeError):  # such as a lambda
         return None
     if name is None:
@@ -85,6 +87,23 @@ def follows_hashes(
             broken.calls = calls
             return broken
     return None
+
+
+class _ByConstructor(pickle.Pickler):
+    """Pickles a dataclass as a call of its class: fields of a frozen one cannot be set afterwards,
+    in a compiled build not even by `pickle`.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if not is_dataclass(value) or isinstance(value, type):
+            return NotImplemented
+        return type(value), tuple(getattr(value, field.name) for field in fields(value))
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _ByConstructor(buffer).dump(value)
+    return buffer.getvalue()
 
 
 def _started(seed: str) -> "subprocess.Popen[bytes]":

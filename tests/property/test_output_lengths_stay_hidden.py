@@ -7,6 +7,7 @@ reached from it.
 """
 
 import hashlib
+import re
 from collections import deque
 from collections.abc import Mapping, Set
 from enum import Enum
@@ -54,6 +55,7 @@ SCHEDULER_CALLS = ("add", "plan", "commit", "choose_order", "enable_fast_forward
 PREEMPTION_CALLS = ("victim", "recovery")
 ATOMS = (int, float, str, bytes, bool, type(None), range, slice, Enum)
 SLOTS = {"__slots__", "__mypyc_attrs__"}  # of a class, of a compiled one
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 PASSED_BY = (ModuleType, type, BuiltinMethodType)
 
 
@@ -114,8 +116,11 @@ def of_sequence(item):
 
 
 def of_another(item):
-    """A count, a range of a C type: nothing but how it is shown."""
-    return () if slots_of(type(item)) or hasattr(item, "__dict__") else (repr(item),)
+    """A count, a range of a C type, a compiled object without attributes: nothing but how it is
+    shown, without its address.
+    """
+    shown = ADDRESS.sub("", repr(item))
+    return () if slots_of(type(item)) or hasattr(item, "__dict__") else (shown,)
 
 
 PARTS = {
