@@ -3,6 +3,7 @@ have been checked.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,43 +29,54 @@ app = App(name="gpu", help="Measure, check and run on an NVIDIA GPU.")
 measure = App(name="measure", help="Print one measurement of this machine's GPU as a CSV.")
 
 
+System = Annotated[
+    Literal["kernels", "engine", "vllm"],
+    Parameter(
+        help="what is measured: this project's kernels; also whole iterations of its GPU engine, "
+        "which keep the rest of the shipped profile; or the vLLM that is installed"
+    ),
+]
+ModelNames = Annotated[
+    list[str],
+    Parameter(
+        consume_multiple=True,
+        metavar="NAME",
+        help="models that ship (testbed list model), or NAME:TP; of vLLM its command's",
+    ),
+]
+Degree = Annotated[AtLeastOne, Parameter(help="tensor-parallel degree (default: 1)")]
+ProfileOut = Annotated[
+    Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
+]
+AllReduce = Annotated[
+    str,
+    Parameter(
+        metavar="PROFILE", help="profile with the all-reduces, if this machine has only one GPU"
+    ),
+]
+WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
+Rounds = Annotated[
+    AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
+]
+OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
+Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
+LIMIT_S = 420.0
+
+
 @app.command
 def calibrate(
     *,
-    system: Annotated[
-        Literal["kernels", "engine", "vllm"],
-        Parameter(
-            help="what is measured: this project's kernels; also whole iterations of its GPU "
-            "engine, which keep the rest of the shipped profile; or the vLLM that is installed"
-        ),
-    ] = "kernels",
-    model: Annotated[
-        list[str] | None,
-        Parameter(
-            consume_multiple=True,
-            metavar="NAME",
-            help="models that ship (testbed list model), or NAME:TP; of vLLM its command's",
-        ),
-    ] = None,
-    tp: Annotated[AtLeastOne, Parameter(help="tensor-parallel degree")] = 1,
-    out: Annotated[
-        Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
-    ],
-    all_reduce: Annotated[
-        str | None,
-        Parameter(
-            metavar="PROFILE",
-            help="profile with the all-reduces, if this machine has only one GPU",
-        ),
-    ] = None,
-    engine: Annotated[bool, Parameter(help="the same as --system engine")] = False,
-    rounds: Annotated[AtLeastOne, Parameter(help="rounds of random checks before measuring")] = 1,
-    from_vllm: Annotated[ServerCommand | None, Parameter(help="--system vllm: the server")] = None,
+    system: System = "kernels",
+    model: ModelNames | None = None,
+    tp: Degree | None = None,
+    out: ProfileOut,
+    all_reduce: AllReduce | None = None,
+    engine: WholeEngine = False,
+    rounds: Rounds | None = None,
+    from_vllm: OfVllm | None = None,
     python: Python | None = None,
-    keep: Annotated[
-        Path | None, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")
-    ] = None,
-    limit_s: LimitSeconds = 420.0,
+    keep: Keep | None = None,
+    limit_s: LimitSeconds | None = None,
 ) -> None:
     """Measure a GPU, or the vLLM on it, into a cost profile.
 
@@ -74,27 +86,35 @@ def calibrate(
 
     testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
+    of_kernels = {"model": model, "tp": tp, "all-reduce": all_reduce, "rounds": rounds}
+    of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
     if system == "vllm":
-        from testbed.experiments.vllm_engine.calibrate import calibrate as calibrate_vllm
-
-        if from_vllm is None:
-            raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')
-        _refuse_given({"--model": model, "--engine": engine, "--all-reduce": all_reduce}, system)
-        return calibrate_vllm(from_vllm, python or sys.executable, out, keep, limit_s)
-    _refuse_given({"--from-vllm": from_vllm, "--keep": keep}, system)
+        _refuse_given({**of_kernels, "engine": engine or None}, system)
+        return _calibrate_vllm(from_vllm, python, out, keep, limit_s)
+    _refuse_given(of_vllm, system)
     if not model:
         raise InputError("--model: is missing (testbed list model)")
     is_engine = engine or system == "engine"
     commands.calibrate(
-        model, tp=tp, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds
+        model, tp=tp or 1, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds or 1
     )
 
 
-def _refuse_given(options: dict[str, object], system: str) -> None:
+def _calibrate_vllm(
+    command: str | None, python: str | None, out: Path, keep: Path | None, limit_s: float | None
+) -> None:
+    from testbed.experiments.vllm_engine.calibrate import calibrate as calibrate_vllm
+
+    if command is None:
+        raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')
+    calibrate_vllm(command, python or sys.executable, out, keep, limit_s or LIMIT_S)
+
+
+def _refuse_given(options: Mapping[str, object], system: str) -> None:
     """Raise InputError for an option that the system's measurement does not read."""
-    given = [name for name, value in options.items() if value]
-    if given:
-        raise InputError(f"{given[0]}: nothing reads it with --system {system} (leave it out)")
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"--{name}: nothing reads it with --system {system} (leave it out)")
 
 
 @app.command
@@ -103,7 +123,7 @@ def record(
     from_vllm: ServerCommand,
     python: Python | None = None,
     out: Annotated[Path, Parameter(metavar="DIR", help="new folder for the log")],
-    limit_s: LimitSeconds = 420.0,
+    limit_s: LimitSeconds = LIMIT_S,
 ) -> None:
     """Serve a workload by the vLLM that is installed, and keep its log for testbed validate.
 

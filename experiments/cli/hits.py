@@ -2,12 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.parameters import AsJson, Override, Picture, VllmCommand
+
+if TYPE_CHECKING:
+    from testbed.experiments.hits.curves import HitCurves
 
 Sizes = Annotated[
     str, Parameter(metavar="N,N,...", help="cache sizes in blocks (default: 12 and the pools)")
@@ -48,32 +51,30 @@ def hits(
     from testbed.experiments.cli.json_answers import hits_answer
     from testbed.experiments.cli.output import plain_table, print_json, show
     from testbed.experiments.hits.curves import hit_curves
-    from testbed.experiments.hits.shown import (
-        cells_of,
-        chart_of,
-        columns_of,
-        head_of,
-        lines_of,
-        page_of,
-    )
-    from testbed.experiments.runs.plots import figure_of, save
-    from testbed.experiments.runs.whole_files import write_cells, write_text
+    from testbed.experiments.hits.shown import cells_of, head_of, lines_of
     from testbed.experiments.vllm_server.translation import expand
 
     words = expand(from_vllm, list(overrides))
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
+    _write(curves, csv, figure, html)
     if json:
-        print_json(hits_answer(curves))
-    else:
-        show(*lines_of(curves), plain_table(head_of(curves), cells_of(curves)))
+        return print_json(hits_answer(curves))
+    show(*lines_of(curves), plain_table(head_of(curves), cells_of(curves)))
+    show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _write(curves: "HitCurves", csv: Path | None, figure: Path | None, html: Path | None) -> None:
+    """Write the files that are asked for."""
+    from testbed.experiments.hits.shown import chart_of, columns_of, page_of
+    from testbed.experiments.runs.plots import figure_of, save
+    from testbed.experiments.runs.whole_files import write_cells, write_text
+
     if csv:
         write_cells(csv, columns_of(curves))
     if figure:
         save(figure_of([chart_of(curves)], columns=1), figure)
     if html:
         write_text(html, page_of(curves, "Hit rates by cache size"))
-    if not json:
-        show(*map(str, filter(None, (csv, figure, html))))
 
 
 def _numbers(sizes: str) -> list[int]:

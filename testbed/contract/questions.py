@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from testbed.contract.clauses import check_answer, check_answers, require, state_of
 from testbed.contract.hits import CountedHits
@@ -80,15 +80,7 @@ class Questions:
         answers = self._ask(name, ask, hit, len(seqs))
         if isinstance(answers, Refusal):
             if self.thorough:
-                self.refused, fresh = (name, ask), ask(self.fresh())
-                if answers.is_final:
-                    is_final = isinstance(fresh, Refusal) and fresh.is_final
-                    require(3, is_final, f"{name} answered NEVER, but an empty pool has the slots")
-                refuses = f"{name} answered {answers.name}, but an empty pool refuses too"
-                require(3, answers.is_final or not isinstance(fresh, Refusal), refuses)
-                waits = self.witness.resident or self.witness.memory.in_transit
-                refuses = f"{name} answered {answers.name}, and no slot is held"
-                require(3, answers.is_final or bool(waits), refuses)
+                self._check_refused(name, ask, answers)
             return answers
         num_found = answers[0].num_cached
         looked_up = hit.num_cached(num_tokens)
@@ -109,6 +101,18 @@ class Questions:
         whole = num_found >= self.registered_prefix or not seqs[0].registered_prefix
         require(8, whole, f"{reported} of a registered prefix of {self.registered_prefix}")
         return answers
+
+    def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
+        """What is refused for ever does not fit an empty pool, and what is refused for now does."""
+        self.refused, fresh = (name, ask), ask(self.fresh())
+        if answer.is_final:
+            is_final = isinstance(fresh, Refusal) and fresh.is_final
+            require(3, is_final, f"{name} answered NEVER, but an empty pool has the slots")
+        refuses = f"{name} answered {answer.name}, but an empty pool refuses too"
+        require(3, answer.is_final or not isinstance(fresh, Refusal), refuses)
+        waits = self.witness.resident or self.witness.memory.in_transit
+        refuses = f"{name} answered {answer.name}, and no slot is held"
+        require(3, answer.is_final or bool(waits), refuses)
 
     def load(self, seq: Sequence, num_tokens: int, note: str, hit: CacheHit) -> bool:
         """What lower tiers have of a sequence is to be loaded; whether there were slots: clauses 1,

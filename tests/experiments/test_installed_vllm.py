@@ -103,7 +103,15 @@ def test_the_model_is_an_option_of_the_engine(words, expected):
             id="a model beside the command",
         ),
         pytest.param(
+            ["--system", "vllm", "--from-vllm", SERVER, "--tp", "2"],
+            "--tp: nothing reads it",
+            id="a degree beside the command",
+        ),
+        pytest.param(
             ["--from-vllm", SERVER, "--model", "opt-13b"], "nothing reads it", id="of the kernels"
+        ),
+        pytest.param(
+            ["--model", "opt-13b", "--limit-s", "5"], "nothing reads it", id="a limit of none"
         ),
         pytest.param(["--system", "vllm", "--from-vllm", SERVER], "cannot import vLLM", id="none"),
     ],

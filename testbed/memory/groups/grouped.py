@@ -67,25 +67,7 @@ class Grouped(LeasingPolicy):
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
-        if page_rule not in RULES:
-            raise InputError(
-                f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})"
-            )
-        if page_rule != FIXED and window_share != WINDOW_SHARE:
-            raise InputError(
-                f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
-            )
-        if not pool.groups:
-            raise InputError(
-                "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
-                "does)"
-            )
-        if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
-            raise InputError(
-                f"policy={type(self).__name__}: the model's layers with a window cache another "
-                f"number of bytes a token than its others; pages of such groups are not modelled "
-                f"(choose policy=paged or prefix_caching, which store all tokens in all layers)"
-            )
+        self._check(pool, page_rule, window_share)
         self.tokens_per_page = block_size
         options = {"window_share": window_share} if page_rule == FIXED else {}
         self.pages = RULES[page_rule](
@@ -105,6 +87,28 @@ class Grouped(LeasingPolicy):
             True,
             key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing),
         )
+
+    def _check(self, pool: PoolSpec, page_rule: str, window_share: float) -> None:
+        """Raise InputError for values that nothing reads, and for groups that are not modelled."""
+        if page_rule not in RULES:
+            raise InputError(
+                f"page_rule={page_rule}: is unknown (choose one of {', '.join(RULES)})"
+            )
+        if page_rule != FIXED and window_share != WINDOW_SHARE:
+            raise InputError(
+                f"window_share={window_share}: nothing reads it (set page_rule={FIXED})"
+            )
+        if not pool.groups:
+            raise InputError(
+                "policy=grouped: the pool has no KV groups (give PoolSpec.groups, as a run's model "
+                "does)"
+            )
+        if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
+            raise InputError(
+                f"policy={type(self).__name__}: the model's layers with a window cache another "
+                f"number of bytes a token than its others; pages of such groups are not modelled "
+                f"(choose policy=paged or prefix_caching, which store all tokens in all layers)"
+            )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
