@@ -4,6 +4,7 @@ are scripts that answer as one would that has such a vLLM.
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def python_that(tmp_path, *, answers="", does="exit 0"):
     path.write_text(f'#!/bin/sh\nif [ "$1" = -c ]; then echo {answers}; exit 0; fi\n{does}\n')
     path.chmod(0o755)
     return str(path)
+
+
+def ends_within(limit_s, pid):
+    """The kernel ends a killed process when it next runs it, which is after `kill` returns."""
+    status = Path(f"/proc/{pid}/stat")
+    end_s = time.monotonic() + limit_s
+    while status.exists() and status.read_text().split()[2] != "Z":  # ended, if not waited for
+        assert time.monotonic() < end_s, f"process {pid} still runs after {limit_s} s"
+        time.sleep(0.01)
 
 
 def test_a_python_without_vllm_is_named():
@@ -72,11 +82,9 @@ def test_progress_is_printed_and_the_rest_is_kept(tmp_path, capsys):
 def test_a_vllm_that_hangs_is_ended_with_its_children(tmp_path):
     child = tmp_path / "child"
     python = python_that(tmp_path, does=f"sleep 60 & echo $! > {child}; sleep 60")
-    with pytest.raises(InputError, match="did not end within 1 s"):
-        run_plan(python, {}, tmp_path, 1)
-    pid = int(child.read_text())
-    status = Path(f"/proc/{pid}/stat")
-    assert not status.exists() or status.read_text().split()[2] == "Z"  # ended, if not waited for
+    with pytest.raises(InputError, match="did not end within 2 s"):
+        run_plan(python, {}, tmp_path, 2)
+    ends_within(5, int(child.read_text()))
 
 
 @pytest.mark.parametrize(
