@@ -30,7 +30,7 @@ from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "router", "faults", "prefill_replicas", "handover")
-OF_MODELS = ("num_ffn_layers", *VARIANTS, *LAYERS)
+OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
 OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
