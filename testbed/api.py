@@ -255,6 +255,12 @@ def _check_objectives(config: RunConfig) -> None:
                 f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
                 "leaves out the slowest requests, which capacity counts (set it to null)"
             )
+    bound = config.arrivals.parameters.get("max_in_flight")
+    if bound is not None:
+        raise InputError(
+            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
+            "rate would miss the objectives (set it to null)"
+        )
 
 
 def _measured(

@@ -44,6 +44,7 @@ BEYOND = (
     "time_to_live",
     "transfer_sizes",
     "global_cache",
+    "routers",
     "groups",
     "hit_units",
 )

@@ -90,6 +90,42 @@ def test_without_a_weight_of_load_a_prefix_stays_where_it_is():
     assert set(stale.requests["engine"]) == {0}  # it never hears of a prefix: the first of equals
 
 
+def alike(count=40):
+    """Requests whose prompts all begin with the same 160 of 400 tokens, five a second."""
+    shared = tuple(range(10))
+    return [
+        Request(
+            number,
+            number * PS // 5,
+            400,
+            50,
+            prompt_ids=(*shared, *range(1000 * (number + 1), 1000 * (number + 1) + 15)),
+            tokens_per_id=16,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_balanced_router_keeps_prefixes_together_within_its_lead():
+    options = {"policy": "prefix_caching", "router": "balanced_prefix", "replicas": 3}
+    run = simulate(trace=conversations(), **options)
+    assert run.summary["counters"]["hit_blocks"] == 36  # all but each session's first request
+    assert len({(number % 4, engine) for number, engine in enumerate(run.requests["engine"])}) == 4
+
+
+@pytest.mark.parametrize("max_lead", [0, 1000])
+def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
+    options = {"policy": "prefix_caching", "trace": alike(), "replicas": 2}
+    drawn = simulate(router="prefix_aware", **options, **{"router.load_weight": 0})
+    assert set(drawn.requests["engine"]) == {0}
+    run = simulate(router="balanced_prefix", **options, **{"router.max_lead": max_lead})
+    engines = run.requests.sort_values("request_id")["engine"].tolist()
+    assert 1 in engines
+    if max_lead:
+        second = engines.index(1)  # from then on both have the prefix, and they take turns
+        assert engines[second:] == [1 - n % 2 for n in range(len(engines) - second)]
+
+
 def test_a_router_must_answer_an_engine():
     with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
         simulate(replicas=2, router=Elsewhere, **SHORT)
@@ -100,6 +136,7 @@ def test_a_router_must_answer_an_engine():
     [
         ({"router": "round_robin"}, "there is one engine"),
         ({"replicas": 2, "router": "prefix_aware"}, "no prompt content"),
+        ({"replicas": 2, "router": "balanced_prefix"}, "no prompt content"),
         ({"replicas": 2, "router": "session_affinity"}, "no sessions"),
         ({"replicas": 2, "window_s": (0, 5)}, "window_s is not modelled"),
         ({"replicas": 2, "faults": "engine 2 at 3 s"}, "there is no engine 2"),
