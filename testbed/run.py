@@ -113,7 +113,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
         wall_s = time.perf_counter() - began
     whole = together(recorders)
-    pool_slots = [(parts.pool or setup.pool).num_slots for parts in fleet.parts]
+    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
     extra = {
         STOPPED: None,
         OVERLOAD: _behind(whole),

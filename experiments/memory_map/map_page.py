@@ -201,7 +201,7 @@ def _trace_engine(
         parts[engine].scheduler,
         start_ps=start_ps,
         stop_ps=end_ps,
-        pool=setup.pool,
+        pool=setup.pool_of(engine),
     )
 
 

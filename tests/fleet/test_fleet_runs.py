@@ -126,6 +126,41 @@ def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
         assert engines[second:] == [1 - n % 2 for n in range(len(engines) - second)]
 
 
+def ends_of(run, engine):
+    """When the requests of the engine end, in order of request."""
+    table = run.requests.sort_values("request_id")
+    return table[table["engine"] == engine]["finish_s"].tolist()
+
+
+def test_engines_may_have_different_servers():
+    options = {"model": "llama-3-8b", "gpu": "h200", "replicas": 3, **SHORT}
+    mixed = simulate("gpu@2=l40s", **options)
+    same, other = simulate(**options), simulate(**{**options, "gpu": "l40s"})
+    for number, run in enumerate([same, same, other]):  # round robin, so requests are the same
+        assert ends_of(mixed, number) == ends_of(run, number)
+    pools = [mixed.setup.pool_of(number).num_slots for number in range(3)]
+    assert pools == [same.setup.pool.num_slots] * 2 + [other.setup.pool.num_slots]
+    assert mixed.num_slots == sum(pools)
+    assert f"l40s, {pools[2]:,} slots, auto_cost (derived" in mixed.summary["run"]["servers"]
+    assert "servers" not in same.summary["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpu@2=l4"], "servers.2: the engines that may"),
+        (["gpu@0=l4"], "servers.0: the engines that may"),
+        (["gpu@1=nope"], "no gpu/nope"),
+        (["gpu@1=l4", "server.num_blocks=500"], "servers.1.num_blocks: the pool"),
+        (["gpu@1=l4", "+system=vllm-v1"], "servers.1.num_blocks: the pool"),
+        (["gpu@1=l4", "model=llama-3-70b", "server.num_gpus=4"], "on l4-x4: leaves no memory"),
+    ],
+)
+def test_servers_that_make_no_sense_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        simulate("model=llama-3-8b", "gpu=h200", *words, replicas=2, **SHORT)
+
+
 def test_a_router_must_answer_an_engine():
     with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
         simulate(replicas=2, router=Elsewhere, **SHORT)
