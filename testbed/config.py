@@ -217,7 +217,7 @@ class RunConfig:
     servers: Annotated[
         dict[str, ServerConfig] | None,
         doc(
-            "servers of engines that have another than `server`, by the engine's number from 1; the "
+            "servers of engines that have another than `server`, by their numbers from 1; the "
             "words gpu@2=NAME give engine 2 another GPU"
         ),
     ] = None
