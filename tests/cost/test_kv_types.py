@@ -23,7 +23,7 @@ def cost_of(model, gpu, kv_bytes):
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
-@pytest.mark.parametrize("gpu", ["h200", "a100-80gb"])
+@pytest.mark.parametrize("gpu", ["h200", "h100-80gb", "a100-80gb"])
 def test_wider_values_are_never_faster(model, gpu):
     """One type is measured and the others derived, all from one profile."""
     narrow, plain, wide = (cost_of(model, gpu, kv_bytes) for kv_bytes in (1, 2, 4))
