@@ -125,6 +125,9 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         **summarize_fleet(recorders, whole, pool_slots, setup.window_ps, setup.slo),
         **extra,
     }
+    if late := [fault for fault in fleet.faults if fault.down_ps > whole.end_ps]:
+        numbers = ", ".join(str(fault.engine) for fault in late)
+        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
         pairs = zip(done.replicas, recorders, strict=True)
         summary[ENGINES] = {

@@ -105,6 +105,10 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     """The overrides that stand for one argument; groups: the keys of all arguments."""
     key, value = _choice(argument)
     group = key.partition("@")[0]
+    if group == "engine" and value in ("null", ""):
+        raise InputError(
+            f"{argument}: the simulator serves where no engine is given (leave it out)"
+        )
     if group in GROUPS and value in ("null", ""):
         raise InputError(
             f"{argument}: no {group} selected (`testbed list {group}` shows the options)"

@@ -275,6 +275,11 @@ def test_an_engine_that_has_come_back_may_be_the_last_to_end():
     assert ends_s.max() >= result.requests["finish_s"].max()
 
 
+def test_a_fault_that_comes_after_the_end_is_said():
+    run = simulate(replicas=2, faults="engine 1 at 2 s; engine 0 at 900 s, back at 901 s", **SHORT)
+    assert run.summary["run"]["faults"].endswith("(the run ended before that of engine 0)")
+
+
 def test_requests_wait_while_no_engine_is_up():
     result = simulate(replicas=1, faults="engine 0 at 5 s, back at 15 s", **SHORT)
     waited = result.requests[result.requests["arrival_s"].between(5.2, 15)]
