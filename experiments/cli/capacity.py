@@ -99,6 +99,8 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
             f"  seed {found.seed}: {found.rate:.3g} req/s, {inside}, "
             f"goodput {found.goodput:.3g} req/s"
         )
+    if answer.future_read:
+        lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
 
 

@@ -270,7 +270,7 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
-    """The engines, router, faults and shared tiers of a fleet; empty for one engine."""
+    """The engines, router, faults, shared tiers and other servers of a fleet; empty for one."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
@@ -278,7 +278,8 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     if "prefill_replicas" in run:
         split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
     tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}"}
+    others = {"other servers": run["servers"]} if "servers" in run else {}
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}", **others}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

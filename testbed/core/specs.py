@@ -293,6 +293,18 @@ class ModelSpec:
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
 
+    def heads_problem(self, num_gpus: int) -> str:
+        """Why the heads cannot be divided among num_gpus GPUs; empty if they can."""
+        if self.num_heads % num_gpus:
+            return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
+        few, many = sorted((self.num_kv_heads, num_gpus))
+        if not self.latent and many % few:
+            return (
+                f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
+                f"copied evenly"
+            )
+        return ""
+
     def kv_copies(self, num_gpus: int) -> int:
         """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents
         are not split.
