@@ -54,9 +54,10 @@ def capacity(
 ) -> None:
     """Find the highest request rate that meets an SLO.
 
-    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both, are among
-    the overrides. The rate is found by the bisection of the paper's figures, in requests/s, with
-    each of three seeds; run folders are stored and reused.
+    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s
+    between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
+    meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
+    with each of three seeds; run folders are stored and reused.
     """
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
