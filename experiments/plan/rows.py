@@ -1,0 +1,126 @@
+"""The rows of a plan's table: numbers of each deployment, by verdict."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from testbed.experiments.plan.jobs import Outcome
+from testbed.experiments.plan.plan import Plan
+from testbed.experiments.plan.space import Candidate
+from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
+from testbed.experiments.runs.summary_table import way_of
+from testbed.replications import NOT_DISTINGUISHABLE, paired
+
+
+@dataclass(frozen=True)
+class Row:
+    """One deployment. What a verdict has no number for is None; text cells are empty.
+
+    rank: 1 for the cheapest that keeps the SLO. rate: requests/s that are served, mean of the
+    seeds. per_million_requests, per_million_tokens (of output): in the plan's unit, with half of
+    the 95% interval of the former. difference: of the cost from the cheapest one's, seed by seed.
+    per_gpu: output tokens/s of a GPU; per_user: those of a request, 1 / mean TPOT. way: where the
+    times of its iterations come from.
+    """
+
+    deployment: dict[str, str]
+    verdict: str
+    limit: str
+    reason: str = ""
+    rank: int | None = None
+    gpus: int | None = None
+    hourly: float | None = None
+    rate: float | None = None
+    per_million_requests: float | None = None
+    half_width: float | None = None
+    per_million_tokens: float | None = None
+    difference: str = ""
+    share_inside: float | None = None
+    per_gpu: float | None = None
+    per_user: float | None = None
+    way: str = ""
+    runs: tuple[str, ...] = ()
+
+
+def rows_of(plan: Plan) -> list[Row]:
+    """Those that keep the SLO by rank, then what misses it, what is dearer, what was pruned."""
+    ranked = plan.ranked
+    kept = [_kept(verdict, rank, ranked[0]) for rank, verdict in enumerate(ranked, 1)]
+    missed, dearer = map(_row, plan.misses), map(_row, plan.dearer)
+    return [*kept, *missed, *dearer, *map(_pruned, plan.pruned)]
+
+
+def difference(verdict: Keeps, best: Keeps) -> str:
+    """The cost less the best one's on the same seeds, in words."""
+    if verdict is best:
+        return "cheapest"
+    if verdict.costs == best.costs:
+        return "equal"
+    change = paired(verdict.costs, best.costs)
+    text = NOT_DISTINGUISHABLE if change.includes_zero else f"+{change}"
+    is_of_one_way = way_of(verdict.outcomes[0].summary) == way_of(best.outcomes[0].summary)
+    return text if is_of_one_way else f"{text} (costs come another way)"
+
+
+def mean_per_gpu(candidate: Candidate, outcomes: Sequence[Outcome]) -> float:
+    """Output tokens/s of a GPU, mean of the runs."""
+    rates = [rate_of(candidate, outcome) * _output_len(outcome) for outcome in outcomes]
+    return _mean(rates) / candidate.num_gpus
+
+
+def mean_per_user(outcomes: Sequence[Outcome]) -> float | None:
+    """Output tokens/s of a request, mean of the runs; None where outputs have one token."""
+    times = [outcome.summary["tpot_s"]["mean"] for outcome in outcomes]
+    return _mean(1 / time_s for time_s in times if time_s) if any(times) else None
+
+
+def _kept(verdict: Keeps, rank: int, best: Keeps) -> Row:
+    row, cost = _row(verdict), verdict.cost
+    tokens = _mean(_output_len(outcome) for outcome in verdict.outcomes)
+    numbers = {
+        "rank": rank,
+        "per_million_requests": cost.mean,
+        "half_width": cost.half_width,
+        "per_million_tokens": cost.mean / tokens if tokens else None,
+        "difference": difference(verdict, best),
+    }
+    return Row(**{**vars(row), **numbers})
+
+
+def _row(verdict: Simulated) -> Row:
+    candidate, outcomes = verdict.candidate, verdict.outcomes
+    return Row(
+        deployment=dict(candidate.deployment.chosen),
+        verdict={Keeps: "keeps", Misses: "misses", Dearer: "dearer"}[type(verdict)],
+        limit=verdict.limit,
+        reason=_reason(verdict),
+        gpus=candidate.num_gpus,
+        hourly=verdict.hourly,
+        rate=_mean(rate_of(candidate, outcome) for outcome in outcomes),
+        share_inside=_mean(outcome.share_inside for outcome in outcomes),
+        per_gpu=mean_per_gpu(candidate, outcomes),
+        per_user=mean_per_user(outcomes),
+        way=way_of(outcomes[0].summary),
+        runs=tuple(outcome.run_id for outcome in outcomes),
+    )
+
+
+def _reason(verdict: Simulated) -> str:
+    if isinstance(verdict, Misses):
+        return verdict.what
+    return verdict.reason if isinstance(verdict, Dearer) else ""
+
+
+def _pruned(verdict: Pruned) -> Row:
+    return Row(dict(verdict.deployment.chosen), "pruned", verdict.limit, verdict.reason)
+
+
+def _output_len(outcome: Outcome) -> float:
+    """Mean output tokens of a request."""
+    rates = outcome.summary["throughput"]
+    requests = rates["requests_per_s"]
+    return float(rates["output_tokens_per_s"] / requests) if requests else 0.0
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
