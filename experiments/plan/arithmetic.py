@@ -11,6 +11,7 @@ from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import Candidate
 
 MARGIN = 3.0  # standard errors of a share
+ENOUGH, HIGHEST = 100, 1e4  # requests that show their mean lengths; requests/s
 
 
 @dataclass
@@ -44,8 +45,7 @@ class Arithmetic:
         share that an idle engine could serve in time is too small by more than MARGIN errors.
         """
         for seed in self.question.seeds:
-            bounds = self.bounds(candidate, seed, None)
-            reason = bounds.too_slow(MARGIN) if bounds.demand.has_one_sequence else None
+            reason = self.bounds(candidate, seed, None).too_slow(MARGIN)
             if reason is None:
                 return None
         return reason
@@ -56,9 +56,10 @@ class Arithmetic:
 
         Without deadlines for work it is a request/s for each GPU.
         """
-        rate = float(candidate.config.arrivals.parameters["rate"])
-        loads = self.bounds(candidate, self.question.seeds[0], rate).loads
-        busiest = max(loads.values(), default=0.0)
+        seed, rate = self.question.seeds[0], 1.0
+        while len(self.bounds(candidate, seed, rate).demand) < ENOUGH and rate < HIGHEST:
+            rate *= 2
+        busiest = max(self.bounds(candidate, seed, rate).loads.values(), default=0.0)
         return rate / busiest if busiest > 0 else float(candidate.num_gpus)
 
     def _demand(self, config: RunConfig) -> Demand:

@@ -19,6 +19,7 @@ from testbed.experiments.plan.pruning import REFUSED
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Verdict
+from testbed.replications import NOT_DISTINGUISHABLE, paired
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
 DIGITS = 4  # of a rate
@@ -51,6 +52,14 @@ def all_at_capacity(search: Search, candidates: Sequence[Candidate]) -> list[Ver
 def rank_at_capacity(verdict: Keeps) -> tuple[float, ...]:
     """The cheaper request first."""
     return (verdict.cost.mean,)
+
+
+def difference_at_capacity(verdict: Keeps, best: Keeps) -> str:
+    """How much dearer a million requests are, on the same seeds."""
+    if verdict.costs == best.costs:
+        return "equal"
+    change = paired(verdict.costs, best.costs)
+    return NOT_DISTINGUISHABLE if change.includes_zero else f"+{change}"
 
 
 def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
@@ -94,12 +103,12 @@ def _challenged(search: Search, wave: Sequence[Candidate], best: Keeps) -> dict[
         if reason is None:
             missed[candidate] = []
         else:
-            verdicts[candidate] = _pruned(candidate, reason, rates[candidate][0], best)
+            verdicts[candidate] = _pruned(candidate, reason, rates[candidate][0])
     for place in range(len(search.question.seeds)):
         _challenge(search, place, rates, missed, verdicts)
     for candidate, outcomes in missed.items():
         if len(outcomes) == len(search.question.seeds):
-            verdicts[candidate] = _dearer(search, candidate, outcomes, best)
+            verdicts[candidate] = _dearer(search, candidate, outcomes)
     return verdicts
 
 
@@ -164,15 +173,11 @@ def _limit(search: Search, candidate: Candidate, outcomes: Sequence[Outcome]) ->
     return limit_of(first, bounds.loads, search.question)
 
 
-def _pruned(candidate: Candidate, reason: Reason, at: tuple[int, float], best: Keeps) -> Pruned:
-    than = best.candidate.deployment.name
-    text = f"at {at[1]:g} req/s, where it would cost as much as {than}: {reason.text}"
+def _pruned(candidate: Candidate, reason: Reason, at: tuple[int, float]) -> Pruned:
+    text = f"at {at[1]:g} req/s, where another one costs as much: {reason.text}"
     return Pruned(candidate.deployment, reason.limit, text)
 
 
-def _dearer(
-    search: Search, candidate: Candidate, outcomes: Sequence[Outcome], best: Keeps
-) -> Dearer:
+def _dearer(search: Search, candidate: Candidate, outcomes: Sequence[Outcome]) -> Dearer:
     limit = _limit(search, candidate, outcomes)
-    name, hourly = best.candidate.deployment.name, search.hourly(candidate)
-    return Dearer(candidate, hourly, tuple(outcomes), name, limit)
+    return Dearer(candidate, search.hourly(candidate), tuple(outcomes), limit)

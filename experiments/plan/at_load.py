@@ -15,6 +15,7 @@ from testbed.experiments.plan.pruning import REFUSED
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of
+from testbed.replications import NOT_DISTINGUISHABLE, paired
 
 DEARER = "dearer"
 ROUNDING = 1e-12
@@ -51,6 +52,17 @@ def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict
 def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
     """The cheaper hour first; of equal ones that in which more requests keep the SLO."""
     return verdict.hourly, -verdict.inside.mean
+
+
+def difference_at_load(verdict: Keeps, best: Keeps) -> str:
+    """How much dearer an hour is; of equal ones, the difference in percent of requests inside."""
+    if verdict.hourly > best.hourly:
+        return f"+{verdict.hourly - best.hourly:g} an hour"
+    shares = [[100 * outcome.share_inside for outcome in kept.outcomes] for kept in (verdict, best)]
+    if shares[0] == shares[1]:
+        return "equal"
+    change = paired(*shares)
+    return NOT_DISTINGUISHABLE if change.includes_zero else f"{change} % inside"
 
 
 def verdict_of(

@@ -44,8 +44,6 @@ class Bounds:
 
     def reason(self) -> Reason | None:
         """Why the SLO is missed for certain; None where arithmetic does not say so."""
-        if not len(self.demand) or not self.demand.has_one_sequence:
-            return None
         return self.too_slow() or self._overloaded()
 
     @cached_property
@@ -58,7 +56,7 @@ class Bounds:
         outputs too. Requests that wait for answers have no fixed time, and no load.
         """
         demand, slo = self.demand, self.slo
-        if demand.arrival_s is None or slo.ttft_s is None or not len(demand):
+        if demand.arrival_s is None or slo.ttft_s is None or not self._holds:
             return {}
         first_s = float(demand.arrival_s.min())
         until_first_token_s = float(demand.arrival_s.max()) + slo.ttft_s - first_s
@@ -70,10 +68,17 @@ class Bounds:
             loads |= {limit: needed_s / available_s for limit, needed_s in needs_s.items()}
         return loads
 
+    @property
+    def _holds(self) -> bool:
+        """Whether there are requests, and each has one sequence, as the bounds assume."""
+        return len(self.demand) > 0 and self.demand.has_one_sequence
+
     def too_slow(self, margin: float = 0.0) -> Reason | None:
         """Why too few requests would keep the SLO if each had an idle engine for itself; None where
         enough may. margin: standard errors by which the share must be too small.
         """
+        if not self._holds:
+            return None
         possible = np.logical_and.reduce(list(self._on_idle_engine.values()))
         share = float(possible.mean())
         error = sqrt(share * (1 - share) / len(possible))

@@ -23,21 +23,28 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class Mode:
-    """How a plan searches, how it simulates everything instead, and how it ranks."""
+    """How a plan searches, how it simulates everything instead, how it ranks, and how it
+    compares a deployment with the cheapest."""
 
     search: Callable[[Search, Sequence[Candidate]], list[Verdict]]
     enumerate: Callable[[Search, Sequence[Candidate]], list[Verdict]]
     rank: Callable[[Keeps], tuple[float, ...]]
+    difference: Callable[[Keeps, Keeps], str]
     served: str
 
 
 AT_LOAD = Mode(
-    at_load.cheapest_at_load, at_load.all_at_load, at_load.rank_at_load, "the given requests"
+    at_load.cheapest_at_load,
+    at_load.all_at_load,
+    at_load.rank_at_load,
+    at_load.difference_at_load,
+    "the given requests",
 )
 AT_CAPACITY = Mode(
     at_capacity.cheapest_at_capacity,
     at_capacity.all_at_capacity,
     at_capacity.rank_at_capacity,
+    at_capacity.difference_at_capacity,
     "each deployment's highest rate",
 )
 

@@ -11,6 +11,7 @@ from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import Pruned
 from testbed.experiments.runs.progress import one_line
+from testbed.experiments.vllm_server.command import FLAG
 from testbed.workload import make_workload
 
 REFUSED = "refused"
@@ -70,10 +71,19 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
             return Pruned(deployment, SIZE, f"has {candidate.num_gpus} GPUs, not {num_gpus}")
         build(candidate.config, make_workload(candidate.config))
     except InputError as error:
-        text = one_line(error)
+        text = one_line(_first(error)).removeprefix(f"{FLAG}: ")
         is_memory = any(phrase in text for phrase in NO_MEMORY)
         return Pruned(deployment, DOES_NOT_FIT if is_memory else REFUSED, text)
     return candidate
+
+
+def _first(error: InputError) -> BaseException:
+    """The InputError that others wrap."""
+    first, cause = error, error.__cause__ or error.__context__
+    while cause is not None:
+        first = cause if isinstance(cause, InputError) else first
+        cause = cause.__cause__ or cause.__context__
+    return first
 
 
 def _text(config: RunConfig) -> str:

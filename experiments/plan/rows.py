@@ -8,18 +8,17 @@ from testbed.experiments.plan.plan import Plan
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
 from testbed.experiments.runs.summary_table import way_of
-from testbed.replications import NOT_DISTINGUISHABLE, paired
 
 
 @dataclass(frozen=True)
 class Row:
     """One deployment. What a verdict has no number for is None; text cells are empty.
 
-    rank: 1 for the cheapest that keeps the SLO. rate: requests/s that are served, mean of the
-    seeds. per_million_requests, per_million_tokens (of output): in the plan's unit, with half of
-    the 95% interval of the former. difference: of the cost from the cheapest one's, seed by seed.
-    per_gpu: output tokens/s of a GPU; per_user: those of a request, 1 / mean TPOT. way: where the
-    times of its iterations come from.
+    rank: 1 for the cheapest that keeps the SLO. rate: requests/s of the runs, mean of the seeds.
+    per_million_requests, per_million_tokens (of output): in the plan's unit, with half of the 95%
+    interval of the former. difference: from the cheapest, seed by seed. per_gpu:
+    output tokens/s of a GPU; per_user: those of a request, 1 / mean TPOT. way: where the times of
+    its iterations come from. runs: the folder of each seed's run.
     """
 
     deployment: dict[str, str]
@@ -44,21 +43,9 @@ class Row:
 def rows_of(plan: Plan) -> list[Row]:
     """Those that keep the SLO by rank, then what misses it, what is dearer, what was pruned."""
     ranked = plan.ranked
-    kept = [_kept(verdict, rank, ranked[0]) for rank, verdict in enumerate(ranked, 1)]
+    kept = [_kept(verdict, rank, plan) for rank, verdict in enumerate(ranked, 1)]
     missed, dearer = map(_row, plan.misses), map(_row, plan.dearer)
     return [*kept, *missed, *dearer, *map(_pruned, plan.pruned)]
-
-
-def difference(verdict: Keeps, best: Keeps) -> str:
-    """The cost less the best one's on the same seeds, in words."""
-    if verdict is best:
-        return "cheapest"
-    if verdict.costs == best.costs:
-        return "equal"
-    change = paired(verdict.costs, best.costs)
-    text = NOT_DISTINGUISHABLE if change.includes_zero else f"+{change}"
-    is_of_one_way = way_of(verdict.outcomes[0].summary) == way_of(best.outcomes[0].summary)
-    return text if is_of_one_way else f"{text} (costs come another way)"
 
 
 def mean_per_gpu(candidate: Candidate, outcomes: Sequence[Outcome]) -> float:
@@ -73,7 +60,17 @@ def mean_per_user(outcomes: Sequence[Outcome]) -> float | None:
     return _mean(1 / time_s for time_s in times if time_s) if any(times) else None
 
 
-def _kept(verdict: Keeps, rank: int, best: Keeps) -> Row:
+def _difference(verdict: Keeps, plan: Plan) -> str:
+    """How it differs from the cheapest, with a remark where their times come another way."""
+    best = plan.ranked[0]
+    if verdict is best:
+        return "cheapest"
+    text = plan.mode.difference(verdict, best)
+    is_of_one_way = way_of(verdict.outcomes[0].summary) == way_of(best.outcomes[0].summary)
+    return text if is_of_one_way else f"{text} (costs come another way)"
+
+
+def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:
     row, cost = _row(verdict), verdict.cost
     tokens = _mean(_output_len(outcome) for outcome in verdict.outcomes)
     numbers = {
@@ -81,7 +78,9 @@ def _kept(verdict: Keeps, rank: int, best: Keeps) -> Row:
         "per_million_requests": cost.mean,
         "half_width": cost.half_width,
         "per_million_tokens": cost.mean / tokens if tokens else None,
-        "difference": difference(verdict, best),
+        "difference": _difference(verdict, plan),
+        "per_gpu": mean_per_gpu(verdict.candidate, verdict.outcomes),
+        "per_user": mean_per_user(verdict.outcomes),
     }
     return Row(**{**vars(row), **numbers})
 
@@ -97,8 +96,6 @@ def _row(verdict: Simulated) -> Row:
         hourly=verdict.hourly,
         rate=_mean(rate_of(candidate, outcome) for outcome in outcomes),
         share_inside=_mean(outcome.share_inside for outcome in outcomes),
-        per_gpu=mean_per_gpu(candidate, outcomes),
-        per_user=mean_per_user(outcomes),
         way=way_of(outcomes[0].summary),
         runs=tuple(outcome.run_id for outcome in outcomes),
     )

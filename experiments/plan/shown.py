@@ -14,7 +14,7 @@ from testbed.experiments.plan.rows import Row, mean_per_gpu, mean_per_user, rows
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.summary_table import number, remark_on_ways
-from testbed.replications import Interval
+from testbed.replications import NOT_DISTINGUISHABLE, Interval
 
 SHORT = 10  # characters of a run folder's name
 REPORT = "report.html"  # of a run, in its folder
@@ -58,11 +58,12 @@ def _tied(plan: Plan) -> str:
     best = plan.ranked[0].candidate.deployment.name
     if len(tied) < 2:
         return f"cheapest: {best}"
-    return f"cheapest: {best}; {len(tied) - 1} others are not distinguishable from it, or equal"
+    others = f"{len(tied) - 1} other{'s' if len(tied) > 2 else ''}"
+    return f"cheapest: {best}; not distinguishable from it, or equal: {others}"
 
 
 def _is_tied(row: Row) -> bool:
-    return row.verdict == "keeps" and not row.difference.startswith("+")
+    return row.difference.startswith(("cheapest", "equal", NOT_DISTINGUISHABLE))
 
 
 def _nearest(plan: Plan) -> str:

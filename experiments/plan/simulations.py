@@ -73,4 +73,4 @@ class Simulations:
     def _launched(self, jobs: Sequence[RunJob] | Sequence[SearchJob]) -> list[Any]:
         if not jobs:
             return []
-        return launched([*jobs[0].words, *self.launcher], jobs)
+        return launched(self.launcher, jobs, self._place.runs)

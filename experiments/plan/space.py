@@ -21,6 +21,7 @@ LABELS = {
     "prefill_replicas": "prefill",
     "scheduler.max_num_batched_tokens": "batched tokens",
     "model.kv_dtype_bytes": "KV bytes",
+    "server.tiers.dram.size_gib": "DRAM GiB",
 }
 
 

@@ -56,14 +56,13 @@ class Dearer:
     candidate: Candidate
     hourly: float
     outcomes: tuple[Outcome, ...]
-    than: str
     limit: str
 
     @property
     def reason(self) -> str:
         """The rates that it misses."""
         rates = [outcome.rate for outcome in self.outcomes if outcome.rate is not None]
-        return f"serves less than {min(rates):.3g} req/s, so it is dearer than {self.than}"
+        return f"serves less than {min(rates):.3g} req/s, so another one is cheaper"
 
 
 @dataclass(frozen=True)

@@ -2,38 +2,46 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn
+from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
+from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import key_errors_explained, register_models
-from testbed.experiments.runs.overrides import normalize
+from testbed.experiments.runs.progress import one_line
 
-LAUNCHER = "hydra/launcher"
 OF_LAUNCHERS = ("hydra/", "hydra.")
+QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
 
 
-def launched(words: Sequence[str], jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+def launched(words: Sequence[str], jobs: Sequence[Callable[[], Any]], folder: Path) -> list[Any]:
     """The results of the jobs, in their order, from the launcher that the words name.
 
-    words: of a configuration that composes; only the launcher reads them. A job and its result
-    must pickle.
+    words: Hydra's own, such as hydra/launcher=joblib. A job and its result must pickle. folder:
+    where launchers write, as below a sweep's. Raises InputError for words that Hydra refuses.
     """
-    with _launcher(words, _Numbered(jobs)) as launcher:
-        returned = launcher.launch([list(normalize(words))] * len(jobs), initial_job_idx=0)
-    return [_result(job) for job in returned]
+    places = (f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=.")
+    given = [*QUIET, *places, *words]
+    try:
+        with _launcher(given, _Numbered(jobs)) as launcher:
+            returned = launcher.launch([[*given] for _ in jobs], initial_job_idx=0)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(one_line(error)) from error
+    return [job.return_value for job in returned]
 
 
 class _Numbered:
-    """Calls the job of a number; the composed configuration says which."""
+    """Calls the job of a number, which the job's configuration has."""
 
     def __init__(self, jobs: Sequence[Callable[[], Any]]) -> None:
         self.jobs = list(jobs)
@@ -43,24 +51,12 @@ class _Numbered:
 
 
 @contextmanager
-def _launcher(words: Sequence[str], task: Callable[[DictConfig], Any]) -> Iterator[Launcher]:
-    register_models()
-    with (
-        key_errors_explained(words),
-        initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"),
-    ):
+def _launcher(words: list[str], task: Callable[[DictConfig], Any]) -> Iterator[Launcher]:
+    with initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
-        config = hydra.compose_config(
-            "run", normalize(words), RunMode.MULTIRUN, with_log_configuration=False
-        )
-        from hydra._internal.callbacks import Callbacks
-
+        config = hydra.compose_config(None, words, RunMode.MULTIRUN, with_log_configuration=False)
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
         yield Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=task, config=config
         )
-
-
-def _result(job: JobReturn) -> Any:
-    return job.return_value
