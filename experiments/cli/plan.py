@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from testbed.core.errors import InputError
 from testbed.experiments.cli.capacity import SeedCount, seeds_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
@@ -67,6 +68,7 @@ def plan(
     from testbed.experiments.plan.plan import Request, planned
     from testbed.experiments.plan.shown import lines_of, shortened, tables_of
 
+    _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
     given = [word for word in words if not word.startswith("seed=")]
     request = Request(
@@ -94,6 +96,13 @@ def _rate(prices: Path | None) -> "Rate":
     from testbed.experiments.plan.prices import GpuHours, read_prices
 
     return GpuHours() if prices is None else read_prices(prices)
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Raise InputError for a file that could not be written, before anything is simulated."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
 
 
 def _write(found: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:

@@ -164,7 +164,8 @@ def _verdict(
     costs = tuple(
         per_million(hourly, outcome.rate) for outcome in highest if outcome.rate is not None
     )
-    return Keeps(candidate, hourly, highest, costs, limit, missed)
+    others = tuple(outcome for result in found for outcome in result.kept)
+    return Keeps(candidate, hourly, highest, costs, limit, others)
 
 
 def _limit(search: Search, candidate: Candidate, outcomes: Sequence[Outcome]) -> str:

@@ -78,12 +78,14 @@ class Failure:
 @dataclass(frozen=True)
 class Searched:
     """A rate search. highest: the run at the highest rate that keeps the SLO, None where none does;
-    missed: that at the lowest rate above it. rates: all that were simulated.
+    missed: that at the lowest rate above it; kept: those at rates that keep it. rates: all that
+    were simulated.
     """
 
     seed: int
     highest: Outcome | None
     missed: Outcome | None
+    kept: tuple[Outcome, ...]
     rates: tuple[float, ...]
 
 
@@ -120,6 +122,7 @@ class SearchJob:
             self.seed,
             None if highest is None else self._run(highest),
             self._run(min(above)) if above else None,
+            tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
             tuple(sorted(tried)),
         )
 

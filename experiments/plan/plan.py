@@ -7,6 +7,7 @@ from pathlib import Path
 from testbed.core.errors import InputError
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
+from testbed.experiments.plan.limits import strains
 from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import REFUSED, check_not_empty, examined
 from testbed.experiments.plan.question import Question
@@ -71,7 +72,12 @@ class Plan:
     def misses(self) -> list[Misses]:
         """The simulated ones that miss it, the nearest first."""
         missed = [verdict for verdict in self.verdicts if isinstance(verdict, Misses)]
-        return sorted(missed, key=lambda verdict: -verdict.inside.mean)
+        return sorted(missed, key=self._distance)
+
+    def _distance(self, verdict: Misses) -> tuple[float, float]:
+        """How far from the SLO: by the share inside, then by the worst objective."""
+        ratios = [ratio for _, ratio in strains(verdict.outcomes[0], self.question)]
+        return -verdict.inside.mean, max(ratios)
 
     @property
     def dearer(self) -> list[Dearer]:

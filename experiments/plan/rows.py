@@ -1,6 +1,6 @@
 """The rows of a plan's table: numbers of each deployment, by verdict."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.experiments.plan.jobs import Outcome
@@ -48,16 +48,15 @@ def rows_of(plan: Plan) -> list[Row]:
     return [*kept, *missed, *dearer, *map(_pruned, plan.pruned)]
 
 
-def mean_per_gpu(candidate: Candidate, outcomes: Sequence[Outcome]) -> float:
-    """Output tokens/s of a GPU, mean of the runs."""
-    rates = [rate_of(candidate, outcome) * _output_len(outcome) for outcome in outcomes]
-    return _mean(rates) / candidate.num_gpus
+def per_gpu(candidate: Candidate, outcome: Outcome) -> float:
+    """Output tokens/s of a GPU."""
+    return rate_of(candidate, outcome) * _output_len(outcome) / candidate.num_gpus
 
 
-def mean_per_user(outcomes: Sequence[Outcome]) -> float | None:
-    """Output tokens/s of a request, mean of the runs; None where outputs have one token."""
-    times = [outcome.summary["tpot_s"]["mean"] for outcome in outcomes]
-    return _mean(1 / time_s for time_s in times if time_s) if any(times) else None
+def per_user(outcome: Outcome) -> float | None:
+    """Output tokens/s of a request; None where outputs have one token."""
+    time_s = outcome.summary["tpot_s"]["mean"]
+    return 1 / time_s if time_s else None
 
 
 def _difference(verdict: Keeps, plan: Plan) -> str:
@@ -73,14 +72,15 @@ def _difference(verdict: Keeps, plan: Plan) -> str:
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:
     row, cost = _row(verdict), verdict.cost
     tokens = _mean(_output_len(outcome) for outcome in verdict.outcomes)
+    speeds = [speed for outcome in verdict.outcomes if (speed := per_user(outcome)) is not None]
     numbers = {
         "rank": rank,
         "per_million_requests": cost.mean,
         "half_width": cost.half_width,
         "per_million_tokens": cost.mean / tokens if tokens else None,
         "difference": _difference(verdict, plan),
-        "per_gpu": mean_per_gpu(verdict.candidate, verdict.outcomes),
-        "per_user": mean_per_user(verdict.outcomes),
+        "per_gpu": _mean(per_gpu(verdict.candidate, outcome) for outcome in verdict.outcomes),
+        "per_user": _mean(speeds) if speeds else None,
     }
     return Row(**{**vars(row), **numbers})
 

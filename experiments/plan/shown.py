@@ -10,7 +10,7 @@ from testbed.description import costs_of
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.plan.limits import broken
 from testbed.experiments.plan.plan import AT_LOAD, Plan
-from testbed.experiments.plan.rows import Row, mean_per_gpu, mean_per_user, rows_of
+from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.summary_table import number, remark_on_ways
@@ -46,7 +46,7 @@ def _counts(plan: Plan) -> str:
         "keep the SLO": len(plan.ranked),
         "miss it": len(plan.misses),
         "are dearer by simulation": len(plan.dearer),
-        "are left out by arithmetic": len(plan.pruned),
+        "are not simulated": len(plan.pruned),
     }
     texts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return f"{len(plan.verdicts)} deployments: {texts}; {plan.num_simulations} simulations"
@@ -92,18 +92,38 @@ def _costs(plan: Plan) -> list[str]:
 def tables_of(plan: Plan) -> list[tuple[str, list[str], list[list[str]]]]:
     """Title, head and cells of a table for each verdict that there is."""
     rows = rows_of(plan)
-    tables = []
-    for title, verdicts in (
-        ("Keep the SLO", ("keeps",)),
-        ("Simulated, miss it or are dearer", ("misses", "dearer")),
-        ("Not simulated", ("pruned",)),
-    ):
-        of_title = [row for row in rows if row.verdict in verdicts]
-        if of_title:
-            columns = [_cells(row, plan) for row in of_title]
-            head = _filled(columns)
-            tables.append((title, head, [[cells[name] for name in head] for cells in columns]))
-    return tables
+    cells = {
+        "Keep the SLO": [_cells(row, plan) for row in rows if row.verdict == "keeps"],
+        "Simulated, miss it or are dearer": [
+            _cells(row, plan) for row in rows if row.verdict in ("misses", "dearer")
+        ],
+        "Not simulated": _grouped([row for row in rows if row.verdict == "pruned"]),
+    }
+    heads = {title: _filled(of_title) for title, of_title in cells.items() if of_title}
+    return [
+        (title, head, [[row[name] for name in head] for row in cells[title]])
+        for title, head in heads.items()
+    ]
+
+
+def _grouped(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A row for each reason: how many deployments it excludes, and their values on each axis."""
+    groups = dict[tuple[str, str], list[Row]]()
+    for row in rows:
+        groups.setdefault((row.limit, row.reason), []).append(row)
+    return [
+        {
+            "deployments": str(len(group)),
+            **{label_of(key): _values(key, group) for key in group[0].deployment},
+            "limited by": limit,
+            WHY: reason,
+        }
+        for (limit, reason), group in groups.items()
+    ]
+
+
+def _values(key: str, rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(row.deployment[key] for row in rows))
 
 
 def _filled(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -116,6 +136,7 @@ def _cells(row: Row, plan: Plan) -> dict[str, str]:
     cost = row.per_million_requests
     interval = None if cost is None else Interval(cost, row.half_width, len(row.runs))
     return {
+        RUN: row.runs[0] if row.runs else "",
         "rank": "" if row.rank is None else str(row.rank),
         **{label_of(key): value for key, value in row.deployment.items()},
         "GPUs": _text(row.gpus),
@@ -130,7 +151,6 @@ def _cells(row: Row, plan: Plan) -> dict[str, str]:
         "limited by": row.limit,
         "costs": row.way,
         WHY: row.reason,
-        RUN: row.runs[0] if row.runs else "",
     }
 
 
@@ -139,15 +159,16 @@ def _text(value: float | None) -> str:
 
 
 def chart_of(plan: Plan) -> Chart:
-    """Output tokens/s of a GPU over those of a user, of the deployments that keep the SLO: for each
-    kind of server the points that no other one of it exceeds in both.
+    """Output tokens/s of a GPU over those of a user, of runs that keep the SLO: for each kind of
+    server the points that no other one of it exceeds in both.
     """
     points = dict[str, list[tuple[float, float]]]()
     for verdict in plan.ranked:
-        per_user = mean_per_user(verdict.outcomes)
-        if per_user is not None:
-            per_gpu = mean_per_gpu(verdict.candidate, verdict.outcomes)
-            points.setdefault(_kind(verdict), []).append((per_user, per_gpu))
+        for outcome in (*verdict.outcomes, *verdict.others):
+            speed = per_user(outcome)
+            if speed is not None:
+                point = speed, per_gpu(verdict.candidate, outcome)
+                points.setdefault(_kind(verdict), []).append(point)
     fronts = {name: front(of_kind) for name, of_kind in points.items()}
     series = [
         Series(name, [x for x, _ in of_kind], [y for _, y in of_kind])

@@ -26,7 +26,7 @@ class Pruned:
 @dataclass(frozen=True)
 class Keeps:
     """Keeps the SLO. outcomes: of each seed, the run at the rate that is served. costs: of a
-    million requests, by seed, in the plan's unit. missed: runs at higher rates, which miss the SLO.
+    million requests, by seed, in the plan's unit. others: further runs, which keep the SLO too.
     """
 
     candidate: Candidate
@@ -34,7 +34,7 @@ class Keeps:
     outcomes: tuple[Outcome, ...]
     costs: tuple[float, ...]
     limit: str
-    missed: tuple[Outcome, ...] = ()
+    others: tuple[Outcome, ...] = ()
 
     @property
     def cost(self) -> Interval:
