@@ -228,7 +228,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A remark where the costs of some runs were measured and those of others derived or computed;
     runs: simulated summaries by name.
     """
-    ways = {name: _way_of(summary) for name, summary in runs.items()}
+    ways = {name: way_of(summary) for name, summary in runs.items()}
     if len(set(ways.values())) > 1:
         names = "; ".join(
             f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
@@ -240,7 +240,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _way_of(summary: Mapping[str, Any]) -> str:
+def way_of(summary: Mapping[str, Any]) -> str:
     """How the costs of a run were made from measurements."""
     profile = summary.get(PROFILE)
     if not profile:
