@@ -44,15 +44,14 @@ KINDS = NonSequenceSlots._fields
 
 
 def encode(trace: MemoryTrace) -> str:
-    """The trace as JSON, with as many frames as fit MAX_CHARACTERS."""
-    frames = trace.frames
-    gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(frames))
+    """The trace as JSON; it keeps as many frames as fit MAX_CHARACTERS."""
+    gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(trace.frames))
     while True:
-        text = json.dumps(document(trace, frames), separators=(",", ":"))
-        if len(text) <= MAX_CHARACTERS or len(frames) == 1:
+        text = json.dumps(document(trace, trace.frames), separators=(",", ":"))
+        if len(text) <= MAX_CHARACTERS or len(trace.frames) == 1:
             return text
         gap_ps *= 2
-        frames = thinned(trace, gap_ps)
+        trace.frames = thinned(trace, gap_ps)
 
 
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:

@@ -194,11 +194,12 @@ class Tracer(simpy.Environment):
 
 
 def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
-    """The frames that an even grid over time meets; one that lasts is among them."""
+    """The frames that stand for a point of an even grid over time; one that lasts is among them."""
+    ends_ps = [*(frame.start_ps for frame in trace.frames[1:]), trace.frames[-1].end_ps]
     return [
         frame
-        for frame in trace.frames
-        if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)
+        for frame, end_ps in zip(trace.frames, ends_ps, strict=True)
+        if covers_grid_point(trace, gap_ps, frame.start_ps, end_ps)
     ]
 
 
