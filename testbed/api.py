@@ -161,6 +161,8 @@ def capacity(
     *overrides: str,
     ttft_s: float | None = None,
     tpot_s: float | None = None,
+    itl_s: float | None = None,
+    e2e_s: float | None = None,
     share: float = SHARE,
     low: float = 0.5,
     high: float = 2.0,
@@ -171,16 +173,19 @@ def capacity(
 ) -> Capacity:
     """Find the highest rate (requests/s) at which `share` of the requests meet the SLO.
 
-    ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or
-    as slo.ttft_s=... among the overrides. low, high: the first guess in requests/s, moved outward
-    as far as it takes. `folder` and the other options are those of `sweep`; `seen(rate,
-    share_inside)` is called after every run. The answer is that of one seed; `capacities` gives the
-    range over several. Raises InputError if no rate meets the SLO, or every rate does.
+    ttft_s: seconds to the first token; tpot_s: seconds for each later token on average; itl_s:
+    seconds between two tokens; e2e_s: seconds to the last token; at least one, here or as
+    slo.ttft_s=... among the overrides; a request meets all. low, high: the first guess in
+    requests/s, moved outward as far as it takes. `folder` and the other options are those of
+    `sweep`; `seen(rate, share_inside)` is called after every run. The answer is that of one seed;
+    `capacities` gives the range over several. Raises InputError if no rate meets the SLO, or every
+    rate does.
     """
     _check_search(share, low, high, precision)
     _check_no_rate(overrides, options)
-    objectives = {"slo.ttft_s": ttft_s, "slo.tpot_s": tpot_s}
-    options |= {key: seconds for key, seconds in objectives.items() if seconds is not None}
+    objectives = {"ttft_s": ttft_s, "tpot_s": tpot_s, "itl_s": itl_s, "e2e_s": e2e_s}
+    given = {name: seconds for name, seconds in objectives.items() if seconds is not None}
+    options |= {f"slo.{name}": seconds for name, seconds in given.items()}
     _check_objectives(front_end().configure(overrides, options))
     outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
     costs: dict[float, str] = {}
@@ -254,7 +259,10 @@ def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None
 def _check_objectives(config: RunConfig) -> None:
     """Raise InputError unless the config has objectives, and its run serves every request."""
     if not config.slo:
-        raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
+        raise InputError(
+            "no objective is given; say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or "
+            "slo.e2e_s=..."
+        )
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(

@@ -30,8 +30,9 @@ from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
-OF_MODELS = ("num_ffn_layers", *VARIANTS, *LAYERS)
-OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS)
+OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
+LIMITS = ("itl_s", "e2e_s")
+OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS, *LIMITS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -111,13 +112,26 @@ class WorkloadConfig:
 
 @model
 class Slo:
-    """Limits that a request must keep to count in share_inside and goodput; null: no limit."""
+    """Limits, all of which a request must keep to count in share_inside and goodput; null: no
+    limit.
+    """
 
     ttft_s: Annotated[PositiveSeconds | None, doc("to the first token")] = None
-    tpot_s: Annotated[PositiveSeconds | None, doc("for each later output token")] = None
+    tpot_s: Annotated[
+        PositiveSeconds | None, doc("for each later output token, on average over the request")
+    ] = None
+    itl_s: Annotated[
+        PositiveSeconds | None, doc("between two output tokens, so for the longest gap")
+    ] = None
+    e2e_s: Annotated[PositiveSeconds | None, doc("to the last token, end to end")] = None
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits in s by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __bool__(self) -> bool:
-        return self.ttft_s is not None or self.tpot_s is not None
+        return any(limit is not None for limit in self.limits.values())
 
 
 @model
@@ -337,7 +351,15 @@ def defaults_of(cls: type) -> dict[str, Any]:
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(cls)
     }
-    return {name: plain_values(value) for name, value in values.items() if value is not MISSING}
+    given = {name: value for name, value in values.items() if value is not MISSING}
+    return {name: _with_nulls(value) for name, value in given.items()}
+
+
+def _with_nulls(value: Any) -> Any:
+    """The plain values of a default; a model has those too that a run folder leaves out."""
+    if isinstance(value, Slo):
+        return value.limits
+    return plain_values(value)
 
 
 class MixShare(NamedTuple):

@@ -113,9 +113,10 @@ class PhaseRecorder(Recorder):
         waiting: int,
         swapped: int,
         memory: SpanMemory,
+        growth_ps: int = 0,
     ) -> None:
         """Change the phase of the requests that this plan preempts, swaps in or prefills."""
-        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory)
+        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory, growth_ps)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
             self._life(group.request).begin(SWAPPED if to_host else PREEMPTED, start_ps)

@@ -93,15 +93,19 @@ def _check_whole_iterations(
 
 def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
     """A GPU of the source's name has its data sheet: times measured on it follow no other."""
-    for name in ("memory_bandwidth", "fp16_flops", "link_bandwidth"):
+    for name in ("memory_bandwidth", "fp16_flops", "fp8_flops", "link_bandwidth"):
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and value != own:
             raise InputError(
-                f"server.gpu.{name}={value:g}: nothing reads it, for the times were measured on "
-                f"{gpu.name}, which has {own:g} (cost=analytic computes them; server.gpu.name=X "
-                f"server.gpu.device='' server.gpu.transfers=null is another GPU, for which they "
-                f"are derived)"
+                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
+                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
+                f"server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another "
+                f"GPU, for which they are derived)"
             )
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else f"{value:g}"
 
 
 def _roofline_cost(
