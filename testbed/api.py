@@ -230,6 +230,8 @@ def capacities(
     """
     if not seeds:
         raise InputError("seeds: names no seed (seeds=range(3))")
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds={list(seeds)}: names a seed twice (give each once)")
     of_seed = dict[int, Capacity]()
     for seed in seeds:
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)

@@ -13,7 +13,7 @@ from testbed.experiments.plan.plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
-from testbed.experiments.runs.summary_table import number, remark_on_ways
+from testbed.experiments.runs.summary_table import future_read_by, number, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
 
 SHORT = 10  # characters of a run folder's name
@@ -79,14 +79,25 @@ def _nearest(plan: Plan) -> str:
 
 
 def _costs(plan: Plan) -> list[str]:
-    """What the times rest on, with a remark where they come in several ways."""
+    """What the times rest on, with a remark where they come in several ways, and the deployments
+    that read the future.
+    """
     summaries = {
         verdict.candidate.deployment.name: verdict.outcomes[0].summary
         for verdict in plan.verdicts
         if isinstance(verdict, Keeps | Misses | Dearer)
     }
     texts = dict.fromkeys(costs_of(summary) for summary in summaries.values())
-    return [*(f"costs: {text}" for text in texts if text), *remark_on_ways(summaries)]
+    futures = {name: future_read_by(summary) for name, summary in summaries.items()}
+    return [
+        *(f"costs: {text}" for text in texts if text),
+        *remark_on_ways(summaries),
+        *(
+            f"{name} reads the future, as no real server can: {future}"
+            for name, future in futures.items()
+            if future
+        ),
+    ]
 
 
 def tables_of(plan: Plan) -> list[tuple[str, list[str], list[list[str]]]]:

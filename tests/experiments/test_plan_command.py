@@ -72,6 +72,14 @@ def test_a_row_of_the_page_opens_its_run(testbed, tmp_path, web_page):
     assert "opt-13b" in web_page.locator("main").inner_text()
 
 
+def test_deployments_that_read_the_future_are_named(testbed):
+    words = ("model=opt-13b", "gpu=a100-40gb", "policy=paged,contiguous_oracle", *LOAD)
+    _, output, _ = testbed("plan", *words)
+    named = [line for line in output.splitlines() if "reads the future" in line]
+    assert len(named) == 1
+    assert "contiguous_oracle reads" in named[0]
+
+
 def test_an_slo_that_nothing_keeps_names_the_nearest_miss(testbed):
     impossible = [word for word in LOAD if not word.startswith("slo")]
     code, output, _ = testbed("plan", *SPACE, *impossible, "slo.ttft_s=0.2")

@@ -141,6 +141,8 @@ def test_engines_may_have_different_servers():
     pools = [mixed.setup.pool_of(number).num_slots for number in range(3)]
     assert pools == [same.setup.pool.num_slots] * 2 + [other.setup.pool.num_slots]
     assert mixed.num_slots == sum(pools)
+    mapped = retrace(mixed.setup.config, 0.0, 5.0, 2).num_slots
+    assert mapped // 16 == pools[2] // 16  # blocks
     assert f"l40s, {pools[2]:,} slots, auto_cost (derived" in mixed.summary["run"]["servers"]
     assert "servers" not in same.summary["run"]
 
