@@ -13,7 +13,7 @@ from testbed.checking import check as check
 from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.description import costs_of, flat, merge_axes
+from testbed.description import RUN, costs_of, flat, merge_axes
 from testbed.knee import sustained_rate
 from testbed.replications import Interval, interval
 from testbed.result import Result, front_end
@@ -137,13 +137,15 @@ class Capacity:
     rate misses it.
 
     points: (rate, share inside, goodput in requests/s) of every simulated rate. costs: the source
-    of the runs' costs and their tested error; empty on a GPU.
+    of the runs' costs and their tested error; empty on a GPU. future_read: what the runs read of
+    the future, as no real server can; empty where they read nothing.
     """
 
     rate: float
     share: float
     points: tuple[tuple[float, float, float], ...]
     costs: str = ""
+    future_read: str = ""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -187,12 +189,14 @@ def capacity(
     _check_objectives(front_end().configure(overrides, options))
     outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
     costs: dict[float, str] = {}
+    futures: set[str] = set()
 
     def is_sustained(rate: float) -> bool:
         rate = float(f"{rate:.4g}")
         if rate not in outcomes:
             summary = _measured(overrides, {**options, "rate": rate}, folder)
             outcomes[rate], costs[rate] = _inside(summary, rate), costs_of(summary)
+            futures.add(summary.get(RUN, {}).get("future_read") or "")
             if seen:
                 seen(rate, outcomes[rate][0])
         return outcomes[rate][0] >= share
@@ -202,7 +206,7 @@ def capacity(
         rate for rate, (inside, _) in outcomes.items() if inside >= share and rate <= knee
     )
     points = tuple((rate, *outcomes[rate]) for rate in sorted(outcomes))
-    return Capacity(highest, share, points, costs[highest])
+    return Capacity(highest, share, points, costs[highest], "; ".join(filter(None, futures)))
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,8 @@ def capacities(
     """
     if not seeds:
         raise InputError("seeds: names no seed (seeds=range(3))")
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds={list(seeds)}: names a seed twice (give each once)")
     of_seed = dict[int, Capacity]()
     for seed in seeds:
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
@@ -263,6 +269,12 @@ def _check_objectives(config: RunConfig) -> None:
                 f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
                 "leaves out the slowest requests, which capacity counts (set it to null)"
             )
+    bound = config.arrivals.parameters.get("max_in_flight")
+    if bound is not None:
+        raise InputError(
+            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
+            "rate would miss the objectives (set it to null)"
+        )
 
 
 def _measured(

@@ -115,7 +115,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
         wall_s = time.perf_counter() - began
     whole = together(recorders)
-    pool_slots = [(parts.pool or setup.pool).num_slots for parts in fleet.parts]
+    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
     extra = {
         STOPPED: None,
         OVERLOAD: _behind(whole),
@@ -127,6 +127,9 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         **summarize_fleet(recorders, whole, pool_slots, setup.window_ps, setup.slo),
         **extra,
     }
+    if late := [fault for fault in fleet.faults if fault.down_ps > whole.end_ps]:
+        numbers = ", ".join(str(fault.engine) for fault in late)
+        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
         pairs = zip(done.replicas, recorders, strict=True)
         summary[ENGINES] = {

@@ -36,6 +36,7 @@ from testbed.engine.memory_trace import (
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment
 from testbed.experiments.pages.page import json_for_script, whole_page
+from testbed.oracles import future_read
 from testbed.run import serve_by_fleet
 
 MAX_CHARACTERS = 3_000_000
@@ -221,7 +222,7 @@ def _trace_engine(
         start_ps=start_ps,
         stop_ps=end_ps,
         gap_ps=gap_ps,
-        pool=setup.pool,
+        pool=setup.pool_of(engine),
     )
 
 
@@ -243,13 +244,17 @@ def _trace_alone(setup: Setup, start_s: float, stop_s: float | None, gap_ps: int
 
 
 def title_of(trace: MemoryTrace, config: RunConfig, engine: int | None = None) -> str:
-    """The policy, the model and the size of the pool; of which engine, if there are several."""
+    """The policy, what it reads of the future, the model and the size of the pool; of which engine,
+    if there are several.
+    """
     of_engine = "" if engine is None else f"Engine {engine} of {config.replicas}, "
     policy = config.policy.name.rpartition(".")[2]
     num_blocks = trace.num_slots // trace.block_size
     slots = "slots of one layer" if len(trace.parts) > 1 else "slots"
     blocks = f"{num_blocks:,} blocks of {trace.block_size} {slots}"
-    return f"{of_engine}{policy}, {config.model.name}: {blocks}"
+    future = future_read(policy=config.policy, scheduler=config.scheduler)
+    oracle = f" (reads the future: {future})" if future else ""
+    return f"{of_engine}{policy}{oracle}, {config.model.name}: {blocks}"
 
 
 def page(trace: MemoryTrace, title: str) -> str:

@@ -228,7 +228,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A remark where the costs of some runs were measured and those of others derived or computed;
     runs: simulated summaries by name.
     """
-    ways = {name: _way_of(summary) for name, summary in runs.items()}
+    ways = {name: way_of(summary) for name, summary in runs.items()}
     if len(set(ways.values())) > 1:
         names = "; ".join(
             f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
@@ -240,7 +240,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _way_of(summary: Mapping[str, Any]) -> str:
+def way_of(summary: Mapping[str, Any]) -> str:
     """How the costs of a run were made from measurements."""
     profile = summary.get(PROFILE)
     if not profile:
@@ -277,7 +277,7 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
-    """The engines, router, faults and shared tiers of a fleet; empty for one engine."""
+    """The engines, router, faults, shared tiers and other servers of a fleet; empty for one."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
@@ -285,7 +285,8 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     if "prefill_replicas" in run:
         split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
     tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}"}
+    others = {"other servers": run["servers"]} if "servers" in run else {}
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}", **others}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

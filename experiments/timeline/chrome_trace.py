@@ -336,7 +336,7 @@ def _engine_events(
     lanes = _lanes(shown)
     timed = _lane_events(shown, lanes, first_pid)
     timed += _rejections(lives, recorder.rejections, start_ps, stop_ps, first_pid)
-    num_slots, spans = setup.pool.num_slots, recorder.spans.columns()
+    num_slots, spans = setup.pool_of(engine or 0).num_slots, recorder.spans.columns()
     timed += _iteration_events(spans, num_slots, start_ps, stop_ps, first_pid)
     prefix = "" if engine is None else f"Engine {engine}: "
     return [*_name_events(1 + max(lanes, default=0), first_pid, prefix)], timed
