@@ -16,6 +16,7 @@ from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.summary_table import number, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
 
+THOUSAND = 1000
 SHORT = 10  # characters of a run folder's name
 REPORT = "report.html"  # of a run, in its folder
 RUN, WHY = "run", "why"
@@ -167,7 +168,7 @@ def chart_of(plan: Plan) -> Chart:
         for outcome in (*verdict.outcomes, *verdict.others):
             speed = per_user(outcome)
             if speed is not None:
-                point = speed, per_gpu(verdict.candidate, outcome)
+                point = speed, per_gpu(verdict.candidate, outcome) / THOUSAND
                 points.setdefault(_kind(verdict), []).append(point)
     fronts = {name: front(of_kind) for name, of_kind in points.items()}
     series = [
@@ -177,7 +178,7 @@ def chart_of(plan: Plan) -> Chart:
     return Chart(
         "Pareto fronts, by kind of server",
         "Output tokens/s of a user",
-        "Output tokens/s of a GPU",
+        "1,000 output tokens/s of a GPU",
         series,
         markers=True,
     )
