@@ -25,11 +25,10 @@ TEXTS = ("limited by", WHY, "less the cheapest", "costs", RUN)
 
 def lines_of(plan: Plan) -> list[str]:
     """What was asked and what came out."""
-    slo, question = plan.question.slo, plan.question
+    question = plan.question
     objectives = [
-        f"{name} {seconds:g} s"
-        for name, seconds in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
-        if seconds is not None
+        f"{name.removesuffix('_s').upper()} {seconds:g} s"
+        for name, seconds in question.objectives.items()
     ]
     seeds = f"{len(question.seeds)} seeds" if len(question.seeds) > 1 else "one seed"
     return [
