@@ -47,12 +47,11 @@ def batches(draw):
 @pytest.mark.parametrize("words", SERVERS)
 @settings(max_examples=25, deadline=None)
 @given(work=batches())
-def test_an_iteration_takes_no_less_than_its_parts(words, work):
+def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_prompt(words, work):
     machine = MACHINES[words]
     time_s = machine.cost.iteration(work) / PS
-    for new, stored in work.prefill:
-        part = Work(prefill=((new, stored),), num_requests=1)
-        assert time_s >= machine.cost.iteration(part) / PS >= machine.shortest_s
+    if work.prefill:
+        assert time_s >= machine.shortest_s
     if work.decode_seqs:
         assert time_s >= machine.step_s(work.decode_max_context)
 
