@@ -31,7 +31,7 @@ from testbed.parts import Part
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "router", "faults", "prefill_replicas", "handover")
 OF_MODELS = ("num_ffn_layers", *VARIANTS, *LAYERS)
-OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS)
+OPTIONAL = ("engine", "kv_memory_of", "software", "speculation", "tiers", *FLEET, *OF_MODELS)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -227,6 +227,9 @@ class RunConfig:
     ] = None
     handover: Annotated[
         Part | None, doc("how prefill engines hand prompts over; null: whole, over 50 GB/s")
+    ] = None
+    speculation: Annotated[
+        Part | None, doc("who drafts tokens that the model verifies; null: nobody")
     ] = None
     outputs: Annotated[
         Literal["full", "summary"],

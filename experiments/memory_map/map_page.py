@@ -216,6 +216,7 @@ def _trace_alone(setup: Setup, start_s: float, stop_s: float | None) -> MemoryTr
         stop_ps=end_ps,
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
+        acceptance=setup.acceptance,
         pool=setup.pool,
         lengths=setup.lengths,
     )

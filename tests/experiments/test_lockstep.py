@@ -157,6 +157,24 @@ def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
 
 
 @needs_vllm
+@pytest.mark.parametrize("seed", range(4))
+def test_every_iteration_with_drafts_equals_vllms(seed):
+    """vLLM's scheduler and ours get the same drafts, of which the same are accepted."""
+    words, requests = draw(Random(seed), BASE, 60, drafts=True)
+    make, setup = sides_of(words, requests)
+    sides = make()
+    comparison = compare(sides, served(setup)[0], ITERATION_PS)
+    assert comparison.first is None, "\n".join(report(sides, comparison))
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_40_random_configurations_with_drafts_equal_vllms():
+    words = ["vllm", *BASE, "--drafts", "--random", "40", "--requests", "450"]
+    assert call("lockstep", words) == 0
+
+
+@needs_vllm
 @pytest.mark.slow
 def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
     assert call("lockstep", ["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
