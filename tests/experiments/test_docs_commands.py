@@ -65,6 +65,9 @@ READ = [(page, line) for page in PAGES for line in lines_of(page) if NEEDS.searc
 READ += [(page, line) for page in PAGES for line in inline(page)]
 
 
+QUESTIONS = "experiments/QUESTIONS.md"  # its simulations take long, even in the quick test
+
+
 def clone(folder):
     """The files that a command may name, and no others: those of the project."""
     (folder / "experiments").symlink_to(ROOT / "experiments")
@@ -117,8 +120,11 @@ FIRST = {
 
 @pytest.mark.parametrize(
     ("page", "lines"),
-    [page_lines for page_lines in RUN if page_lines[1]],
-    ids=[page for page, ls in RUN if ls],
+    [
+        pytest.param(page, lines, id=page, marks=[pytest.mark.slow] if page == QUESTIONS else [])
+        for page, lines in RUN
+        if lines
+    ],
 )
 def test_documented_commands_succeed(testbed, tmp_path, page, lines):
     clone(tmp_path)
@@ -223,7 +229,7 @@ def test_the_cookbook_answers_ten_questions():
 
 
 def test_fourteen_questions_have_a_command_or_a_named_absence():
-    page = (ROOT / "experiments" / "QUESTIONS.md").read_text(encoding="utf-8")
+    page = (ROOT / QUESTIONS).read_text(encoding="utf-8")
     _, *answers = re.split(r"^## \d+\. .*\?$", page, flags=re.MULTILINE)
     assert len(answers) == 14
     for answer in answers:
