@@ -117,7 +117,7 @@ class Outputs:
             return Results(self.ended(plan, steps, accepted), {}, accepted)
         ended = self.ended(plan, steps)
         if not (self._state.beams or plan.swapped_in):
-            return record(Results, (ended, {})) if ended else NOTHING
+            return record(Results, (ended, {}, {})) if ended else NOTHING
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
