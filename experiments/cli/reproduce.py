@@ -46,6 +46,7 @@ BEYOND = (
     "global_cache",
     "groups",
     "hit_units",
+    "speculation",
 )
 SAME_ANYWHERE = (
     "table1",

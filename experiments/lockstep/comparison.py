@@ -190,6 +190,8 @@ def draw(
     )
     if drafts:
         words = (*words, *draw_speculation(random, is_async=is_async))
+        if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
+            words = (*words, f"scheduler.max_num_batched_tokens={budget + max_num_seqs}")
     return words, requests(random, num_requests, longest, caches)
 
 

@@ -59,8 +59,10 @@ METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads:
 
 class _SpeculativeConfig:
     """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
-    model's folder; its two questions are asked of vLLM's own class.
+    model's folder; its questions are asked of vLLM's own class.
     """
+
+    parallel_drafting = False
 
     def __init__(self, method: str, num_speculative_tokens: int) -> None:
         self.method = method
@@ -70,6 +72,12 @@ class _SpeculativeConfig:
         from vllm.config import SpeculativeConfig
 
         return bool(SpeculativeConfig.use_eagle(self))
+
+    @property
+    def max_num_new_slots_for_drafting(self) -> int:
+        from vllm.config import SpeculativeConfig
+
+        return int(SpeculativeConfig.max_num_new_slots_for_drafting.fget(self))
 
     def uses_draft_model(self) -> bool:
         from vllm.config import SpeculativeConfig
@@ -224,6 +232,7 @@ def make_scheduler(options: Options) -> Any:
         config.speculative_config = _SpeculativeConfig(
             options.drafter, options.num_speculative_tokens
         )
+        config._set_max_num_scheduled_tokens()
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
         kv_cache_config=kv_cache_config(options.num_blocks, options.block_size, options.windows),

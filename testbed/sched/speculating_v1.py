@@ -88,6 +88,19 @@ class SpeculatingV1(VllmV1):
         self.counts = DraftCounts()
         self._proposed: dict[int, int] = {}
         _check_memory(self, speculation)
+        self._leave_budget(speculation.num_inserted * self.prompts.max_num_seqs)
+
+    def _leave_budget(self, num_tokens: int) -> None:
+        """Take what the drafter's batch has on top off the budget of an iteration."""
+        budget = self.max_num_batched_tokens - num_tokens
+        if budget < 1:
+            raise InputError(
+                f"scheduler.max_num_batched_tokens={self.max_num_batched_tokens}: the drafter's "
+                f"batch takes {num_tokens} of these, which leaves nothing (give more, or a smaller "
+                f"max_num_seqs)"
+            )
+        self.max_num_batched_tokens = self.prompts.max_num_batched_tokens = budget
+        self.threshold = min(self.threshold, budget)
 
     def plan(self) -> Plan:
         plan = self.new_plan()

@@ -1,11 +1,12 @@
 """Drafts by a smaller model beside the one that serves."""
 
+from typing import Any
+
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
 from testbed.cost.analytic import Efficiencies
 from testbed.cost.model import CostModel
-from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
@@ -15,19 +16,20 @@ class DraftModel(Speculation):
 
     Its weights take memory of the pool, and it stores K and V of each token of each sequence beside
     those of the model: a block has both. A pass costs the roofline of its shape, with these
-    efficiencies; software times are charged once an iteration, by the model's own costs.
+    efficiencies; software times are charged once an iteration, by the model's own costs. Its batch
+    has the newest token of each sequence too (vLLM's max_num_new_slots_for_drafting).
     """
+
+    num_inserted = 1
 
     def __init__(
         self,
         num_drafts: PositiveCount = 3,
         drafter: str = "llama-3.2-1b",
-        off_above: PositiveCount | None = None,
-        keeps_slots: bool = True,
-        acceptance: Acceptance | None = None,
         efficiencies: Efficiencies | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(num_drafts, off_above, keeps_slots, acceptance)
+        super().__init__(num_drafts, **options)
         self._drafter = read_model(drafter)
         self._efficiencies = efficiencies
 

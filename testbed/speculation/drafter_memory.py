@@ -1,9 +1,12 @@
 """What a drafter takes of the GPUs' memory."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from testbed.core.specs import ModelSpec
-from testbed.speculation.speculation import Speculation
+
+if TYPE_CHECKING:  # it needs numpy, and a server without drafts does not
+    from testbed.speculation.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,11 @@ class DrafterMemory:
 
 
 def drafter_memory(
-    speculation: Speculation | None, model: ModelSpec, num_gpus: int
+    speculation: "Speculation | None", model: ModelSpec, num_gpus: int
 ) -> DrafterMemory:
     """The memory of what drafts for the model; none without speculation."""
     drafter = None if speculation is None else speculation.drafter(model)
-    if speculation is None or drafter is None:
+    if speculation is None or drafter is None or not speculation.takes_memory:
         return DrafterMemory()
     return DrafterMemory(
         drafter.kv_bytes_per_token * drafter.kv_copies(num_gpus),

@@ -1,12 +1,12 @@
 """Drafts by extra layers of the model itself: EAGLE heads and multi-token prediction (MTP)."""
 
 from dataclasses import replace
+from typing import Any
 
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
 from testbed.cost.analytic import Efficiencies
 from testbed.cost.model import CostModel
-from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
@@ -25,12 +25,10 @@ class Heads(Speculation):
         self,
         num_drafts: PositiveCount = 3,
         num_layers: PositiveCount = 1,
-        off_above: PositiveCount | None = None,
-        keeps_slots: bool = True,
-        acceptance: Acceptance | None = None,
         efficiencies: Efficiencies | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(num_drafts, off_above, keeps_slots, acceptance)
+        super().__init__(num_drafts, **options)
         self.num_layers = num_layers
         self._efficiencies = efficiencies
 
@@ -48,10 +46,13 @@ class Heads(Speculation):
 
     def weight_bytes(self, model: ModelSpec) -> int:
         """Those of the layers; the model's own matrices of the vocabulary serve them too."""
+        return self.deeper(model).weight_bytes - model.weight_bytes
+
+    def deeper(self, model: ModelSpec) -> ModelSpec:
+        """The model with the heads as its last layers."""
         num_layers = model.num_layers + self.num_layers
         ffn_layers = model.num_ffn_layers and model.num_ffn_layers + self.num_layers
-        deeper = replace(model, num_layers=num_layers, num_ffn_layers=ffn_layers)
-        return deeper.weight_bytes - model.weight_bytes
+        return replace(model, num_layers=num_layers, num_ffn_layers=ffn_layers)
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
         return pass_cost(self.drafter(model), server, self._efficiencies)

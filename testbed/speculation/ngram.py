@@ -1,8 +1,9 @@
 """Drafts copied from the sequence's own tokens (prompt lookup)."""
 
+from typing import Any
+
 from testbed.core.specs import ModelSpec
 from testbed.core.units import Count, PositiveCount, Share
-from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.luck import uniform
 from testbed.speculation.speculation import Speculation
 
@@ -24,12 +25,10 @@ class NGram(Speculation):
         self,
         num_drafts: PositiveCount = 3,
         found_share: Share = 1.0,
-        off_above: PositiveCount | None = None,
-        keeps_slots: bool = True,
-        acceptance: Acceptance | None = None,
         seed: Count = 0,
+        **options: Any,
     ) -> None:
-        super().__init__(num_drafts, off_above, keeps_slots, acceptance)
+        super().__init__(num_drafts, **options)
         self.found_share = found_share
         self.seed = seed
 

@@ -16,27 +16,34 @@ class Speculation(ABC):
 
     off_above: no drafts where more requests than this were in the iteration; None: always.
     acceptance: how many are accepted. keeps_slots: slots of rejected drafts stay with their
-    sequence until it ends, as in vLLM; else they return when the results are in.
+    sequence until it ends, as in vLLM; else they return when the results are in. takes_memory:
+    False leaves out the drafter's weights, its K and V and its look-ahead, as a simulator does that
+    models the time of drafts alone.
 
     num_lookahead: slots on top of those of the tokens that an iteration computes, for K and V that
     the drafter stores ahead. drops_last_block: the last block of a prefix hit is computed again,
     because the drafter reads its hidden states, which no cache has. drafts_on_gpu: drafts never
-    leave the GPU, so that the next iteration can be planned before they are known.
+    leave the GPU, so that the next iteration can be planned before they are known. num_inserted:
+    tokens of each sequence that a drafter's batch has on top of the model's, so that a server takes
+    so many off its budget for each sequence that it may run.
     """
 
     drops_last_block: ClassVar[bool] = False
     drafts_on_gpu: ClassVar[bool] = True
+    num_inserted: ClassVar[int] = 0
 
     def __init__(
         self,
         num_drafts: PositiveCount = 3,
         off_above: PositiveCount | None = None,
         keeps_slots: bool = True,
+        takes_memory: bool = True,
         acceptance: Acceptance | None = None,
     ) -> None:
         self.max_drafts = num_drafts
         self.off_above = off_above
         self.keeps_slots = keeps_slots
+        self.takes_memory = takes_memory
         self.acceptance = Constant() if acceptance is None else acceptance
         if not isinstance(self.acceptance, Acceptance):
             raise InputError(
@@ -46,7 +53,7 @@ class Speculation(ABC):
 
     @property
     def num_lookahead(self) -> int:
-        return self.max_drafts
+        return self.max_drafts if self.takes_memory else 0
 
     def num_drafts(self, request_id: int, num_generated: int, batch_size: int) -> int:
         """Draft tokens behind num_generated output tokens, of an iteration with batch_size
@@ -60,6 +67,10 @@ class Speculation(ABC):
         """The shape of what drafts for `model`: its weights and its K and V take memory beside
         the model's, and each pass of it takes time. None: nothing on the GPU.
         """
+
+    def deeper(self, model: ModelSpec) -> ModelSpec | None:
+        """The model with what drafts as its last layers; None where that is no part of it."""
+        return None
 
     def weight_bytes(self, model: ModelSpec) -> int:
         """Bytes of the drafter's weights over all GPUs."""
