@@ -13,7 +13,7 @@ from testbed.checking import check as check
 from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.description import costs_of, flat, merge_axes
+from testbed.description import RUN, costs_of, flat, merge_axes
 from testbed.knee import sustained_rate
 from testbed.replications import Interval, interval
 from testbed.result import Result, front_end
@@ -137,13 +137,15 @@ class Capacity:
     rate misses it.
 
     points: (rate, share inside, goodput in requests/s) of every simulated rate. costs: the source
-    of the runs' costs and their tested error; empty on a GPU.
+    of the runs' costs and their tested error; empty on a GPU. future_read: what the runs read of
+    the future, as no real server can; empty where they read nothing.
     """
 
     rate: float
     share: float
     points: tuple[tuple[float, float, float], ...]
     costs: str = ""
+    future_read: str = ""
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -159,6 +161,8 @@ def capacity(
     *overrides: str,
     ttft_s: float | None = None,
     tpot_s: float | None = None,
+    itl_s: float | None = None,
+    e2e_s: float | None = None,
     share: float = SHARE,
     low: float = 0.5,
     high: float = 2.0,
@@ -169,25 +173,30 @@ def capacity(
 ) -> Capacity:
     """Find the highest rate (requests/s) at which `share` of the requests meet the SLO.
 
-    ttft_s: seconds to the first token; tpot_s: seconds for each later token; at least one, here or
-    as slo.ttft_s=... among the overrides. low, high: the first guess in requests/s, moved outward
-    as far as it takes. `folder` and the other options are those of `sweep`; `seen(rate,
-    share_inside)` is called after every run. The answer is that of one seed; `capacities` gives the
-    range over several. Raises InputError if no rate meets the SLO, or every rate does.
+    ttft_s: seconds to the first token; tpot_s: seconds for each later token on average; itl_s:
+    seconds between two tokens; e2e_s: seconds to the last token; at least one, here or as
+    slo.ttft_s=... among the overrides; a request meets all. low, high: the first guess in
+    requests/s, moved outward as far as it takes. `folder` and the other options are those of
+    `sweep`; `seen(rate, share_inside)` is called after every run. The answer is that of one seed;
+    `capacities` gives the range over several. Raises InputError if no rate meets the SLO, or every
+    rate does.
     """
     _check_search(share, low, high, precision)
     _check_no_rate(overrides, options)
-    objectives = {"slo.ttft_s": ttft_s, "slo.tpot_s": tpot_s}
-    options |= {key: seconds for key, seconds in objectives.items() if seconds is not None}
+    objectives = {"ttft_s": ttft_s, "tpot_s": tpot_s, "itl_s": itl_s, "e2e_s": e2e_s}
+    given = {name: seconds for name, seconds in objectives.items() if seconds is not None}
+    options |= {f"slo.{name}": seconds for name, seconds in given.items()}
     _check_objectives(front_end().configure(overrides, options))
     outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
     costs: dict[float, str] = {}
+    futures: set[str] = set()
 
     def is_sustained(rate: float) -> bool:
         rate = float(f"{rate:.4g}")
         if rate not in outcomes:
             summary = _measured(overrides, {**options, "rate": rate}, folder)
             outcomes[rate], costs[rate] = _inside(summary, rate), costs_of(summary)
+            futures.add(summary.get(RUN, {}).get("future_read") or "")
             if seen:
                 seen(rate, outcomes[rate][0])
         return outcomes[rate][0] >= share
@@ -197,7 +206,7 @@ def capacity(
         rate for rate, (inside, _) in outcomes.items() if inside >= share and rate <= knee
     )
     points = tuple((rate, *outcomes[rate]) for rate in sorted(outcomes))
-    return Capacity(highest, share, points, costs[highest])
+    return Capacity(highest, share, points, costs[highest], "; ".join(filter(None, futures)))
 
 
 @dataclass(frozen=True)
@@ -221,6 +230,8 @@ def capacities(
     """
     if not seeds:
         raise InputError("seeds: names no seed (seeds=range(3))")
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds={list(seeds)}: names a seed twice (give each once)")
     of_seed = dict[int, Capacity]()
     for seed in seeds:
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
@@ -248,13 +259,22 @@ def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None
 def _check_objectives(config: RunConfig) -> None:
     """Raise InputError unless the config has objectives, and its run serves every request."""
     if not config.slo:
-        raise InputError("no objective is given; say slo.ttft_s=... or slo.tpot_s=...")
+        raise InputError(
+            "no objective is given; say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or "
+            "slo.e2e_s=..."
+        )
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
                 f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
                 "leaves out the slowest requests, which capacity counts (set it to null)"
             )
+    bound = config.arrivals.parameters.get("max_in_flight")
+    if bound is not None:
+        raise InputError(
+            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
+            "rate would miss the objectives (set it to null)"
+        )
 
 
 def _measured(

@@ -12,7 +12,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.description import CONTENTS, contents_note, describe
+from testbed.description import CONTENTS, contents_note, describe, servers_of
 from testbed.engine.arrivals import ArrivalProcess
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.handovers.rule import HandoverRule
@@ -92,7 +92,12 @@ class Setup:
     @property
     def num_slots(self) -> int:
         """Slots of the KV pool, or of those of all engines together."""
-        return self.pool.num_slots * (self.config.replicas or 1)
+        return sum(self.pool_of(number).num_slots for number in range(self.config.replicas or 1))
+
+    def pool_of(self, number: int) -> PoolSpec:
+        """The pool of an engine, by its number."""
+        own = None if self.fleet is None else self.fleet.parts[number].pool
+        return own or self.pool
 
     @property
     def is_alone(self) -> bool:
@@ -146,6 +151,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         if config.window_s is None
         else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
     )
+    fleet = fleet_setup(config, workload, scheduler, cost, pool, beams, lengths)
     return Setup(
         asked,
         workload,
@@ -156,9 +162,13 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         pool,
         window_ps,
         config.slo,
-        {**describe(asked, pool, scheduler, cost), CONTENTS: contents_note(memory, workload)},
+        {
+            **describe(asked, pool, scheduler, cost),
+            **({} if fleet is None else servers_of(config, fleet.parts)),
+            CONTENTS: contents_note(memory, workload),
+        },
         lengths,
-        fleet_setup(config, workload, scheduler, cost, pool, beams, lengths),
+        fleet,
         None if speculation is None else speculation.acceptance,
     )
 
@@ -201,11 +211,12 @@ def fleet_setup(
     first = EngineParts(scheduler, cost, config.model.max_len, beams, lengths, checked_pool)
 
     def make_parts(number: int) -> EngineParts:
-        own_lengths = dict[int, int]()
-        policy, own_pool = _policy_and_pool(config, own_lengths)
-        own_cost = make_cost(config.cost, config.model, config.server, config.software)
-        preemption = _made(config, "preemption", own_lengths, own_cost)
-        own_scheduler = _made(config, "scheduler", own_lengths, policy, preemption)
+        own, own_lengths = config.of_engine(number), dict[int, int]()
+        policy, own_pool = _policy_and_pool(own, own_lengths)
+        own_cost = make_cost(own.cost, own.model, own.server, own.software)
+        preemption = _made(own, "preemption", own_lengths, own_cost)
+        _check_tiers(own, capabilities_of(policy), preemption)
+        own_scheduler = _made(own, "scheduler", own_lengths, policy, preemption)
         _register(capabilities_of(policy), workload)
         return EngineParts(
             own_scheduler, own_cost, config.model.max_len, beams, own_lengths, own_pool

@@ -3,7 +3,7 @@ are built from it. Every field has its constraint, its unit and its meaning besi
 """
 
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from math import isclose
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,9 +29,19 @@ from testbed.core.units import (
 from testbed.parts import Part
 
 # Values that a run folder's config.yaml leaves out where they are null.
-FLEET = ("replicas", "router", "faults", "prefill_replicas", "handover")
-OF_MODELS = ("num_ffn_layers", *VARIANTS, *LAYERS)
-OPTIONAL = ("engine", "kv_memory_of", "software", "speculation", "tiers", *FLEET, *OF_MODELS)
+FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
+OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
+LIMITS = ("itl_s", "e2e_s")
+OPTIONAL = (
+    "engine",
+    "kv_memory_of",
+    "software",
+    "speculation",
+    "tiers",
+    *FLEET,
+    *OF_MODELS,
+    *LIMITS,
+)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -111,13 +121,26 @@ class WorkloadConfig:
 
 @model
 class Slo:
-    """Limits that a request must keep to count in share_inside and goodput; null: no limit."""
+    """Limits, all of which a request must keep to count in share_inside and goodput; null: no
+    limit.
+    """
 
     ttft_s: Annotated[PositiveSeconds | None, doc("to the first token")] = None
-    tpot_s: Annotated[PositiveSeconds | None, doc("for each later output token")] = None
+    tpot_s: Annotated[
+        PositiveSeconds | None, doc("for each later output token, on average over the request")
+    ] = None
+    itl_s: Annotated[
+        PositiveSeconds | None, doc("between two output tokens, so for the longest gap")
+    ] = None
+    e2e_s: Annotated[PositiveSeconds | None, doc("to the last token, end to end")] = None
+
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """The limits in s by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __bool__(self) -> bool:
-        return self.ttft_s is not None or self.tpot_s is not None
+        return any(limit is not None for limit in self.limits.values())
 
 
 @model
@@ -214,6 +237,13 @@ class RunConfig:
         PositiveCount | None,
         doc("engines on one clock behind a router; null: one engine without a router"),
     ] = None
+    servers: Annotated[
+        dict[str, ServerConfig] | None,
+        doc(
+            "servers of engines that have another than `server`, by their numbers from 1; the "
+            "words gpu@2=NAME give engine 2 another GPU"
+        ),
+    ] = None
     router: Annotated[Part | None, doc("chooses the engine of each request; null: round_robin")] = (
         None
     )
@@ -254,6 +284,33 @@ class RunConfig:
                 f"router (give replicas=N, or shared=false)"
             )
         self._check_prefill_replicas()
+        self._check_servers()
+
+    def _check_servers(self) -> None:
+        others = [str(number) for number in range(1, self.replicas or 1)]
+        for number, server in (self.servers or {}).items():
+            if number not in others:
+                raise InputError(
+                    f"servers.{number}: the engines that may have another server are 1 to "
+                    f"{len(others)} (give one of these; `server` is that of engine 0)"
+                )
+            if self.server.shared_tiers or server.shared_tiers:
+                raise InputError(
+                    f"servers.{number}: shared tiers are not modelled below different servers "
+                    f"(give shared=false, or leave servers out)"
+                )
+            is_sized = self.server.num_blocks is not None or self.null_blocks
+            if is_sized and server.num_blocks is None and not server.kv_memory_gib:
+                raise InputError(
+                    f"servers.{number}.num_blocks: the pool of `server` is given, by "
+                    f"server.num_blocks or by a preset of vLLM, and that of engine {number} is not "
+                    f"(give it; `testbed fits` says what vLLM would have)"
+                )
+
+    def of_engine(self, number: int) -> "RunConfig":
+        """This config with the server of that engine."""
+        server = (self.servers or {}).get(str(number))
+        return self if server is None else replace(self, server=server)
 
     def _check_prefill_replicas(self) -> None:
         if self.handover is not None and self.prefill_replicas is None:
@@ -306,7 +363,15 @@ def defaults_of(cls: type) -> dict[str, Any]:
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(cls)
     }
-    return {name: plain_values(value) for name, value in values.items() if value is not MISSING}
+    given = {name: value for name, value in values.items() if value is not MISSING}
+    return {name: _with_nulls(value) for name, value in given.items()}
+
+
+def _with_nulls(value: Any) -> Any:
+    """The plain values of a default; a model has those too that a run folder leaves out."""
+    if isinstance(value, Slo):
+        return value.limits
+    return plain_values(value)
 
 
 class MixShare(NamedTuple):

@@ -19,6 +19,7 @@ from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
+from testbed.fleet.parts import EngineParts
 from testbed.identity import ROOT, code_hash
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
@@ -157,6 +158,23 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
         "speculation": configured(Part(config.speculation.target, shown)),
         "draft_cost": f"drafts: {passes}; attention of several queries reads what one does",
     }
+
+
+def servers_of(config: RunConfig, parts: Sequence[EngineParts]) -> dict[str, str]:
+    """The servers, pools and costs of the engines that have another server than the first; nothing
+    where all have the same.
+    """
+    if not config.servers:
+        return {}
+    texts = [_server_of(config.of_engine(int(number)), number, parts) for number in config.servers]
+    return {"servers": "; ".join(texts)}
+
+
+def _server_of(config: RunConfig, number: str, parts: Sequence[EngineParts]) -> str:
+    own, server = parts[int(number)], config.server
+    slots = "" if own.pool is None else f", {own.pool.num_slots:,} slots"
+    costs = f"{cost_source(config, own.cost)}, error {tested(own.cost, config.model, server)}"
+    return f"engine {number}: {server.num_gpus} x {server.gpu.name}{slots}, {costs}"
 
 
 def configured(value: Any) -> str:

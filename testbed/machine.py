@@ -26,6 +26,7 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     model, server = config.model, config.server
     drafter = drafter_memory(speculation, model, server.num_gpus)
     _check_machine(model, server)
+    _check_heads(model, server.num_gpus)
     block_size = config.policy.parameters.get("block_size")
     if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
         block_size = None  # the policy has none, or will refuse it
@@ -141,6 +142,16 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
         f"has "
         f"{here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
     )
+
+
+def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+    """Tensor parallelism gives each GPU whole heads, as many as any other."""
+    if problem := model.heads_problem(num_gpus):
+        counts = [n for n in (1, 2, 4, 8, 16, 32) if not model.heads_problem(n)]
+        raise InputError(
+            f"server.num_gpus={num_gpus}: of {model.name} {problem} (give one of "
+            f"{', '.join(map(str, counts))})"
+        )
 
 
 def _check_given_pool(

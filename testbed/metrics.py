@@ -4,6 +4,7 @@ level objectives.
 
 from collections.abc import Mapping
 from math import fsum, sqrt
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from testbed.config import Slo as Slo
 from testbed.core.request import PS
 from testbed.engine.memory_accounting import pool_parts
-from testbed.engine.recorder import PackedRows, Recorder
+from testbed.engine.packed_rows import PackedRows
+from testbed.engine.recorder import Recorder
+from testbed.engine.token_gaps import Counts, TokenGaps
 from testbed.engine.totals import Measures, Totals
 from testbed.waiting_trend import wait_growth
 
@@ -20,6 +23,7 @@ Floats = NDArray[np.float64]
 KINDS = ("token_states", "reserved", "internal", "external")
 FREE = ("cached", "largest_free", "free")
 PERCENTILES = (50, 90, 95, 99)
+SLOW = (50, 10, 1)
 SERVED, OFFERED = "served_requests_per_s", "offered_requests_per_s"
 WAIT_GROWTH = "wait_growth_s_per_s"
 # A smaller share of the arrivals that begin is an overload, unless within the noise of few requests
@@ -34,6 +38,39 @@ def spread(values: Floats) -> dict[str, float | None]:
         "mean": float(values.mean()),
         **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles, strict=True)},
     }
+
+
+def spread_of_counts(values: Counts, counts: Counts) -> dict[str, float | None]:
+    """The `spread` of times in ps that occur `counts` times each, in s."""
+    order = np.argsort(values)
+    in_order, ends = values[order], np.cumsum(counts[order])
+    if not len(ends):
+        return spread(np.empty(0))
+    places = np.array(PERCENTILES) / 100 * (ends[-1] - 1)
+    below, above = (
+        in_order[np.searchsorted(ends, whole, side="right")]
+        for whole in (np.floor(places), np.ceil(places))
+    )
+    percentiles = (below + (above - below) * (places % 1)) / PS
+    total = sum(map(mul, values.tolist(), counts.tolist()))  # may be more than 64 bits hold
+    return {
+        "mean": total / int(ends[-1]) / PS,
+        **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles.tolist(), strict=True)},
+    }
+
+
+def user_speeds(log: PackedRows) -> dict[str, float | None]:
+    """Output tokens per second behind the first token, of the requests that have such: mean, and
+    percentiles from the slow end (90% of the requests are at least as fast as p10).
+    """
+    _, first, finish, output_len = _times(log)
+    streams = finish > first
+    speeds = (output_len[streams] - 1) * PS / (finish - first)[streams]
+    if not len(speeds):
+        return dict.fromkeys(("mean", *(f"p{p}" for p in SLOW)))
+    percentiles = np.percentile(speeds, SLOW).tolist()
+    names = [f"p{p}" for p in SLOW]
+    return {"mean": float(speeds.mean()), **dict(zip(names, percentiles, strict=True))}
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
@@ -96,10 +133,13 @@ def summarize(
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)
     seconds, shares = end_ps / PS, pool_shares(averaged, num_slots, elapsed_ps)
+    gaps = recorder.token_gaps()
     return {
         "requests": _request_counts(totals),
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
-        "slo": goodput(recorder.requests, slo or Slo(), seconds),
+        "itl_s": spread_of_counts(gaps.gaps_ps, gaps.counts),
+        "tokens_per_s_per_user": user_speeds(recorder.requests),
+        "slo": goodput(recorder.requests, slo or Slo(), seconds, gaps),
         "throughput": {
             "requests_per_s": _ratio(totals.finished, seconds),
             "output_tokens_per_s": _ratio(totals.generated, seconds),
@@ -155,9 +195,9 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
-    """Whether each request was answered and met the objectives; an output of one token has no
-    TPOT.
+def kept(log: PackedRows, slo: Slo, gaps: TokenGaps) -> NDArray[np.bool_]:
+    """Whether each request was answered and met all objectives; an output of one token has no TPOT
+    and no gap. gaps: those of the requests in the log.
     """
     arrival, first, finish, output_len = _times(log)
     inside: NDArray[np.bool_] = finish >= 0
@@ -165,17 +205,22 @@ def kept(log: PackedRows, slo: Slo) -> NDArray[np.bool_]:
         inside &= (first - arrival) / PS <= slo.ttft_s
     if slo.tpot_s is not None:
         inside &= (finish - first) / PS <= slo.tpot_s * (output_len - 1)
+    if slo.itl_s is not None:
+        inside &= gaps.longest_of(log.columns()["request_id"]) / PS <= slo.itl_s
+    if slo.e2e_s is not None:
+        inside &= (finish - arrival) / PS <= slo.e2e_s
     return inside
 
 
-def goodput(log: PackedRows, slo: Slo, simulated_s: float) -> dict[str, float | None]:
-    """The objectives in s, the share of ended requests that met them, and the rate of those in
-    requests/s.
+def goodput(
+    log: PackedRows, slo: Slo, simulated_s: float, gaps: TokenGaps
+) -> dict[str, float | None]:
+    """The objectives in s, the share of ended requests that met all of them, and the rate of those
+    in requests/s.
     """
-    inside = int(kept(log, slo).sum()) if slo else None
+    inside = int(kept(log, slo, gaps).sum()) if slo else None
     return {
-        "ttft_s": slo.ttft_s,
-        "tpot_s": slo.tpot_s,
+        **slo.limits,
         "share_inside": None if inside is None or not len(log) else inside / len(log),
         "goodput_requests_per_s": None
         if inside is None or not simulated_s

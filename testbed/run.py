@@ -33,6 +33,7 @@ PROFILE = "cost_profile"
 COUNTERS = "counters"
 SPECULATION = "speculation"  # of a run with drafts: what became of them
 OVERLOAD = "overload"
+LATER = {"itl_s", "tokens_per_s_per_user"}  # which the folders that ship lack
 
 
 class Counts(Protocol):
@@ -95,6 +96,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
             )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
+            recorder.settle()
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
     counters = dict(setup.scheduler.policy.counters())
@@ -118,7 +120,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
         wall_s = time.perf_counter() - began
     whole = together(recorders)
-    pool_slots = [(parts.pool or setup.pool).num_slots for parts in fleet.parts]
+    pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
     extra = {
         STOPPED: None,
         OVERLOAD: _behind(whole),
@@ -130,6 +132,9 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         **summarize_fleet(recorders, whole, pool_slots, setup.window_ps, setup.slo),
         **extra,
     }
+    if late := [fault for fault in fleet.faults if fault.down_ps > whole.end_ps]:
+        numbers = ", ".join(str(fault.engine) for fault in late)
+        summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
         pairs = zip(done.replicas, recorders, strict=True)
         summary[ENGINES] = {
@@ -196,5 +201,6 @@ def _behind(recorder: Recorder) -> dict[str, float] | None:
 
 @cache
 def keys_of_every_summary() -> frozenset[str]:
-    """What a run without any request writes, every run does."""
-    return frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}
+    """What a run without any request writes, every run does, but for LATER keys."""
+    keys = frozenset(summarize(Recorder(), num_slots=1)) | {RUN, STOPPED, PROFILE, COUNTERS}
+    return keys - LATER

@@ -40,7 +40,8 @@ def _made(config: RunConfig) -> Workload:
                 "to null"
             )
         rows = _rows_of_loop(trace, arrivals.num_requests, seed, options.max_len)
-        return arrivals.workload(sampled(rows, options, seed), options.num_seqs, options.beam)
+        sampled_rows = sampled(rows, options, seed)
+        return arrivals.workload(sampled_rows, options.num_seqs, options.beam, seed)
     if getattr(arrivals, "replays", False):
         rows = _whole_trace(trace, seed, options.max_len)
         _check_stamps(rows, getattr(arrivals, "speedup", 1.0))

@@ -9,7 +9,7 @@ import numpy as np
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Rows
-from testbed.core.units import PositiveTokens
+from testbed.core.units import PositiveCount, PositiveTokens
 from testbed.traces.contents import with_unknown
 from testbed.traces.files import json_lines, wrong_count, wrong_time
 from testbed.traces.reader import FileTrace, columns
@@ -24,16 +24,31 @@ class MooncakeJsonl(FileTrace):
 
     One hash id identifies tokens_per_id prompt tokens and all tokens before them, so equal ids are
     equal prefixes; the last block of a prompt may be partial. A row without hash_ids has a content
-    that no other has. Rows repeated for a longer run repeat their content too.
+    that no other has. Rows repeated for a longer run repeat their content too. num_requests: only
+    the first rows of the file; None: all.
     """
 
-    def __init__(self, path: str, tokens_per_id: PositiveTokens = TOKENS_PER_ID) -> None:
+    def __init__(
+        self,
+        path: str,
+        tokens_per_id: PositiveTokens = TOKENS_PER_ID,
+        num_requests: PositiveCount | None = None,
+    ) -> None:
         super().__init__(path)
         check_least(1, tokens_per_id=tokens_per_id)
+        if num_requests is not None:
+            check_least(1, num_requests=num_requests)
         self.tokens_per_id = tokens_per_id
+        self.num_requests = num_requests
 
     def read(self) -> Rows:
-        items = [item for _, item in json_lines(self.path, _problems)]
+        whole = [item for _, item in json_lines(self.path, _problems)]
+        items = whole[: self.num_requests]
+        if self.num_requests is not None and len(items) < self.num_requests:
+            raise InputError(
+                f"{self.path}: has {len(items)} requests, and trace.num_requests is "
+                f"{self.num_requests} (give fewer, or null for all)"
+            )
         self._check_ids(items)
         arrival_s = np.array([item["timestamp"] for item in items]) / 1000
         prompts, outputs = columns(

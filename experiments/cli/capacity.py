@@ -54,9 +54,10 @@ def capacity(
 ) -> None:
     """Find the highest request rate that meets an SLO.
 
-    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), or both, are among
-    the overrides. The rate is found by the bisection of the paper's figures, in requests/s, with
-    each of three seeds; run folders are stored and reused.
+    slo.ttft_s=... (s to the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s
+    between two tokens) or slo.e2e_s=... (s to the last token) are among the overrides; a request
+    meets all of them. The rate is found by the bisection of the paper's figures, in requests/s,
+    with each of three seeds; run folders are stored and reused.
     """
     from testbed.api import capacities
     from testbed.experiments.cli.json_answers import capacity_answer
@@ -66,7 +67,7 @@ def capacity(
     words = expand(from_vllm, list(overrides))
     found = capacities(
         *(word for word in words if not word.startswith(SEED)),
-        seeds=_seeds(words, seeds),
+        seeds=seeds_of(words, seeds),
         share=share,
         low=low,
         high=high,
@@ -99,10 +100,12 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
             f"  seed {found.seed}: {found.rate:.3g} req/s, {inside}, "
             f"goodput {found.goodput:.3g} req/s"
         )
+    if answer.future_read:
+        lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
 
 
-def _seeds(words: list[str], count: int | None) -> list[int]:
+def seeds_of(words: list[str], count: int | None) -> list[int]:
     """The seeds to search with: that of the words alone, or so many from 0 on."""
     seed = next((word.removeprefix(SEED) for word in words if word.startswith(SEED)), None)
     if seed is None:

@@ -9,6 +9,7 @@ SECTIONS = {
     "Simulate": (
         ("run", "run:app", "Simulate a configuration, or with -m a sweep of several."),
         ("capacity", "capacity:capacity", "Find the highest request rate that meets an SLO."),
+        ("plan", "plan:plan", "Find the cheapest deployment that keeps an SLO."),
         ("hits", "hits:hits", "Say what a prefix cache finds of a trace, by its size."),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
         ("fits", "fits:fits", "Say what a vLLM server holds on a GPU."),

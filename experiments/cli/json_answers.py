@@ -59,6 +59,7 @@ class CapacityAnswer:
     half_width: float | None
     share: float
     costs: str
+    future_read: str
     seeds: list[SeedCapacity]
 
 
@@ -176,7 +177,9 @@ def capacity_answer(found: "Capacities") -> CapacityAnswer:
     """The capacity over the seeds, and that of each seed with the rates that were tried."""
     first = next(iter(found.of_seed.values()))
     seeds = [_seed_capacity(seed, highest) for seed, highest in found.of_seed.items()]
-    return CapacityAnswer(found.rate.mean, found.rate.half_width, first.share, first.costs, seeds)
+    return CapacityAnswer(
+        found.rate.mean, found.rate.half_width, first.share, first.costs, first.future_read, seeds
+    )
 
 
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:

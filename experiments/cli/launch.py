@@ -24,7 +24,7 @@ from testbed.experiments.runs.compose import (
 )
 from testbed.experiments.runs.option_files import check_option_classes
 from testbed.experiments.runs.overrides import chosen, normalize, user_folders
-from testbed.experiments.runs.points import Point
+from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
@@ -56,6 +56,7 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 
     per_seed: a row for each seed.
     """
+    _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()
     with (
@@ -82,6 +83,14 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
             console.print(f"figure: {table.with_suffix('.png')}", highlight=False)
     for error in (result for result in results if isinstance(result, str)):
         raise InputError(error)
+
+
+def _check_seeds(text: str) -> None:
+    """Raise InputError for a seed that is named twice, which would count as two replications."""
+    seeds = text.split(",")
+    twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
+    if twice:
+        raise InputError(f"{SEED}={text}: has {twice[0]} twice (give each seed once)")
 
 
 def _run_point(

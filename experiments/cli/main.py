@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.working_folder import prepare_working_folder
 
@@ -84,8 +84,15 @@ def _refused(words: Sequence[str], error: Exception) -> int:
     from testbed.experiments.cli.usage_errors import command_of
     from testbed.experiments.runs.progress import one_line
 
-    print(f"{command_of(words)}: error: {one_line(error)}", file=sys.stderr)
+    print(f"{command_of(words)}: error: {one_line(error)}{_way_out(error)}", file=sys.stderr)
     return EXIT_BAD_INPUT
+
+
+def _way_out(error: Exception) -> str:
+    """Where a plug-in broke its contract during a run: what finds the fault."""
+    if not isinstance(error, PlugInError):
+        return ""
+    return "; `testbed check MODULE:CLASS` finds the shortest calls that break a clause"
 
 
 class Terminated(KeyboardInterrupt):

@@ -44,6 +44,7 @@ BEYOND = (
     "time_to_live",
     "transfer_sizes",
     "global_cache",
+    "routers",
     "groups",
     "hit_units",
     "speculation",
@@ -126,6 +127,7 @@ def reproduce(
     results against the published numbers.
     """
     from testbed.experiments.cli.output import show
+    from testbed.experiments.paper.futures import futures_of, remarks_on
     from testbed.experiments.paper.reproduction import load, run_studies, score
     from testbed.experiments.paper.scorecard import card_table, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
@@ -146,7 +148,8 @@ def reproduce(
         moved = [study for study in studies if study.name not in SAME_ANYWHERE]
         other_store = replace(store, profile=profile)
         card = _add_other_gpu(card, moved, other_store, jobs, seeds, out / other_gpu)
-    show(card_table(card), *remarks(card, dict(store.lengths), figures))
+    future = remarks_on(futures_of(tables))
+    show(*future, card_table(card), *remarks(card, dict(store.lengths), figures))
     show(f"figures, tables and scorecard.csv: {out}")
 
 

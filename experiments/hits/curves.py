@@ -74,6 +74,11 @@ def hit_curves(
     after every replay.
     """
     config = configured(words)
+    if config.replicas is not None:
+        raise InputError(
+            f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
+            f"(leave it out)"
+        )
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))

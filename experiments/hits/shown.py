@@ -29,6 +29,8 @@ def lines_of(curves: HitCurves) -> list[str]:
             f"a prompt with more blocks than the cache is refused and finds nothing (the largest "
             f"has {curves.largest_prompt:,})"
         )
+    if BELADY in curves.hits:
+        lines.append(f"{name_of(BELADY)} reads the future, as no real cache can")
     if len(curves.pools) > 1:
         lines.append("with a tier: one list over all pools, each block stored once")
     return lines

@@ -16,7 +16,7 @@ Extents are [start, length, start, length, ...] in slots.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -25,10 +25,18 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
-from testbed.engine.memory_trace import Frame, MemoryTrace, thinned, trace_memory, trace_run
+from testbed.engine.memory_trace import (
+    MAX_FRAMES,
+    Frame,
+    MemoryTrace,
+    thinned,
+    trace_memory,
+    trace_run,
+)
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment
 from testbed.experiments.pages.page import json_for_script, whole_page
+from testbed.oracles import future_read
 from testbed.run import serve_by_fleet
 
 MAX_CHARACTERS = 3_000_000
@@ -36,15 +44,14 @@ KINDS = NonSequenceSlots._fields
 
 
 def encode(trace: MemoryTrace) -> str:
-    """The trace as JSON, with as many frames as fit MAX_CHARACTERS."""
-    frames = trace.frames
-    gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(frames))
+    """The trace as JSON; it keeps as many frames as fit MAX_CHARACTERS."""
+    gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(trace.frames))
     while True:
-        text = json.dumps(document(trace, frames), separators=(",", ":"))
-        if len(text) <= MAX_CHARACTERS or len(frames) == 1:
+        text = json.dumps(document(trace, trace.frames), separators=(",", ":"))
+        if len(text) <= MAX_CHARACTERS or len(trace.frames) == 1:
             return text
         gap_ps *= 2
-        frames = thinned(trace, gap_ps)
+        trace.frames = thinned(trace, gap_ps)
 
 
 def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
@@ -154,18 +161,24 @@ def flat(extents: Iterable[Extent], unit: int) -> list[int]:
 
 
 def retrace(
-    config: RunConfig, start_s: float, stop_s: float | None, engine: int | None = None
+    config: RunConfig,
+    start_s: float,
+    stop_s: float | None,
+    engine: int | None = None,
+    summary: Mapping[str, Any] | None = None,
 ) -> MemoryTrace:
     """The memory trace of a config's run from start_s to stop_s (s), or to the run's end. engine:
-    whose memory, if there are several.
+    whose memory, if there are several. summary: that of the run, which says how dense its frames
+    can be.
     """
+    gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
     setup = build(config)
     if setup.is_alone:
         if engine:
             raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
-        trace = _trace_alone(setup, start_s, stop_s)
+        trace = _trace_alone(setup, start_s, stop_s, gap_ps)
     else:
-        trace = _trace_engine(setup, start_s, stop_s, engine)
+        trace = _trace_engine(setup, start_s, stop_s, engine, gap_ps)
     if not trace.frames:
         raise InputError(
             f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
@@ -173,8 +186,15 @@ def retrace(
     return trace
 
 
+def gap_of(summary: Mapping[str, Any] | None) -> int:
+    """The picoseconds between frames of a whole run of more iterations than frames; else 1."""
+    if summary is None or summary["iterations"] <= MAX_FRAMES:
+        return 1
+    return max(ceil_div(round(summary["simulated_s"] * PS), MAX_FRAMES), 1)
+
+
 def _trace_engine(
-    setup: Setup, start_s: float, stop_s: float | None, engine: int | None
+    setup: Setup, start_s: float, stop_s: float | None, engine: int | None, gap_ps: int
 ) -> MemoryTrace:
     fleet = setup.fleet
     assert fleet is not None, "a run without a fleet is traced alone"
@@ -201,11 +221,12 @@ def _trace_engine(
         parts[engine].scheduler,
         start_ps=start_ps,
         stop_ps=end_ps,
-        pool=setup.pool,
+        gap_ps=gap_ps,
+        pool=setup.pool_of(engine),
     )
 
 
-def _trace_alone(setup: Setup, start_s: float, stop_s: float | None) -> MemoryTrace:
+def _trace_alone(setup: Setup, start_s: float, stop_s: float | None, gap_ps: int) -> MemoryTrace:
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
     return trace_memory(
         setup.workload,
@@ -217,19 +238,24 @@ def _trace_alone(setup: Setup, start_s: float, stop_s: float | None) -> MemoryTr
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
         acceptance=setup.acceptance,
+        gap_ps=gap_ps,
         pool=setup.pool,
         lengths=setup.lengths,
     )
 
 
 def title_of(trace: MemoryTrace, config: RunConfig, engine: int | None = None) -> str:
-    """The policy, the model and the size of the pool; of which engine, if there are several."""
+    """The policy, what it reads of the future, the model and the size of the pool; of which engine,
+    if there are several.
+    """
     of_engine = "" if engine is None else f"Engine {engine} of {config.replicas}, "
     policy = config.policy.name.rpartition(".")[2]
     num_blocks = trace.num_slots // trace.block_size
     slots = "slots of one layer" if len(trace.parts) > 1 else "slots"
     blocks = f"{num_blocks:,} blocks of {trace.block_size} {slots}"
-    return f"{of_engine}{policy}, {config.model.name}: {blocks}"
+    future = future_read(policy=config.policy, scheduler=config.scheduler)
+    oracle = f" (reads the future: {future})" if future else ""
+    return f"{of_engine}{policy}{oracle}, {config.model.name}: {blocks}"
 
 
 def page(trace: MemoryTrace, title: str) -> str:

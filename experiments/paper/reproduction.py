@@ -17,6 +17,12 @@ import yaml
 from joblib import Parallel, delayed
 
 from testbed.core.errors import InputError
+from testbed.experiments.paper.futures import (
+    futures_of,
+    with_future,
+    with_futures,
+    without_unused,
+)
 from testbed.experiments.paper.scorecard import (
     JUDGED,
     KEY,
@@ -194,7 +200,7 @@ def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -
     for study, table in zip(studies, tables, strict=True):
         findings += study.findings(table)
         figures += study.covers
-    card = annotated(scorecard(findings, figures), out)
+    card = with_futures(annotated(scorecard(findings, figures), out), futures_of(tables))
     write_text(out / "scorecard.csv", csv_text(card))
     return card
 
@@ -233,7 +239,8 @@ def perform(
                 rows_of[number][place] = rows
                 if len(rows_of[number]) == len(groups[number]):
                     in_order = [rows_of[number][i] for i in range(len(groups[number]))]
-                    tables[number] = pd.DataFrame(list(chain.from_iterable(in_order)))
+                    table = pd.DataFrame(list(chain.from_iterable(in_order)))
+                    tables[number] = without_unused(table)
                     finished(number, tables[number])
         finally:
             remove_leftovers(store.folder)  # of workers that were stopped
@@ -248,6 +255,6 @@ def carry_out(
     An error becomes one line here, because its class might not be pickled back.
     """
     try:
-        return at, task.work(store)
+        return at, with_future(task.work(store), store)
     except Exception as error:
         raise InputError(f"{task.label}: {one_line(error)}") from error

@@ -11,7 +11,8 @@ from testbed.config import EngineConfig, RunConfig, ServerConfig, defaults_of
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import ANY_SERVER, CUSTOM, HIDDEN, files_of
 
-CHOICES = {"kv_dtype_bytes": None, "weight_bits": None}  # of a deployment, whatever the model
+# Of a deployment, whatever the model
+CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}
 GROUP_VALUES = (
     "engine",
     "software",

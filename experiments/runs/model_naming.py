@@ -17,12 +17,14 @@ VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
 class Name(NamedTuple):
     """Our name of a model, with what its own name changes of the shape; None: nothing.
 
-    max_len: the longest sequence in tokens. weight_bits: of a weight of the layers.
+    max_len: the longest sequence in tokens. weight_bits: of a weight of the layers, and whether
+    these multiply activations in FP8 (fp8_products).
     """
 
     model: str
     max_len: int | None = None
     weight_bits: float | None = None
+    fp8_products: bool | None = None
 
 
 @cache
@@ -35,13 +37,14 @@ def _table() -> dict[str, Any]:
 def name_of(given: str, models: Sequence[str]) -> Name:
     """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
     short = given.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
-    bits = None
+    bits = fp8 = None
     for quantiser in _table()["quantiser"]:
         if ends := re.search(quantiser["ends"], short):
             short, bits = short[: ends.start()], quantiser["bits"]
+            fp8 = quantiser.get("fp8_products")
             break
     model, max_len = _unquantised(short, models)
-    return Name(model, max_len, bits)
+    return Name(model, max_len, bits, fp8)
 
 
 def _unquantised(short: str, models: Sequence[str]) -> tuple[str, int | None]:

@@ -29,6 +29,7 @@ from testbed.trusted import FLAG as TRUST
 from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
+GPU_OF_ENGINE = re.compile(r"gpu@(?P<engine>\d+)")  # of a fleet
 PLAIN = re.compile(r"[\w.-]+")
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
@@ -104,6 +105,10 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     """The overrides that stand for one argument; groups: the keys of all arguments."""
     key, value = _choice(argument)
     group = key.partition("@")[0]
+    if group == "engine" and value in ("null", ""):
+        raise InputError(
+            f"{argument}: the simulator serves where no engine is given (leave it out)"
+        )
     if group in GROUPS and value in ("null", ""):
         raise InputError(
             f"{argument}: no {group} selected (`testbed list {group}` shows the options)"
@@ -115,6 +120,9 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         yield argument.replace(":", ".")
     elif key in WITH_COMMAS and "," in value and value[0] not in QUOTES:
         yield argument.replace(f"={value}", f"='{value}'")
+    elif match := GPU_OF_ENGINE.fullmatch(key):
+        _check("gpu", value, folders)
+        yield from _another_gpu(f"servers.{match['engine']}", value, groups)
     elif key == "gpu":
         _check("gpu", value, folders)
         if "server" not in groups:
@@ -126,6 +134,17 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         # Hydra adds no key to an empty mapping, unless it is forced to.
         is_mapping = value.startswith("{") and not argument.startswith("+")
         yield f"++{argument}" if is_mapping else argument
+
+
+def _another_gpu(server: str, gpu: str, keys: set[str]) -> Iterator[str]:
+    """A server like the first one, but for its GPU; what sizes the pool by the memory is left out
+    where the keys of the arguments give the pool.
+    """
+    yield f"+server@{server}={ANY_SERVER}"
+    yield f"gpu@{server}.gpu={gpu}"
+    is_sized = f"{server}.num_blocks" in keys
+    names = ("num_gpus",) if is_sized else ("num_gpus", "memory_utilization", "workspace_gib")
+    yield from (f"{server}.{name}=${{server.{name}}}" for name in names)
 
 
 def _choice(argument: str) -> tuple[str, str]:

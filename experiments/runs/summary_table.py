@@ -63,6 +63,8 @@ class Quantity(NamedTuple):
         return 100 * (value / reference - 1)
 
 
+LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}
+ABOVE = "costs", "reads the future"  # which stand above the table of the terminal
 STOPPED_TEXT = (
     "the mean latency of all is at least {} s/token; what follows is of those that ended before"
 )
@@ -106,8 +108,9 @@ def summary_table(summary: dict[str, Any]) -> Group:
     the scheduler's note.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
+    parts = described(summary.get(RUN, {}))
     for name, value in (
-        *described(summary.get(RUN, {})).items(),
+        *[(name, value) for name, value in parts.items() if name not in ABOVE],
         *_served_rows(summary),
         *_latency_rows(summary),
         *_memory_rows(summary),
@@ -140,14 +143,19 @@ def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The latencies, and the share of requests inside the objectives if there are any."""
-    yield "normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")
+    """The latencies, and the share of requests inside the objectives if there are any; a folder of
+    an older version has no gaps.
+    """
     yield "time to first token", _spread(summary["ttft_s"], "s")
     yield "time per output token", _spread(summary["tpot_s"], "s")
+    if gaps := summary.get("itl_s"):
+        yield "between two tokens (ITL)", _spread(gaps, "s")
+    if speeds := summary.get("tokens_per_s_per_user"):
+        yield "speed for a user", _spread(speeds, "tokens/s")
     yield "end to end", _spread(summary["e2e_s"], "s")
-    slo = summary["slo"]
-    if (slo["ttft_s"], slo["tpot_s"]) != (None, None):
-        yield "inside the objectives", _goodput(slo)
+    yield "normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")
+    if _limits(summary["slo"]):
+        yield "inside the objectives", _goodput(summary["slo"])
 
 
 def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -231,7 +239,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A remark where the costs of some runs were measured and those of others derived or computed;
     runs: simulated summaries by name.
     """
-    ways = {name: _way_of(summary) for name, summary in runs.items()}
+    ways = {name: way_of(summary) for name, summary in runs.items()}
     if len(set(ways.values())) > 1:
         names = "; ".join(
             f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
@@ -243,7 +251,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _way_of(summary: Mapping[str, Any]) -> str:
+def way_of(summary: Mapping[str, Any]) -> str:
     """How the costs of a run were made from measurements."""
     profile = summary.get(PROFILE)
     if not profile:
@@ -255,14 +263,13 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a run in a few words, by name; empty if the summary has none."""
     if not run:
         return {}
-    slots = f"{run['pool_slots']:,} slots"
-    if run.get("slot_layers") == 1:
-        slots += " of one layer"
+    is_layered = run.get("slot_layers") == 1
+    size = f"{run['pool_slots']:,} {'slots of one layer' if is_layered else 'tokens'}"
     if run["pool_blocks"]:
-        slots += f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
+        size += f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
     return {
         "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
-        "KV pool": f"{slots}, {number(run['pool_gib'])} GiB",
+        "KV pool": f"{size}, {number(run['pool_gib'])} GiB",
         **_vllms_lines(run),
         **_fleet(run),
         "policy": run["policy"],
@@ -288,7 +295,7 @@ def _speculation(run: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
-    """The engines, router, faults and shared tiers of a fleet; empty for one engine."""
+    """The engines, router, faults, shared tiers and other servers of a fleet; empty for one."""
     if "replicas" not in run:
         return {}
     faults = f"; {run['faults']}" if "faults" in run else ""
@@ -296,7 +303,8 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     if "prefill_replicas" in run:
         split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
     tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}"}
+    others = {"other servers": run["servers"]} if "servers" in run else {}
+    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}", **others}
 
 
 def _memory(summary: Mapping[str, Any]) -> str:
@@ -314,13 +322,15 @@ def _memory(summary: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {percent(share)}" for name, share in shares.items())
 
 
+def _limits(slo: Mapping[str, float | None]) -> dict[str, float]:
+    """The limits that are set, by their short names."""
+    limits = {name: slo.get(key) for key, name in LIMITS.items()}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
 def _goodput(slo: Mapping[str, float | None]) -> str:
     """The share and the rate of the requests that meet the objectives."""
-    limits = [
-        f"{name} {number(slo[key])} s"
-        for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s"))
-        if slo[key]
-    ]
+    limits = [f"{name} {number(limit)} s" for name, limit in _limits(slo).items()]
     inside, rate = percent(slo["share_inside"]), number(slo["goodput_requests_per_s"])
     return f"{inside} of the requests, {rate} req/s ({', '.join(limits)})"
 

@@ -113,9 +113,10 @@ class PhaseRecorder(Recorder):
         waiting: int,
         swapped: int,
         memory: SpanMemory,
+        growth_ps: int = 0,
     ) -> None:
         """Change the phase of the requests that this plan preempts, swaps in or prefills."""
-        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory)
+        super().span(start_ps, duration_ps, steps, plan, waiting, swapped, memory, growth_ps)
         for group in plan.preempted:
             to_host = group.status is SequenceStatus.SWAPPED
             self._life(group.request).begin(SWAPPED if to_host else PREEMPTED, start_ps)
@@ -336,7 +337,7 @@ def _engine_events(
     lanes = _lanes(shown)
     timed = _lane_events(shown, lanes, first_pid)
     timed += _rejections(lives, recorder.rejections, start_ps, stop_ps, first_pid)
-    num_slots, spans = setup.pool.num_slots, recorder.spans.columns()
+    num_slots, spans = setup.pool_of(engine or 0).num_slots, recorder.spans.columns()
     timed += _iteration_events(spans, num_slots, start_ps, stop_ps, first_pid)
     prefix = "" if engine is None else f"Engine {engine}: "
     return [*_name_events(1 + max(lanes, default=0), first_pid, prefix)], timed

@@ -17,7 +17,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import files_of, names_of
-from testbed.experiments.runs.model_naming import name_of
+from testbed.experiments.runs.model_naming import Name, name_of
 from testbed.experiments.vllm_server.command import FLAG
 
 NUMBER = re.compile(r"\d+(\.\d+)?e\d+")
@@ -40,12 +40,12 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
         raise InputError(f"{FLAG}: the command names no model (vllm serve MODEL)")
     if (Path(name) / "config.json").is_file():
         return Named(model_of(Path(name) / "config.json"), None)
-    short, max_len, bits = name_of(name, names_of("model", folders))
-    if short in model_names():
-        return Named(_changed(read_model(short), max_len, bits), short)
+    meant = name_of(name, names_of("model", folders))
+    if meant.model in model_names():
+        return Named(_changed(read_model(meant.model), meant), meant.model)
     files = files_of("model", folders)
-    if short in files:
-        return Named(_changed(model_of(files[short]), max_len, bits), short)
+    if meant.model in files:
+        return Named(_changed(model_of(files[meant.model]), meant), meant.model)
     cached = _cached_config(name)
     if cached is not None:
         return Named(model_of(cached, name.rpartition("/")[2].lower()), None)
@@ -54,13 +54,13 @@ def model_named(name: str | None, folders: Sequence[Path] = ()) -> Named:
     raise InputError(f"{FLAG}: model {name}: has no shape here ({way_out})")
 
 
-def _changed(shape: ModelSpec, max_len: int | None, bits: float | None) -> ModelSpec:
+def _changed(shape: ModelSpec, name: Name) -> ModelSpec:
     """The shape with the longest sequence and the weights that a name says."""
-    return replace(
-        shape,
-        max_len=shape.max_len if max_len is None else max_len,
-        weight_bits=shape.weight_bits if bits is None else bits,
-    )
+    if name.max_len is not None:
+        shape = replace(shape, max_len=name.max_len)
+    if name.weight_bits is None:
+        return shape
+    return replace(shape, weight_bits=name.weight_bits, fp8_products=name.fp8_products)
 
 
 def _cached_config(name: str) -> Path | None:

@@ -312,16 +312,9 @@ def _sizes(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) ->
 
 
 def _check_heads(model: ModelSpec, num_gpus: int) -> None:
-    if model.num_heads % num_gpus:
+    if problem := model.heads_problem(num_gpus):
         raise InputError(
-            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {model.num_heads} "
-            "attention heads must be divisible by tensor parallel size"
-        )
-    few, many = sorted((model.num_kv_heads, num_gpus))
-    if not model.latent and many % few:
-        raise InputError(
-            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {model.num_kv_heads} "
-            "heads of K and V can be neither divided among the GPUs nor copied evenly"
+            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {problem}"
         )
 
 

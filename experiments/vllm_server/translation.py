@@ -90,6 +90,8 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
         words += [f"workload.max_len={model.max_len}"]
     if model.weight_bits is not None:
         words += [f"++model.weight_bits={model.weight_bits:g}"]
+    if model.fp8_products is not None:
+        words += ["++model.fp8_products=true"]
     if model.kv_dtype_bytes is not None:
         words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
     if "--long-prefill-token-threshold" in values:

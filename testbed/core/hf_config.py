@@ -255,6 +255,23 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
     )
 
 
+def fp8_products(fields: Fields) -> bool | None:
+    """Whether the layers multiply weights and activations in FP8, as vLLM does with checkpoints of
+    fp8 and, of llm-compressor's, those whose inputs are floats of 8 bits; None: they do not.
+    """
+    config = fields.get("quantization_config", {})
+    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if method == "fp8":
+        return True
+    groups = config.get("config_groups") if method == "compressed-tensors" else None
+    if not isinstance(groups, Mapping) or len(groups) != 1:
+        return None
+    group = next(iter(groups.values()))
+    operands = (group.get("weights") or {}, group.get("input_activations") or {})
+    kinds = {(operand.get("type"), operand.get("num_bits")) for operand in operands}
+    return True if kinds == {("float", 8)} else None
+
+
 def _compressed_bits(config: Mapping[str, Any]) -> float | None:
     """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
     groups differ or the format is not one of plain integers or floats.
@@ -378,6 +395,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         tied_embedding=bool(fields.get("tie_word_embeddings", kind in types()["tied"])),
         dtype_bytes=dtype,
         weight_bits=bits,
+        fp8_products=fp8_products(fields),
         num_ffn_layers=pattern["-"] if pattern else None,
         gated_attention=True if kind in _types("gated") else None,
         shared_kv=True if fields.get("attention_k_eq_v") else None,

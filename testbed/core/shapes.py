@@ -9,7 +9,7 @@ from testbed.core.model_files import model_names as model_names
 from testbed.core.model_files import shipped as shipped
 from testbed.core.specs import SPECIAL, ModelSpec
 
-CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits")
+CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits", "fp8_products")
 
 
 def read_model(name: str) -> ModelSpec:

@@ -27,7 +27,15 @@ GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 VARIANTS = ("gated_attention", "shared_kv", "vision_params")
 # None in a plain model
-SPECIAL = ("kv_dtype_bytes", "weight_bits", "num_ffn_layers", "gated_attention", *LAYERS)
+SPECIAL = (
+    "kv_dtype_bytes",
+    "weight_bits",
+    "fp8_products",
+    "num_ffn_layers",
+    "gated_attention",
+    *LAYERS,
+)
+FP8_BITS = 9  # more than a weight of 8 bits takes with its share of a block's scale
 
 
 @model
@@ -57,6 +65,13 @@ class ModelSpec:
         Positive | None,
         doc("bits of a weight of the layers; embedding and output projection keep dtype_bytes"),
     ] = None
+    fp8_products: Annotated[
+        bool | None,
+        doc(
+            "whether the layers multiply weights and activations in FP8, at the fp8_flops of a GPU "
+            "that has them; null: in 16 bits, whatever the weights' type"
+        ),
+    ] = None
     num_ffn_layers: Annotated[
         PositiveCount | None, doc("layers with a feed-forward network; null: all")
     ] = None
@@ -81,6 +96,12 @@ class ModelSpec:
             raise InputError(
                 f"model {self.name}: {self.num_heads} heads do not share {self.num_kv_heads} heads "
                 "of K and V evenly (num_heads, num_kv_heads)"
+            )
+        if self.fp8_products and not 8 <= (self.weight_bits or 16) < FP8_BITS:
+            raise InputError(
+                f"model {self.name}: fp8_products: its weights have "
+                f"{self.weight_bits or 8 * self.dtype_bytes:g} bits "
+                "(weight_bits=8, or fp8_products=null)"
             )
         in_window = self.window.num_layers if self.window else 0
         if self.num_attention_layers < max(in_window, 1):
@@ -272,6 +293,18 @@ class ModelSpec:
         head = self.vocab_size * self.hidden_size * self.dtype_bytes
         return self.dense_params * bits / 8 + routed * expert_bits / 8 + head
 
+    def heads_problem(self, num_gpus: int) -> str:
+        """Why the heads cannot be divided among num_gpus GPUs; empty if they can."""
+        if self.num_heads % num_gpus:
+            return f"{self.num_heads} attention heads must be divisible by tensor parallel size"
+        few, many = sorted((self.num_kv_heads, num_gpus))
+        if not self.latent and many % few:
+            return (
+                f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
+                f"copied evenly"
+            )
+        return ""
+
     def kv_copies(self, num_gpus: int) -> int:
         """How many GPUs of num_gpus in tensor parallelism store the same K and V: heads and latents
         are not split.
@@ -298,6 +331,10 @@ class GpuSpec:
     device: Annotated[
         str, doc("name that the driver prints, and profiles record; empty: unknown")
     ] = ""
+    fp8_flops: Annotated[
+        Flops | None,
+        doc("of the tensor cores with dense FP8 matrices; null: they multiply no FP8"),
+    ] = None
     transfers: Annotated[
         str | None,
         doc(

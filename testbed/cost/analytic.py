@@ -7,7 +7,7 @@ from functools import cache
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS
 from testbed.core.slots import record
-from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
@@ -93,7 +93,7 @@ class AnalyticCost(CostModel):
             (model.head_size + latent.rope_size + latent.v_size) / 2 if latent else model.head_size
         )
         self._read_bytes = model.read_bytes(0.0)
-        self._shard_params = model.active_params / server.num_gpus
+        self._products_s = _products_s(model, server.gpu) / server.num_gpus
         self._linear_ps = cache(self._linear)
         self._tiers = TierLinks(model, server)
         self._link = self._tiers.link
@@ -165,8 +165,7 @@ class AnalyticCost(CostModel):
             touched = experts.count * (1 - (1 - experts.per_token / experts.count) ** num_tokens)
             read_bytes = self.model.read_bytes(touched)
         read_s = read_bytes / self._gpus / (self._gpu.memory_bandwidth * self._eff.weight_bandwidth)
-        flops = 2 * self._shard_params * num_tokens
-        compute_s = flops / (self._gpu.fp16_flops * self._eff.linear_flops)
+        compute_s = self._products_s * num_tokens / self._eff.linear_flops
         waiting_s = self.model.num_layers * self._layer_s + self._all_reduce_s(num_tokens)
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
@@ -232,6 +231,16 @@ class AnalyticCost(CostModel):
             copy_s = self._eff.copy_s + copy_bytes / self._gpu.host_bandwidth
             copying_ps += round(count * copy_s * PS)
         return copying_ps
+
+
+def _products_s(model: ModelSpec, gpu: GpuSpec) -> float:
+    """Seconds of a token's matrix products at the peak: 2 FLOPs for each weight. The output
+    projection is never in FP8.
+    """
+    head = model.vocab_size * model.hidden_size
+    layers_flops = gpu.fp8_flops if model.fp8_products else None
+    layers_s = (model.active_params - head) / (layers_flops or gpu.fp16_flops)
+    return 2 * (layers_s + head / gpu.fp16_flops)
 
 
 def pairs_of(new: int, num_stored: int, window: int | None) -> float:

@@ -4,7 +4,7 @@ else a roofline.
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import log
@@ -62,6 +62,7 @@ def auto_cost(
     of_system = [] if path else profiles_of(choices.software, server.gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
     nearest_by_way = by_way(model, server, candidates)
+    _check_whole_iterations(path, candidates, nearest_by_way.get(MEASURED))
     if not nearest_by_way:
         return _roofline_cost(model, server, choices, roofline, path)
     way, nearest = next(iter(nearest_by_way.items()))
@@ -74,17 +75,37 @@ def auto_cost(
     return ProfileCost(model, server, profile, suited(choices, profile))
 
 
+def _check_whole_iterations(
+    path: str | Path | None, candidates: Sequence["Known"], measured: "Known | None"
+) -> None:
+    """Raise InputError where the user's file has whole iterations of a system that are not those of
+    the run: they are not carried elsewhere, and other costs would not compare with them.
+    """
+    given = candidates[0] if path is not None and not Path(path).is_dir() else None
+    if given is not None and given.is_whole and given is not measured:
+        own = given.profile["fingerprint"]
+        raise InputError(
+            f"cost.path={path}: has whole iterations of {own['system']} with {given.model.name} on "
+            f"{given.profile['num_gpus']} x {own['device']}, which are not carried to another "
+            f"model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
+        )
+
+
 def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
     """A GPU of the source's name has its data sheet: times measured on it follow no other."""
-    for name in ("memory_bandwidth", "fp16_flops", "link_bandwidth"):
+    for name in ("memory_bandwidth", "fp16_flops", "fp8_flops", "link_bandwidth"):
         value, own = getattr(gpu, name), getattr(source, name)
         if source.name == gpu.name and value != own:
             raise InputError(
-                f"server.gpu.{name}={value:g}: nothing reads it, for the times were measured on "
-                f"{gpu.name}, which has {own:g} (cost=analytic computes them; server.gpu.name=X "
-                f"server.gpu.device='' server.gpu.transfers=null is another GPU, for which they "
-                f"are derived)"
+                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
+                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
+                f"server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another "
+                f"GPU, for which they are derived)"
             )
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else f"{value:g}"
 
 
 def _roofline_cost(
@@ -154,6 +175,13 @@ class Known(NamedTuple):
     @property
     def loads(self) -> Loads:
         return Loads(self.model, self.profile["num_gpus"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was measured on whole iterations of a system, whose sections are no kernels'
+        alone.
+        """
+        return "system" in self.profile["fingerprint"]
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
         return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
@@ -242,7 +270,8 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
         return MEASURED
     is_derived = candidate.profile["fingerprint"]["source"] == "derived"
     loads = candidate.loads
-    if candidate.of_system or is_derived or loads.model.dtype_bytes != shard.model.dtype_bytes:
+    is_fixed = candidate.of_system or candidate.is_whole or is_derived
+    if is_fixed or loads.model.dtype_bytes != shard.model.dtype_bytes:
         return None
     if is_same_shape:
         return OTHER_GPU

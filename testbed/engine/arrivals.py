@@ -119,7 +119,9 @@ class Replay(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class AnswerDrivenWorkload(Workload):
-    """Rows that go out as answers come: arrival_ps is not known beforehand, and 0 everywhere."""
+    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 where answers
+    alone decide.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,12 @@ class SessionWorkload(AnswerDrivenWorkload):
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrentWorkload(AnswerDrivenWorkload):
-    """Rows that go out in their order, with at most `concurrency` unanswered at any time."""
+class BoundedWorkload(AnswerDrivenWorkload):
+    """Rows that go out in their order at arrival_ps, but later where max_in_flight of them are
+    unanswered: the next one goes out when an answer ends.
+    """
 
-    concurrency: int = 1
+    max_in_flight: int = 1
 
 
 class AnswerDriven(ArrivalProcess):
@@ -161,8 +165,17 @@ class AnswerDriven(ArrivalProcess):
         )
 
     @abstractmethod
-    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> Workload:
-        """The rows with the rule by which they go out."""
+    def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
+        """The rows with the rule by which they go out; seed: of what the rule draws."""
+
+    def check_no_turns(self, rows: Rows) -> None:
+        """Raise InputError where some rows wait for the answers to others."""
+        if rows.turns is not None:
+            raise InputError(
+                f"arrivals={type(self).__name__}: this trace says which request waits for which "
+                f"answer, and its think times (choose arrivals=sessions, whose at_once is the "
+                f"concurrency)"
+            )
 
 
 class Concurrency(AnswerDriven):
@@ -179,15 +192,11 @@ class Concurrency(AnswerDriven):
         self.concurrency = concurrency
         self.num_requests = num_requests
 
-    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> ConcurrentWorkload:
+    def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> BoundedWorkload:
         """All rows in their order; refused where some wait for the answers to others."""
-        if rows.turns is not None:
-            raise InputError(
-                "arrivals=closed_loop: this trace says which request waits for which answer, and "
-                "its think times (choose arrivals=sessions, whose at_once is the concurrency)"
-            )
-        unknown = np.zeros(len(rows), np.int64)
-        return ConcurrentWorkload(rows, unknown, num_seqs, beam, self.concurrency)
+        self.check_no_turns(rows)
+        at_once = np.zeros(len(rows), np.int64)
+        return BoundedWorkload(rows, at_once, num_seqs, beam, self.concurrency)
 
 
 class Sessions(AnswerDriven):
@@ -207,7 +216,7 @@ class Sessions(AnswerDriven):
         self.start_gap_s = start_gap_s
         self.max_think_s = max_think_s
 
-    def workload(self, rows: Rows, num_seqs: int, beam: bool) -> SessionWorkload:
+    def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> SessionWorkload:
         """The rows of a whole trace that says which of them wait for others, or to which session
         each belongs.
         """

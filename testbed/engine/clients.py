@@ -1,11 +1,11 @@
 """Who sends the requests: an open loop at their own times, or a closed one, as answers come."""
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from typing import Protocol
 
 from testbed.core.request import PS, Request
-from testbed.engine.arrivals import ConcurrentWorkload, SessionWorkload
+from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
 from testbed.engine.clock import Clock
 from testbed.engine.listeners import Listener
 
@@ -119,31 +119,44 @@ class ClosedLoop(Listener):
             self._open_next(0)
 
 
-class ConstantConcurrency(Listener):
-    """Keeps so many requests unanswered, and sends the next one when an answer ends.
+class BoundedLoop(Listener):
+    """Sends requests at their own times, but none while max_in_flight are unanswered: it goes out
+    when an answer ends, behind those that were due before it, and arrives then. With all times 0 it
+    keeps so many unanswered, a closed loop by concurrency.
 
     A request that is rejected or cancelled has ended too. As in ClosedLoop, what follows an answer
     misses the plan that is made at that very moment.
     """
 
-    def __init__(self, clock: Clock, engine: Door, workload: ConcurrentWorkload) -> None:
+    def __init__(self, clock: Clock, engine: Door, workload: BoundedWorkload) -> None:
         self._clock = clock
         self._engine = engine
-        self._requests = iter(workload)
-        self._concurrency = workload.concurrency
-        self._unsent = len(workload)
+        self._due = list(workload)[::-1]  # the last one first
+        self._waiting = deque[Request]()
+        self._free = workload.max_in_flight
+        self._unsent = len(self._due)
 
     def start(self) -> None:
         self._engine.listen(self)
         if not self._unsent:
             self._engine.close()
-        for _ in range(min(self._concurrency, self._unsent)):
-            self._send_next()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Send or keep what is due, and return when the next one is."""
+        now_ps = self._clock.now_ps
+        while self._due and self._due[-1].arrival_ps <= now_ps:
+            self._waiting.append(self._due.pop())
+            if self._free:
+                self._send_next()
+        if self._due:
+            self._clock.call_at(self._due[-1].arrival_ps, self._wake)
 
     def _send_next(self) -> None:
-        request = next(self._requests, None)
-        if request is not None:
-            self._clock.call_at(self._clock.now_ps, lambda: self._submit(request))
+        """The first that waits goes out at this very moment, and takes a place from now on."""
+        self._free -= 1
+        request = self._waiting.popleft()
+        self._clock.call_at(self._clock.now_ps, lambda: self._submit(request))
 
     def _submit(self, request: Request) -> None:
         self._unsent -= 1
@@ -151,14 +164,19 @@ class ConstantConcurrency(Listener):
             self._engine.close()
         self._engine.submit(request._replace(arrival_ps=self._clock.now_ps))
 
+    def _ended(self) -> None:
+        self._free += 1
+        if self._waiting:
+            self._send_next()
+
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._send_next()
+        self._ended()
 
     def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._send_next()
+        self._ended()
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._send_next()
+        self._ended()
 
 
 class Client(Protocol):
@@ -172,6 +190,6 @@ def client_of(clock: Clock, engine: Door, requests: Iterable[Request]) -> Client
     """The client that sends these requests as their workload says, else at their own times."""
     if isinstance(requests, SessionWorkload):
         return ClosedLoop(clock, engine, requests)
-    if isinstance(requests, ConcurrentWorkload):
-        return ConstantConcurrency(clock, engine, requests)
+    if isinstance(requests, BoundedWorkload):
+        return BoundedLoop(clock, engine, requests)
     return OpenLoop(clock, engine, requests)

@@ -229,8 +229,11 @@ class Engine:
             audit.check_tables(state, usage)
         if plan.preempted or plan.ops:
             self.recorder.moved(plan)
+            self.recorder.paused(plan.preempted)
         self.meter.open(plan, usage)
         flight.start_ps, flight.usage = now_ps, usage
+        if plan.swapped_in:
+            flight.stepping = [group.request.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         flight.work = self._work(plan, usage)
         max_steps, wake_ps = 1, UNBOUNDED
@@ -240,7 +243,7 @@ class Engine:
                 audit.check_repeated(state.memory, state.batch, flight.work)
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
         if self._token_listeners:
-            flight.decoding = self._decoding(plan)
+            flight.decoding = self._decoding(flight)
         self._current = flight
         self.executor.begin(flight, max_steps, self._snapshots_ps[-1], wake_ps)
 
@@ -285,6 +288,7 @@ class Engine:
         if ahead.decode_seqs or ahead:
             self._in_flight.append(self.executor.start(ahead))
         elif ahead.ops or ahead.preempted:
+            flight.preempted_behind = ahead.preempted
             self._move(ahead)
 
     def _measured(self, flight: Flight, outcome: Outcome) -> SpanMemory:
@@ -308,9 +312,11 @@ class Engine:
             flight.num_waiting,
             flight.num_swapped,
             memory,
+            flight.durations.growth_ps,
         )
-        if outcome.first_tokens:
-            recorder.first_tokens(outcome.first_tokens, end_ps)
+        recorder.tokens(plan, steps, flight.stepping, outcome.first_tokens, results.ended, end_ps)
+        if flight.preempted_behind:
+            recorder.paused(flight.preempted_behind)
         if self.side is not None:
             self.side.computed(plan, flight.start_ps, end_ps)
         if self._token_listeners:
@@ -381,6 +387,7 @@ class Engine:
         self.executor.drop(flight)
         if flight.plan.ops or flight.plan.preempted:
             self._move(flight.plan)
+            self.recorder.paused(flight.plan.preempted)
 
     def _cancel(self, request_id: int, now_ps: int) -> None:
         group = self.scheduler.state.find(request_id)
@@ -428,6 +435,7 @@ class Engine:
         state, executor = self.scheduler.state, self.executor
         if plan.ops or plan.preempted:
             self._move(plan)
+            self.recorder.paused(plan.preempted)
         is_prefilling = plan.preempted and state.running
         if plan.rejected or is_prefilling or executor.has_landed or self._changes_ahead:
             return True
@@ -485,12 +493,12 @@ class Engine:
         self.recorder.settle()
         self._take_snapshots(now_ps)
 
-    def _decoding(self, plan: Plan) -> list[int]:
-        """The requests that take the plan's decode steps."""
+    def _decoding(self, flight: Flight) -> list[int]:
+        """The requests that take the decode steps of the plan in flight."""
         steps = {seq.request_id: None for seq in self.scheduler.state.batch}
-        decoding = list(steps) if plan.decode_seqs else []
-        decoding += [draft.group.request.request_id for draft in plan.drafts]
-        return decoding + [group.request.request_id for group in plan.stepping]
+        decoding = list(steps) if flight.plan.decode_seqs else []
+        decoding += [draft.group.request.request_id for draft in flight.plan.drafts]
+        return decoding + flight.stepping
 
     def _deliver_step(self, flight: Flight) -> None:
         """An iteration of a span has ended, which is not its last."""

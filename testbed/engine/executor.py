@@ -23,8 +23,10 @@ class Flight:
     computes, the pool as it sees it, and the requests in the queues. end_ps: when the results of
     the last iteration are read; computed_ps: when the GPU has computed it. launch, launched_ps: how
     the host launches it and when it has, where its durations lack that. late: transfers that begin
-    at the end. decoding: the requests that take its steps, where somebody listens to tokens;
-    num_delivered: the iterations whose tokens were delivered before the results. is_last: the last
+    at the end. stepping: the requests just swapped in that take a step. preempted_behind: the
+    groups that a plan made ahead has preempted, which computes nothing. decoding: all requests that
+    take its steps, where somebody listens to tokens; num_delivered: the iterations whose tokens
+    were delivered before the results. is_last: the last
     iteration has begun, so that their number is final; ended, accepted, outcome and memory are
     known then if the next plan is made ahead.
     """
@@ -51,6 +53,8 @@ class Flight:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.stepping: list[int] = []
+        self.preempted_behind: list[SequenceGroup] = []
         self.decoding: list[int] = []
 
 

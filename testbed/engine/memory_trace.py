@@ -46,6 +46,9 @@ class PoolState(NamedTuple):
     pools: tuple[NonSequenceSlots, ...]
 
 
+UNSEEN = PoolState({}, ())
+
+
 class Frame(NamedTuple):
     """The pool exactly as it was in [start_ps, end_ps); it also stands for later ones up to the
     next frame.
@@ -64,8 +67,9 @@ class Frame(NamedTuple):
 class MemoryTrace:
     """Frames in order of time, and the requests that they show.
 
-    num_states of the pool were seen; where they are more than the frames, one frame was kept for
-    each point of an even grid over time. A block is block_size slots and stores tokens_per_block
+    num_states: of the pool; where they are more than the frames, one frame was kept for each point
+    of an even grid over time, and each time between two events that was passed by is counted. A
+    block is block_size slots and stores tokens_per_block
     tokens. parts: the KV group and the slots for each token of every part of a sequence's table.
     tiers: their slots, by name.
     """
@@ -87,21 +91,27 @@ class Tracer(simpy.Environment):
 
     What the policy looked like does not depend on who asks, so this works for every policy. From
     the trace's start on no plan is repeated, so that every block is seen to be taken in its own
-    iteration. `gap_ps` is the grid of which every kept frame covers a point; it doubles whenever
+    iteration. The pool is not looked at where no frame would be kept. `gap_ps` is the grid of which
+    every kept frame covers a point; it doubles whenever
     there are too many frames, so the end of the run need not be known.
     """
 
     def __init__(
-        self, scheduler: Scheduler, trace: MemoryTrace, stop_ps: int, max_frames: int
+        self,
+        scheduler: Scheduler,
+        trace: MemoryTrace,
+        stop_ps: int,
+        max_frames: int,
+        gap_ps: int = 1,
     ) -> None:
         super().__init__(0)
         self.trace = trace
         self.max_frames = max_frames
-        self.gap_ps = 1
+        self.gap_ps = gap_ps
         self.parts: list[tuple[int, int]] = [(0, 1)]
         self._state = scheduler.state
         self._stop_ps = stop_ps
-        self._pool = PoolState({}, ())
+        self._pool = UNSEEN
         self._since_ps = 0
         self._extents: dict[Extent, Extent] = {}
 
@@ -126,15 +136,24 @@ class Tracer(simpy.Environment):
             self._since_ps = now
         if next_ps <= self.trace.start_ps or now >= self._stop_ps:
             return
+        if not covers_grid_point(self.trace, self.gap_ps, now, next_ps):
+            self._pass_by(now, next_ps)
+            return
         pool = self._pool_now()
         if pool != self._pool:
             self._take(now)
             self._pool, self._since_ps = pool, now
 
+    def _pass_by(self, now_ps: int, next_ps: int) -> None:
+        """No frame will be kept of the pool as it is until next_ps: it is not looked at."""
+        self._take(now_ps)
+        self.trace.num_states += 1
+        self._pool, self._since_ps = UNSEEN, next_ps
+
     def _take(self, until_ps: int) -> None:
         """A frame of the pool as it was until until_ps."""
         start, end = max(self._since_ps, self.trace.start_ps), min(until_ps, self._stop_ps)
-        if start >= end:
+        if start >= end or self._pool is UNSEEN:
             return
         self.trace.num_states += 1
         if covers_grid_point(self.trace, self.gap_ps, start, end):
@@ -176,11 +195,12 @@ class Tracer(simpy.Environment):
 
 
 def thinned(trace: MemoryTrace, gap_ps: int) -> list[Frame]:
-    """The frames that an even grid over time meets; one that lasts is among them."""
+    """The frames that stand for a point of an even grid over time; one that lasts is among them."""
+    ends_ps = [*(frame.start_ps for frame in trace.frames[1:]), trace.frames[-1].end_ps]
     return [
         frame
-        for frame in trace.frames
-        if covers_grid_point(trace, gap_ps, frame.start_ps, frame.end_ps)
+        for frame, end_ps in zip(trace.frames, ends_ps, strict=True)
+        if covers_grid_point(trace, gap_ps, frame.start_ps, end_ps)
     ]
 
 
@@ -216,12 +236,14 @@ def trace_memory(
     fast_forward: bool = True,
     beams: BeamModel | None = None,
     max_frames: int = MAX_FRAMES,
+    gap_ps: int = 1,
     pool: PoolSpec | None = None,
     lengths: dict[int, int] | None = None,
     acceptance: Acceptance | None = None,
 ) -> MemoryTrace:
-    """Simulate, step by step from start_ps to stop_ps, and keep the pool. `pool`: for several KV
-    groups, or tiers; lengths: see `simulate`.
+    """Simulate, step by step from start_ps to stop_ps, and keep the pool. gap_ps: of the grid over
+    time to begin with, 1 to see every state while they are few; `pool`: for several KV groups, or
+    tiers; lengths: see `simulate`.
     """
 
     def run(env: simpy.Environment) -> int:
@@ -247,6 +269,7 @@ def trace_memory(
         start_ps=start_ps,
         stop_ps=stop_ps,
         max_frames=max_frames,
+        gap_ps=gap_ps,
         pool=pool,
     )
 
@@ -259,6 +282,7 @@ def trace_run(
     start_ps: int = 0,
     stop_ps: int = UNBOUNDED,
     max_frames: int = MAX_FRAMES,
+    gap_ps: int = 1,
     pool: PoolSpec | None = None,
 ) -> MemoryTrace:
     """The same of a run whose other parts are the caller's: run(env) simulates on the clock of env
@@ -269,7 +293,7 @@ def trace_run(
     block_size, tokens_per_block = sizes_of(memory.layout)
     num_slots = memory.policy.usage().total
     trace = MemoryTrace(num_slots, block_size, start_ps, tokens_per_block)
-    tracer = Tracer(scheduler, trace, stop_ps, max_frames)
+    tracer = Tracer(scheduler, trace, stop_ps, max_frames, gap_ps)
     scheduler.state.stepwise = start_ps <= 0
     tracer.finish(run(tracer))
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}

@@ -2,30 +2,28 @@
 seconds of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import add, mul
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures
 from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, rounding_slots
+from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
+from testbed.engine.token_gaps import TokenClock, TokenGaps
 from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals
 from testbed.sched.plan import Plan
-
-Counts: TypeAlias = NDArray[np.int64]
 
 Columns = dict[str, NDArray[Any]]
 
 NOT_YET = -1
-BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
 SHAPE = (
     "start_ps",
     "duration_ps",
@@ -35,42 +33,9 @@ SHAPE = (
     "preempted",
     "waiting",
     "swapped",
+    "growth_ps",
 )
 SLOTS = Measures._fields[1:]
-
-
-class PackedRows:
-    """An append-only table of 64-bit columns, packed a batch at a time."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-        self._blocks: list[list[NDArray[Any]]] = []
-        self._pending: list[tuple[int, ...]] = []
-        self._packed = 0
-
-    def append(self, row: tuple[int, ...]) -> None:
-        self._pending.append(row)
-        if len(self._pending) == BATCH:
-            self._pack()
-
-    def extend(self, columns: Sequence[NDArray[Any]]) -> None:
-        self._pack()
-        self._blocks.append(list(map(compact, columns)))
-        self._packed += len(columns[0])
-
-    def __len__(self) -> int:
-        return self._packed + len(self._pending)
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """A copy of every column by name, in order of appending."""
-        self._pack()
-        blocks = [[np.empty(0, np.int64)] * len(self._names), *self._blocks]
-        return dict(zip(self._names, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
-
-    def _pack(self) -> None:
-        if self._pending:
-            rows, self._pending = self._pending, []
-            self.extend([*map(packed, zip(*rows, strict=True))])
 
 
 class Snapshot(NamedTuple):
@@ -87,7 +52,8 @@ class Recorder:
     NOT_YET and a reason in `rejections`; a cancelled one has no finish_ps, the output tokens that
     it has as output_len, and its time in `cancellations`. num_moved: requests that left unanswered
     for another engine, where they count. spans: one row a span of identical
-    iterations, its slots as means over them. snapshots: the totals, by requested time. The spans,
+    iterations, each of which takes growth_ps more than the one before, its slots as means over
+    them. snapshots: the totals, by requested time. The spans,
     and the sums in `totals`, are brought up to date by `settle`, the counts in `totals` at once.
     `policy` names the memory policy in error messages.
     """
@@ -107,13 +73,47 @@ class Recorder:
         self.num_moved = 0
         self.policy = "the memory policy"
         self._first_ps: dict[int, int] = {}
+        self._tokens = TokenClock()
         self._shapes: list[tuple[int, ...]] = []
         self._memory: list[SpanMemory] = []
+
+    def tokens(
+        self,
+        plan: Plan,
+        steps: int,
+        stepping: Collection[int],
+        prefilled: list[SequenceGroup],
+        ended: tuple[int, ...],
+        now_ps: int,
+    ) -> None:
+        """The last of the plan's `steps` iterations ended at now_ps. stepping: the swapped-in
+        requests that took a step, prefilled: the groups whose prompt is complete, ended: the
+        requests that have their whole output now.
+        """
+        clock = self._tokens
+        if plan.decode_seqs:
+            clock.stepped(steps, now_ps)
+        for group in plan.swapped_in:
+            request_id = group.request.request_id
+            if request_id in stepping:
+                clock.has_token(request_id, now_ps)
+            else:
+                clock.is_back(request_id)
+        if prefilled:
+            self.first_tokens(prefilled, now_ps)
+        for request_id in ended:
+            clock.left(request_id)
 
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:
         """These have output tokens from now_ps on; after recompute that is nothing new."""
         for group in groups:
-            self._first_ps.setdefault(group.request.request_id, now_ps)
+            request_id = group.request.request_id
+            self._first_ps.setdefault(request_id, now_ps)
+            self._tokens.has_token(request_id, now_ps)
+
+    def token_gaps(self) -> TokenGaps:
+        """The gaps between tokens, of all requests that have had more than one."""
+        return self._tokens.gaps(self.spans.columns())
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
@@ -134,6 +134,7 @@ class Recorder:
     def cancelled(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request was cancelled, and its group has left at now_ps."""
         r, first_ps = request, self._first_ps.pop(request.request_id, NOT_YET)
+        self._tokens.left(r.request_id)
         lengths = r.prompt_len, group.num_generated, r.num_seqs
         counts = group.num_swaps, group.num_recomputes, hits(r, group)
         self.cancellations[r.request_id] = now_ps
@@ -143,12 +144,14 @@ class Recorder:
     def moved_on(self, request: Request, now_ps: int) -> None:
         """The request leaves unanswered, for another engine, whose recorder has its row."""
         self._first_ps.pop(request.request_id, None)
+        self._tokens.left(request.request_id)
         self.totals.arrived -= 1
         self.num_moved += 1
 
     def taken_over(self, request: Request, first_ps: int, now_ps: int) -> None:
         """The request comes from another engine, where it had its first token at first_ps."""
         self._first_ps[request.request_id] = first_ps
+        self._tokens.joined(request.request_id, first_ps)
         self.totals.arrived += 1
 
     def span(
@@ -160,8 +163,11 @@ class Recorder:
         waiting: int,
         swapped: int,
         memory: SpanMemory,
+        growth_ps: int = 0,
     ) -> None:
-        """A plan was carried out `steps` times, with so many requests waiting and swapped out."""
+        """A plan was carried out `steps` times, with so many requests waiting and swapped out; each
+        iteration took growth_ps more than the one before.
+        """
         prefill = 0
         if plan.chunks:
             for group, _, new, _, _, _ in plan.chunks:
@@ -177,6 +183,7 @@ class Recorder:
             len(plan.preempted),
             waiting,
             swapped,
+            growth_ps,
         )
         shapes = self._shapes
         shapes.append(shape)
@@ -192,6 +199,11 @@ class Recorder:
             self.totals.swaps += group.status is SequenceStatus.SWAPPED
             self.totals.recomputes += group.status is SequenceStatus.WAITING
         self.totals.copies += sum([len(ops.copies) for ops in plan.ops])
+
+    def paused(self, groups: list[SequenceGroup]) -> None:
+        """These were preempted: the iterations that end from now on bring them no tokens."""
+        for group in groups:
+            self._tokens.paused(group.request.request_id)
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
@@ -259,24 +271,6 @@ def hits(request: Request, group: SequenceGroup) -> int:
     return group.num_cached if is_named else NOT_YET
 
 
-def packed(column: tuple[int, ...]) -> Counts:
-    try:
-        return np.fromiter(column, np.int64, len(column))
-    except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
-        raise InputError(
-            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up "
-            f"to "
-            f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
-        ) from error
-
-
-def compact(values: NDArray[Any]) -> NDArray[Any]:
-    """The column; where all its values are the same one, it takes the memory of one."""
-    return (
-        np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
-    )
-
-
 def request_columns(recorder: Recorder) -> Columns:
     """One row a request that has ended, in order of arrival, latencies in s; a rejected one has a
     reason and no times. Where requests were cancelled, cancelled_s says when.
@@ -300,9 +294,16 @@ def request_columns(recorder: Recorder) -> Columns:
         table |= {
             "ttft_s": first - arrival,
             "tpot_s": (finish - first) / later,
+            "itl_max_s": longest_gaps_s(recorder, table["request_id"]),
             "e2e_s": finish - arrival,
         }
     return table
+
+
+def longest_gaps_s(recorder: Recorder, request_ids: Counts) -> NDArray[np.float64]:
+    """The longest gap between two tokens of each request, in s; NaN where it has none."""
+    longest_ps = recorder.token_gaps().longest_of(request_ids)
+    return np.where(longest_ps < 0, np.nan, longest_ps / PS)
 
 
 def with_identity(table: Columns, rows: Rows) -> Columns:

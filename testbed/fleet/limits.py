@@ -6,6 +6,7 @@ from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
 from testbed.fleet.shared_tiers import named, sharer_of
 from testbed.memory.prefix_cache.eviction.order import oracle_of
+from testbed.oracles import future_read
 from testbed.parts import Part
 from testbed.sched.protocols import chooses_order
 from testbed.sched.scheduler import IterationLevel, Scheduler
@@ -82,6 +83,11 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
         )
     _check_sampling(shown, workload)
     _check_scheduler(shown, scheduler)
+    if future := future_read(policy=config.policy, scheduler=config.scheduler):
+        raise InputError(
+            f"{shown}: hand-overs are not modelled with a {future} (choose one that reads nothing "
+            f"of the future)"
+        )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
         raise InputError(

@@ -7,7 +7,10 @@ from operator import add
 import numpy as np
 
 from testbed.core.errors import PlugInError
-from testbed.engine.recorder import SHAPE, SLOTS, PackedRows, Recorder
+from testbed.engine.packed_rows import PackedRows
+from testbed.engine.recorder import SHAPE, SLOTS, Recorder
+from testbed.engine.token_gaps import TokenGaps
+from testbed.engine.token_gaps import together as gaps_together
 from testbed.engine.totals import Measures, Totals
 
 ENGINE = "engine"
@@ -19,7 +22,7 @@ def together(recorders: Sequence[Recorder]) -> Recorder:
     """
     if len(recorders) == 1:
         return recorders[0]
-    whole = Recorder()
+    whole = FleetRecorder(recorders)
     whole.requests = _tables(list(whole.requests.columns()), [one.requests for one in recorders])
     names = [*SHAPE, "running", *SLOTS]
     whole.spans = _tables(names, [one.spans for one in recorders], order_by="start_ps")
@@ -75,6 +78,17 @@ def check_conservation(num_arrived: int, recorders: Sequence[Recorder]) -> None:
             f"arrived, {totals.finished} are finished, {totals.rejected} rejected, "
             f"{totals.cancelled} cancelled; {len(ids)} have a row, {twice} of them a second one"
         )
+
+
+class FleetRecorder(Recorder):
+    """The records of several engines as those of one."""
+
+    def __init__(self, recorders: Sequence[Recorder]) -> None:
+        super().__init__()
+        self._recorders = recorders
+
+    def token_gaps(self) -> TokenGaps:
+        return gaps_together([recorder.token_gaps() for recorder in self._recorders])
 
 
 class FleetProgress:

@@ -59,7 +59,9 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
     ],
 )
 def test_a_name_with_training_date_and_quantiser_finds_its_shape(given, model, max_len, bits):
-    assert name_of(given, sorted(PUBLISHED) + KNOWN) == (model, max_len, bits)
+    name = name_of(given, sorted(PUBLISHED) + KNOWN)
+    assert (name.model, name.max_len, name.weight_bits) == (model, max_len, bits)
+    assert name.fp8_products == ("-FP8" in given or None)
 
 
 KNOWN = ["qwen3-30b-a3b", "mistral-7b", "mistral-7b-v0.1", "mistral-small-3.1-24b", "deepseek-v3"]
@@ -90,6 +92,28 @@ def test_what_stands_around_a_text_config_counts_where_it_does_not_say(tmp_path)
     around |= {"tie_word_embeddings": True, "quantization_config": fp8}
     shape = shape_of(tmp_path, around)
     assert (shape.tied_embedding, shape.weight_bits) == (True, 8)
+
+
+@pytest.mark.parametrize(
+    ("quantised", "in_fp8"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True),
+        ({"weights": {"num_bits": 8, "type": "float"}, "inputs": "float"}, True),
+        ({"weights": {"num_bits": 8, "type": "float"}, "inputs": None}, None),  # W8A16
+        ({"weights": {"num_bits": 8, "type": "int"}, "inputs": "int"}, None),
+        (None, None),
+    ],
+)
+def test_layers_multiply_in_fp8_where_weights_and_inputs_are_fp8(tmp_path, quantised, in_fp8):
+    config = dict(PUBLISHED["llama-3.2-1b"]["config"])
+    if quantised and "weights" in quantised:
+        kind = quantised.pop("inputs")
+        inputs = {"num_bits": 8, "type": kind} if kind else None
+        group = {**quantised, "input_activations": inputs}
+        quantised = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    if quantised:
+        config["quantization_config"] = quantised
+    assert shape_of(tmp_path, config).fp8_products is in_fp8
 
 
 def compressed(*groups):

@@ -33,6 +33,24 @@ def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30,
     return AnalyticCost(MODEL, ServerSpec("server", gpu, num_gpus), Efficiencies(**efficiencies))
 
 
+def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16_bits():
+    """By hand: 2 FLOPs for each weight and token, where memory is no bound."""
+    model = replace(MODEL, weight_bits=8, fp8_products=True)
+    gpu = replace(GPU, fp16_flops=1e12, fp8_flops=4e12)
+    head = MODEL.vocab_size * MODEL.hidden_size
+    layers = MODEL.active_params - head
+    work = Work(prefill=((1000, 0),))
+    attention = 4 * 1000 * 1001 / 2 * MODEL.hidden_size * MODEL.num_layers / 1e12
+
+    def seconds(gpu):
+        return AnalyticCost(model, ServerSpec("s", gpu, 1), Efficiencies()).iteration(work) / PS
+
+    in_fp8 = 2000 * (layers / 4e12 + head / 1e12)
+    assert seconds(gpu) == pytest.approx(in_fp8 + attention, rel=1e-6)
+    without = seconds(replace(gpu, fp8_flops=None))
+    assert without == pytest.approx(2000 * (layers + head) / 1e12 + attention, rel=1e-6)
+
+
 def attention_ps(times, **work):
     """What reading contexts takes: the iteration without it subtracted."""
     nothing = {**work, "decode_context": 0, "decode_repeated": 0}

@@ -1,6 +1,7 @@
 """Costs of one model with K and V of several types, which a comparison has side by side."""
 
 import pytest
+from refusals import refuses
 
 from testbed.cost.model import Work
 from testbed.experiments.runs.compose import configured
@@ -22,12 +23,29 @@ def cost_of(model, gpu, kv_bytes):
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "opt-13b", "qwen2.5-7b"])
-@pytest.mark.parametrize("gpu", ["h200", "a100-80gb"])
+@pytest.mark.parametrize("gpu", ["h200", "h100-80gb", "a100-80gb"])
 def test_wider_values_are_never_faster(model, gpu):
     """One type is measured and the others derived, all from one profile."""
     narrow, plain, wide = (cost_of(model, gpu, kv_bytes) for kv_bytes in (1, 2, 4))
     for work in DECODES:
         assert narrow.iteration(work) <= plain.iteration(work) <= wide.iteration(work), work
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("gpu=h100-80gb", "model.kv_dtype_bytes=4"),
+        ("gpu=h100-80gb", "model.kv_dtype_bytes=1"),
+        ("gpu=h100-80gb", "model=qwen2.5-7b"),
+        ("gpu=h200",),
+    ],
+)
+def test_whole_iterations_of_a_system_are_compared_with_nothing_derived(words):
+    """Sixteen bits measured by vLLM beside another type that is derived from kernels."""
+    path = "cost.path=vllm-0.20/h100-llama-3.1-8b-tp1"
+    config = configured(("model=llama-3.1-8b", *words, path))
+    parts = config.cost, config.model, config.server, config.software
+    refuses("has whole iterations of vLLM 0.20.2", make_cost, *parts)
 
 
 def test_a_comparison_says_that_costs_come_in_different_ways():

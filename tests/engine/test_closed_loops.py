@@ -1,4 +1,8 @@
-"""Closed loops by concurrency, and by sessions with think times; hits of each request."""
+"""Closed loops by concurrency, by sessions with think times, and by a rate with a bound in flight;
+hits of each request.
+"""
+
+from heapq import heappop, heappush
 
 import numpy as np
 import pandas as pd
@@ -8,6 +12,7 @@ from refusals import refuses
 import testbed
 from testbed.core.request import Rows
 from testbed.engine.arrivals import Concurrency, Sessions, turns_in_order
+from testbed.engine.benchmark import Benchmark
 
 LOOP = {"trace": "random", "model": "opt-13b", "arrivals": "closed_loop"}
 LENGTHS = {"trace.input_len": 300, "trace.output_len": 40, "trace.input_ratio": 0.5}
@@ -36,9 +41,46 @@ def test_a_loop_always_has_its_concurrency_while_requests_remain(policy, replica
 
 def test_a_loop_goes_on_after_rejected_requests():
     prompts = np.array([100, 5000, 5000, 100, 100])
-    workload = Concurrency(1, None).workload(Rows(prompts, np.full(5, 3)), 1, beam=False)
+    workload = Concurrency(1, None).workload(Rows(prompts, np.full(5, 3)), 1, beam=False, seed=0)
     run = testbed.simulate(model="opt-13b", trace=workload)
     assert run.summary["requests"] == {"arrived": 5, "finished": 3, "rejected": 2}
+
+
+BENCHMARK = {**LOOP, "arrivals": "benchmark", "arrivals.rate": 20, "arrivals.num_requests": 80}
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_a_benchmark_sends_when_due_or_when_an_answer_frees_a_place(replicas):
+    options = {"arrivals.max_in_flight": 5, "seed": 3}
+    if replicas:
+        options["replicas"] = replicas
+    run = testbed.simulate(**BENCHMARK, **LENGTHS, **options)
+    due_s = np.cumsum(np.random.default_rng([3, 1]).gamma(1, 1 / 20, size=80))
+    table, ends, waited = run.requests.sort_values("request_id"), [], 0
+    for due, sent, end in zip(due_s, table["arrival_s"], table["finish_s"], strict=True):
+        place_s = heappop(ends) if len(ends) == 5 else 0.0
+        assert sent == pytest.approx(max(due, place_s), abs=1e-9)
+        waited += place_s > due
+        heappush(ends, end)
+    assert 0 < waited < 80  # some are due while a place is free, and some are not
+
+
+def test_a_bound_that_nothing_reaches_changes_nothing():
+    runs = [
+        testbed.simulate(**BENCHMARK, **LENGTHS, **{"arrivals.max_in_flight": bound})
+        for bound in (80, None)
+    ]
+    pd.testing.assert_frame_equal(*[run.requests for run in runs])
+
+
+def test_what_a_benchmark_cannot_do_is_refused():
+    rows = Rows(np.full(2, 8), np.full(2, 2), session=np.zeros(2, int))
+    with_turns = Rows(rows.prompt_len, rows.output_len, turns=turns_in_order(rows))
+    refuses("arrivals=sessions", Benchmark(2).workload, with_turns, 1, False, 0)
+    refuses("max_in_flight", Benchmark, 2, max_in_flight=0)
+    bounded = {"arrivals": "benchmark", "arrivals.max_in_flight": 2}
+    refuses("at its client", testbed.capacity, ttft_s=1.0, **bounded)
+    refuses("time ends", testbed.simulate, **{**BENCHMARK, "arrivals.rate": 1e-12})
 
 
 def test_think_time_moves_arrivals_and_nothing_else():
@@ -72,13 +114,14 @@ def test_rows_of_a_session_follow_each_other_after_their_think_time():
     assert turns.session.tolist() == [0, 1, 0, 0]
     assert turns.after == [(), (), (0,), (2,)]
     assert turns.wait_s.tolist() == [0, 1, 2, 3]
-    assert Sessions(at_once=2).workload(rows, 1, beam=False).rows.sessions.tolist() == [0, 0, 0, 1]
+    workload = Sessions(at_once=2).workload(rows, 1, beam=False, seed=0)
+    assert workload.rows.sessions.tolist() == [0, 0, 0, 1]
 
 
 def test_a_loop_by_concurrency_refuses_a_trace_with_turns():
     rows = Rows(np.full(2, 8), np.full(2, 2), session=np.zeros(2, int))
     with_turns = Rows(rows.prompt_len, rows.output_len, turns=turns_in_order(rows))
-    refuses("arrivals=sessions", Concurrency(2).workload, with_turns, 1, False)
+    refuses("arrivals=sessions", Concurrency(2).workload, with_turns, 1, False, 0)
 
 
 def test_hits_of_requests_sum_to_the_counter_of_the_policy():

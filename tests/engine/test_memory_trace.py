@@ -234,6 +234,16 @@ def test_traced_window_equals_that_part_of_the_run():
     assert part.end_ps == stop
 
 
+def test_pool_that_is_looked_at_rarely_is_seen_as_it_is():
+    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
+    gap_ps = whole.end_ps // 50
+    few = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, gap_ps=gap_ps)
+    assert 20 < len(few.frames) < len(whole.frames) / 4
+    for frame in few.frames:
+        seen = [f for f in whole.frames if f.start_ps <= frame.start_ps < f.end_ps]
+        assert [(f.held, f.pools) for f in seen] == [(frame.held, frame.pools)]
+
+
 def test_parts_of_a_table_have_the_names_of_their_groups():
     groups = (KvGroup("full", 1, slot_bytes=1), KvGroup("window", 1, slot_bytes=1, window=8))
     pool = PoolSpec(64, 64, groups=groups)

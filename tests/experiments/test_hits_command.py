@@ -81,6 +81,7 @@ def test_hits_writes_csv_figure_and_page(testbed, tmp_path):
         ((*TRACE, "--orders", ","), "names no eviction order"),
         ((*TRACE, "--orders", "nix"), "eviction/nix"),
         ((*TRACE, "policy.block_size=24"), "block_size 24"),
+        ((*TRACE, "replicas=2"), "those of one cache"),
     ],
 )
 @pytest.mark.usefixtures("prompts")

@@ -145,7 +145,7 @@ PARTS = {
         lambda: Gamma(1, 10, 1e12).times_ps(None, 0),
         ("arrivals.burstiness", "1e+12: of 10 requests"),
     ),
-    "no session that waits": (lambda: Sessions().workload(ROWS, 1, False), ("waits for which",)),
+    "no session that waits": (lambda: Sessions().workload(ROWS, 1, False, 0), ("waits for which",)),
     "nothing to replay": (lambda: Replay().times_ps(None, 0), ("needs a trace with time stamps",)),
     "a trace without prompt content": (lambda: next(ROWS.prompts()), ("has no prompt content",)),
     "blocks across ids": (lambda: block_contents((1, 2), 24, 48, 16), ("one must divide",)),

@@ -4,7 +4,9 @@ import re
 
 import pandas as pd
 import pytest
+from refusals import refuses
 
+from testbed.api import capacities
 from testbed.experiments.pages.page import svg
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
@@ -77,6 +79,11 @@ def test_sweep_over_seeds_prints_one_row_for_each_setting(testbed, tmp_path):
 
 def test_seeds_are_given_once(testbed):
     assert "--seeds 3" in testbed.refused("run", "-m", *SHORT, "seed=1", "--seeds", "3")
+
+
+def test_a_seed_that_is_named_twice_is_no_replication(testbed):
+    assert "has 0 twice" in testbed.refused("run", "-m", *SHORT, "seed=0,1,0")
+    refuses("a seed twice", capacities, seeds=[0, 1, 0], ttft_s=1.0)
 
 
 def test_curves_over_seeds_have_bands_around_their_means():

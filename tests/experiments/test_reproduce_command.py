@@ -83,9 +83,12 @@ def test_studies_of_a_server_of_their_own_are_not_repeated_on_the_gpu_of_a_profi
     testbed, tmp_path, monkeypatch
 ):
     ran = []
-    monkeypatch.setattr(
-        reproduction, "run_studies", lambda studies, store, *_: ran.append((store.profile, studies))
-    )
+
+    def run_studies(studies, store, *_):
+        ran.append((store.profile, studies))
+        return []
+
+    monkeypatch.setattr(reproduction, "run_studies", run_studies)
     place = (
         "fig18a",
         "attention kernel batch 8 and 32 context 64..256",

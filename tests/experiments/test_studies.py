@@ -61,6 +61,21 @@ def groups():
     return replace(study, common=[*common, pools], models=["gemma-3-27b", "nemotron-h-8b"])
 
 
+def routers():
+    """Two settings, one of which replays the small trace, and a router of each kind."""
+    study, names = load("routers"), ("round_robin", "prefix_aware 0.03", "balanced_prefix 50000")
+    words = {
+        "conversation": ["trace.num_requests=null"],
+        "shared prefix": ["arrivals.num_requests=12"],
+    }
+    settings = {
+        name: study.settings[name]
+        | {"routers": names, "overrides": [*study.settings[name]["overrides"], *more]}
+        for name, more in words.items()
+    }
+    return replace(study, settings=settings)
+
+
 SHORT = ("arrivals.duration_s=12", "window_s=[6,12]")
 STUDIES = {
     "table1": lambda: load("table1"),
@@ -118,6 +133,7 @@ STUDIES = {
     "global_cache": lambda: small(
         "global_cache", "server.kv_memory_gib={llama-3-8b: 2}", tokens_per_node=20_000, nodes=[2, 4]
     ),
+    "routers": routers,
     "agent_sessions": lambda: small(
         "agent_sessions", *TWO, pool_blocks=[1000, 2000], orders=("lru", "belady")
     ),

@@ -96,3 +96,17 @@ def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
         folder=tmp_path / "kept",
     )
     assert len(table) == len(list((tmp_path / "kept").glob("*/summary.json"))) == 2
+
+
+def test_policy_that_breaks_a_clause_in_a_run_is_pointed_to_check(testbed, tmp_path, monkeypatch):
+    (tmp_path / "users_fault.py").write_text(
+        "from testbed.memory.paged.paged import Paged\n\n"
+        "class Absent(Paged):\n"
+        "    def extend(self, batch, steps):\n"
+        "        return None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, _, error = testbed("run", "policy=users_fault:Absent", *SHORT)
+    assert code == 2
+    assert "Absent answered None" in error
+    assert "testbed check" in error

@@ -90,6 +90,79 @@ def test_without_a_weight_of_load_a_prefix_stays_where_it_is():
     assert set(stale.requests["engine"]) == {0}  # it never hears of a prefix: the first of equals
 
 
+def alike(count=40):
+    """Requests whose prompts all begin with the same 160 of 400 tokens, five a second."""
+    shared = tuple(range(10))
+    return [
+        Request(
+            number,
+            number * PS // 5,
+            400,
+            50,
+            prompt_ids=(*shared, *range(1000 * (number + 1), 1000 * (number + 1) + 15)),
+            tokens_per_id=16,
+        )
+        for number in range(count)
+    ]
+
+
+def test_a_balanced_router_keeps_prefixes_together_within_its_lead():
+    options = {"policy": "prefix_caching", "router": "balanced_prefix", "replicas": 3}
+    run = simulate(trace=conversations(), **options)
+    assert run.summary["counters"]["hit_blocks"] == 36  # all but each session's first request
+    assert len({(number % 4, engine) for number, engine in enumerate(run.requests["engine"])}) == 4
+
+
+@pytest.mark.parametrize("max_lead", [0, 1000])
+def test_a_prefix_that_all_share_draws_nobody_beyond_the_lead(max_lead):
+    options = {"policy": "prefix_caching", "trace": alike(), "replicas": 2}
+    drawn = simulate(router="prefix_aware", **options, **{"router.load_weight": 0})
+    assert set(drawn.requests["engine"]) == {0}
+    run = simulate(router="balanced_prefix", **options, **{"router.max_lead": max_lead})
+    engines = run.requests.sort_values("request_id")["engine"].tolist()
+    assert 1 in engines
+    if max_lead:
+        second = engines.index(1)  # from then on both have the prefix, and they take turns
+        assert engines[second:] == [1 - n % 2 for n in range(len(engines) - second)]
+
+
+def ends_of(run, engine):
+    """When the requests of the engine end, in order of request."""
+    table = run.requests.sort_values("request_id")
+    return table[table["engine"] == engine]["finish_s"].tolist()
+
+
+def test_engines_may_have_different_servers():
+    options = {"model": "llama-3-8b", "gpu": "h200", "replicas": 3, **SHORT}
+    mixed = simulate("gpu@2=l40s", **options)
+    same, other = simulate(**options), simulate(**{**options, "gpu": "l40s"})
+    for number, run in enumerate([same, same, other]):  # round robin, so requests are the same
+        assert ends_of(mixed, number) == ends_of(run, number)
+    pools = [mixed.setup.pool_of(number).num_slots for number in range(3)]
+    assert pools == [same.setup.pool.num_slots] * 2 + [other.setup.pool.num_slots]
+    assert mixed.num_slots == sum(pools)
+    mapped = retrace(mixed.setup.config, 0.0, 5.0, 2).num_slots
+    assert mapped // 16 == pools[2] // 16  # blocks
+    assert f"l40s, {pools[2]:,} slots, auto_cost (derived" in mixed.summary["run"]["servers"]
+    assert "servers" not in same.summary["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpu@2=l4"], "servers.2: the engines that may"),
+        (["gpu@0=l4"], "servers.0: the engines that may"),
+        (["gpu@1=nope"], "no gpu/nope"),
+        (["gpu@1=l4", "server.num_blocks=500"], "servers.1.num_blocks: the pool"),
+        (["gpu@1=l4", "+system=vllm-v1"], "servers.1.num_blocks: the pool"),
+        (["gpu@1=l4", "model=llama-3-70b", "server.num_gpus=4"], "on l4-x4: leaves no memory"),
+    ],
+)
+def test_servers_that_make_no_sense_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        simulate("model=llama-3-8b", "gpu=h200", *words, replicas=2, **SHORT)
+
+
 def test_a_router_must_answer_an_engine():
     with pytest.raises(PlugInError, match=r"Elsewhere: route\(\) answered 2 for request 0"):
         simulate(replicas=2, router=Elsewhere, **SHORT)
@@ -100,6 +173,7 @@ def test_a_router_must_answer_an_engine():
     [
         ({"router": "round_robin"}, "there is one engine"),
         ({"replicas": 2, "router": "prefix_aware"}, "no prompt content"),
+        ({"replicas": 2, "router": "balanced_prefix"}, "no prompt content"),
         ({"replicas": 2, "router": "session_affinity"}, "no sessions"),
         ({"replicas": 2, "window_s": (0, 5)}, "window_s is not modelled"),
         ({"replicas": 2, "faults": "engine 2 at 3 s"}, "there is no engine 2"),
@@ -201,6 +275,11 @@ def test_an_engine_that_has_come_back_may_be_the_last_to_end():
     result = simulate(**fleet, **goes_on, **SHORT)
     ends_s = result.iterations["start_s"] + result.iterations["duration_s"]
     assert ends_s.max() >= result.requests["finish_s"].max()
+
+
+def test_a_fault_that_comes_after_the_end_is_said():
+    run = simulate(replicas=2, faults="engine 1 at 2 s; engine 0 at 900 s, back at 901 s", **SHORT)
+    assert run.summary["run"]["faults"].endswith("(the run ended before that of engine 0)")
 
 
 def test_requests_wait_while_no_engine_is_up():

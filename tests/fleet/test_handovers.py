@@ -203,6 +203,7 @@ def test_prefill_engines_by_the_options_of_a_run():
         ({"scheduler": "static"}, "scheduler=StaticBatch"),
         ({"workload.num_seqs": 2}, "several sequences"),
         ({"policy": "grouped"}, "policy=Grouped"),
+        ({"policy": "contiguous_oracle"}, "true output lengths"),
     ],
 )
 def test_what_is_not_modelled_is_refused(options, message):

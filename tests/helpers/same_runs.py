@@ -22,6 +22,17 @@ def assert_same(fast, slow):
     assert fast.rejections == slow.rejections
     assert_same_rows(fast.requests, slow.requests)
     assert_same_spans(fast.spans.columns(), slow.spans.columns())
+    assert_same_gaps(fast.token_gaps(), slow.token_gaps())
+
+
+def assert_same_gaps(one, other):
+    """The gaps between tokens of two runs are the same, all together and the longest of each
+    request.
+    """
+    gaps = [np.sort(np.repeat(some.gaps_ps, some.counts)).tolist() for some in (one, other)]
+    assert gaps[0] == gaps[1]
+    assert one.request_ids.tolist() == other.request_ids.tolist()
+    assert one.longest_ps.tolist() == other.longest_ps.tolist()
 
 
 def check_both_ways(requests, make_scheduler, cost, max_len, whole=True, **options):

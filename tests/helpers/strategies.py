@@ -8,7 +8,7 @@ import numpy as np
 
 from testbed.config import MixShare
 from testbed.core.request import Request, Rows, Turns, Workload
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import BoundedWorkload, SessionWorkload
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
@@ -298,4 +298,24 @@ def session_workloads(draw, num_seqs=(1, 2)):
         False,
         draw(st.sampled_from([1, 2, 9])),
         gap_ps,
+    )
+
+
+@st.composite
+def bounded_workloads(draw, num_seqs=(1, 2)):
+    """Requests at times of their own, of which a few are unanswered at most; some prompts begin
+    alike.
+    """
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    size = draw(st.sampled_from([40, 8, 1]))
+    prompts, outputs = rng.integers(1, MAX_LEN // 2 + 2, (2, size))
+    ids = [tuple(range(n)) for n in prompts.tolist()]
+    gap_ps = draw(st.sampled_from([10**8, 0, 3 * 10**9, 10**11]))
+    arrivals = np.cumsum(rng.integers(0, gap_ps + 1, size))
+    return BoundedWorkload(
+        Rows(prompts, outputs, prompt_ids=ids),
+        arrivals,
+        draw(st.sampled_from(num_seqs)),
+        False,
+        draw(st.sampled_from([1, 2, 9, 50])),
     )

@@ -11,6 +11,7 @@ from same_runs import check_both_ways
 from strategies import (
     CONTIGUOUS,
     MAX_LEN,
+    bounded_workloads,
     grouped_policies,
     mixed_workloads,
     of_one_sequence,
@@ -134,9 +135,10 @@ def whole_runs(draw):
         st.one_of(with_shared_prompts(workloads(PREFIX)), workloads(), mixed_workloads())
     )
     if isinstance(policy, Grouped):
-        requests = draw(st.one_of(open_loop.map(of_one_sequence), session_workloads((1,))))
+        loops = session_workloads((1,)), bounded_workloads((1,))
+        requests = draw(st.one_of(open_loop.map(of_one_sequence), *loops))
     else:
-        requests = draw(st.one_of(open_loop, session_workloads()))
+        requests = draw(st.one_of(open_loop, session_workloads(), bounded_workloads()))
     make_scheduler = draw(ANY_SCHEDULER)
     cost = TIERED if isinstance(policy, TieredCaching) else draw(st.sampled_from(COSTS))
     return lambda: make_scheduler(make_policy()), requests, cost
@@ -199,6 +201,10 @@ def test_fast_equals_slow_with_static_batches(make_policy, requests, max_batch_s
 
 
 @many
-@given(policies([Paged, PrefixCaching]), ANY_SCHEDULER, session_workloads())
-def test_fast_equals_slow_with_sessions(make_policy, make_scheduler, workload):
+@given(
+    policies([Paged, PrefixCaching]),
+    ANY_SCHEDULER,
+    st.one_of(session_workloads(), bounded_workloads()),
+)
+def test_fast_equals_slow_where_answers_decide_arrivals(make_policy, make_scheduler, workload):
     check_run(workload, lambda: make_scheduler(make_policy()))

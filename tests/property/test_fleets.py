@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from same_runs import assert_same, lengths_of
 from strategies import (
     MAX_LEN,
+    bounded_workloads,
     of_one_sequence,
     policies,
     schedulers,
@@ -25,8 +26,8 @@ from tiny import MS, FastMillisecond, analytic, server
 
 from testbed.core.specs import TierSpec
 from testbed.cost.model import UNBOUNDED
-from testbed.engine.arrivals import SessionWorkload
-from testbed.engine.clients import ClosedLoop, OpenLoop
+from testbed.engine.arrivals import AnswerDrivenWorkload
+from testbed.engine.clients import client_of
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
@@ -36,6 +37,7 @@ from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import check_conservation, together
+from testbed.fleet.routers.balanced_prefix import BalancedPrefix
 from testbed.fleet.routers.fewest_requests import FewestRequests
 from testbed.fleet.routers.fewest_tokens import FewestTokens
 from testbed.fleet.routers.power_of_two import PowerOfTwo
@@ -96,7 +98,10 @@ class Watching(RoundRobin):
 def prefix_aware():
     weights = st.sampled_from([0.0, 0.5, 1.0])
     ages = st.sampled_from([0.0, 0.01, 0.5])
-    return st.builds(lambda *given: partial(PrefixAware, *given), weights, weights, ages)
+    return st.one_of(
+        st.builds(lambda *given: partial(PrefixAware, *given), weights, weights, ages),
+        st.builds(lambda *given: partial(BalancedPrefix, *given), st.sampled_from([0, 99]), ages),
+    )
 
 
 @st.composite
@@ -149,6 +154,7 @@ def fleets(draw):
             with_shared_prompts(workloads()),
             with_ranks(with_shared_prompts(workloads())),
             session_workloads(),
+            bounded_workloads(),
         )
     )
     faults = draw(fault_lists(num_engines))
@@ -169,8 +175,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward):
         shared_tiers=shared_tiers,
         fast_forward=fast_forward,
     )
-    clients = ClosedLoop if isinstance(requests, SessionWorkload) else OpenLoop
-    clients(clock, done, requests).start()
+    client_of(clock, done, requests).start()
     Faults(clock, done, faults).start()
     for at_ps, request_id in cancelled:
         clock.call_at(at_ps, partial(done.cancel, request_id))
@@ -255,7 +260,7 @@ def split_fleets(draw):
     num_engines = num_prefill + num_decode
     make_parts, shared = draw(engines(num_engines, plain_schedulers(), kinds))
     rows = workloads().map(of_one_sequence)
-    requests = draw(st.one_of(rows, with_shared_prompts(rows)))
+    requests = draw(st.one_of(rows, with_shared_prompts(rows), bounded_workloads((1,))))
     rule = draw(st.sampled_from(HANDOVERS))
     faults = []
     for first, count in ((0, num_prefill), (num_prefill, num_decode)):
@@ -280,7 +285,7 @@ def test_300_split_fleets_are_fast_and_slow_alike(fleet_and_split, cancelled):
 
 
 @settings(max_examples=60, derandomize=True)
-@given(fleets().filter(lambda fleet: not isinstance(fleet[0], SessionWorkload)))
+@given(fleets().filter(lambda fleet: not isinstance(fleet[0], AnswerDrivenWorkload)))
 def test_each_engine_of_a_fleet_does_what_it_does_alone(fleet):
     """Without faults and shared tiers the engines meet in the router alone."""
     requests, make_parts, *_ = fleet

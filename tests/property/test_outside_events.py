@@ -14,7 +14,7 @@ from test_fast_equals_slow import whole_runs
 from tiny import MS, FastMillisecond, analytic
 
 from testbed.cost.model import Affine
-from testbed.engine.arrivals import SessionWorkload
+from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -151,7 +151,9 @@ def test_fast_equals_slow_with_unannounced_events(
     assert recorders[0].cancellations == recorders[1].cancellations
 
 
-open_loops = whole_runs().filter(lambda whole_run: not isinstance(whole_run[1], SessionWorkload))
+open_loops = whole_runs().filter(
+    lambda whole_run: not isinstance(whole_run[1], AnswerDrivenWorkload)
+)
 
 
 def check_outside_events(whole_run, cancelled):

@@ -18,6 +18,23 @@ def test_a_data_sheet_changes_no_measured_times(field):
     refuses(f"server.gpu.{field}=1e\\+11: nothing reads it", simulate, *words, **SHORT)
 
 
+@pytest.mark.parametrize(
+    ("model", "num_gpus", "message"),
+    [
+        ("llama-3-8b", 3, "32 attention heads must be divisible"),
+        ("llama-3-8b", 64, "32 attention heads must be divisible"),
+        ("qwen2.5-0.5b", 7, "2 heads of K and V can be neither"),
+    ],
+)
+def test_heads_that_do_not_go_round_the_gpus_are_refused(model, num_gpus, message):
+    words = (f"model={model}", "gpu=h200", f"server.num_gpus={num_gpus}")
+    refuses(message, simulate, *words, **SHORT)
+
+
+def test_no_engine_is_said_by_leaving_it_out():
+    refuses("leave it out", simulate, "engine=null", **SHORT)
+
+
 def test_a_gpu_of_another_name_has_derived_times():
     words = (
         "server=h200",

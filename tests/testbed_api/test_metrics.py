@@ -6,18 +6,30 @@ import numpy as np
 import pytest
 
 from testbed.core.request import PS
-from testbed.engine.recorder import PackedRows, Recorder, Snapshot
+from testbed.engine.packed_rows import PackedRows
+from testbed.engine.recorder import Recorder, Snapshot
+from testbed.engine.token_gaps import TokenGaps
 from testbed.engine.totals import Measures, Totals
-from testbed.metrics import KINDS, Slo, goodput, kept, latencies, overload, pool_shares, summarize
+from testbed.metrics import (
+    KINDS,
+    Slo,
+    goodput,
+    kept,
+    latencies,
+    overload,
+    pool_shares,
+    summarize,
+    user_speeds,
+)
 
-NAMES = ("arrival_ps", "first_token_ps", "finish_ps", "output_len")
+NAMES = ("request_id", "arrival_ps", "first_token_ps", "finish_ps", "output_len")
 
 
 def log_of(*requests):
-    """A recorder's rows of (arrival, first token, finish, output tokens)."""
+    """A recorder's rows of (arrival, first token, finish, output tokens), numbered from 0."""
     rows = PackedRows(*NAMES)
-    for request in requests:
-        rows.append(request)
+    for number, request in enumerate(requests):
+        rows.append((number, *request))
     return rows
 
 
@@ -97,6 +109,9 @@ def test_whole_run_is_counted_without_a_window():
     assert summary["requests"] == {"arrived": 9, "finished": 8, "rejected": 1}
 
 
+# Of the first two requests of ROWS; the other ones have none
+LONGEST = np.array([round(0.3 * PS), round(0.25 * PS)])
+GAPS = TokenGaps(LONGEST, np.ones(2, int), np.arange(2), LONGEST)
 ROWS = [  # seconds of arrival, first token, finish; output tokens
     (0, 1.0, 2.0, 11),  # TTFT 1.0, TPOT 0.1
     (0, 0.5, 2.5, 11),  # TTFT 0.5, TPOT 0.2
@@ -117,17 +132,22 @@ def log():
         (Slo(tpot_s=0.1), [True, False, True, False]),
         (Slo(0.5, 0.2), [False, True, False, False]),
         (Slo(9, 9), [True, True, True, False]),
+        (Slo(itl_s=0.25), [False, True, True, False]),
+        (Slo(e2e_s=2.0), [True, False, True, False]),
+        (Slo(ttft_s=1.0, itl_s=0.3, e2e_s=2.4), [True, False, False, False]),
     ],
 )
 def test_request_must_meet_every_objective(log, slo, inside):
-    assert kept(log, slo).tolist() == inside
+    assert kept(log, slo, GAPS).tolist() == inside
 
 
 def test_goodput_counts_finished_requests_over_simulated_time(log):
-    measured = goodput(log, Slo(ttft_s=1.0), simulated_s=4.0)
+    measured = goodput(log, Slo(ttft_s=1.0), 4.0, GAPS)
     assert measured == {
         "ttft_s": 1.0,
         "tpot_s": None,
+        "itl_s": None,
+        "e2e_s": None,
         "share_inside": 0.5,
         "goodput_requests_per_s": 0.5,
     }
@@ -135,8 +155,8 @@ def test_goodput_counts_finished_requests_over_simulated_time(log):
 
 def test_objective_is_met_exactly_at_the_limit():
     rows = log_of((0, 3 * 10**11, 3 * 10**11 + 7 * 10**10, 8))
-    assert kept(rows, Slo(0.3, 0.01)).tolist() == [True]
-    assert kept(rows, Slo(np.nextafter(0.3, 0), None)).tolist() == [False]
+    assert kept(rows, Slo(0.3, 0.01), GAPS).tolist() == [True]
+    assert kept(rows, Slo(np.nextafter(0.3, 0), None), GAPS).tolist() == [False]
 
 
 def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():
@@ -152,3 +172,8 @@ def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():
         "offered_requests_per_s": 1.0,
     }
     assert overload(arrivals, np.where(firsts == 20, 31, firsts)) is None
+
+
+def test_speed_of_a_user_counts_tokens_behind_the_first(log):
+    speeds = user_speeds(log)  # 10 tokens in 1 s and in 2 s
+    assert [speeds["mean"], speeds["p50"], speeds["p10"]] == pytest.approx([7.5, 7.5, 5.5])

@@ -85,6 +85,12 @@ def test_mooncake_keeps_hashes_and_times(tmp_path, name):
     assert (list(rows.prompt_ids), rows.tokens_per_id) == ([(0, 1), (0, 2)], 512)
 
 
+def test_the_first_requests_of_mooncake_are_those_of_the_file(tmp_path):
+    path = put(tmp_path, "m.jsonl", moon() + moon(2500.0, 1024, 7, [0, 2]))
+    assert pairs(MooncakeJsonl(path, num_requests=1).rows(None, 0)) == [(600, 5)]
+    refuses("has 2 requests", MooncakeJsonl(path, num_requests=3).read)
+
+
 def test_numbers_and_paths_at_their_limits_are_read(tmp_path):
     most = 2**31 - 1
     rows = MooncakeJsonl(put(tmp_path, "m.jsonl", moon(10**15, 512, most, [0]))).read()

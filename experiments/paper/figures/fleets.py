@@ -2,8 +2,10 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from testbed.experiments.paper.studies.global_cache import RATIO, ratios
+from testbed.experiments.paper.studies.routers import means
 from testbed.experiments.runs.plots import new_figure
 
 STYLES = {"local": ":", "global": "-"}
@@ -34,4 +36,23 @@ def global_cache(table: pd.DataFrame, published: float) -> Figure:
     for axes in (found, over):
         axes.set_xticks(sorted(set(table["nodes"])))
     figure.legend(*found.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
+
+
+def routers(table: pd.DataFrame) -> Figure:
+    """Mean TTFT by router, a panel for each setting; beside each point the prompt tokens found."""
+    settings = means(table).groupby("setting", sort=False)
+    figure = new_figure(5.5, 2.6 * len(settings))
+    grid = figure.subplots(len(settings), 1, squeeze=False)
+    for axes, (setting, rows) in zip(grid[:, 0], settings, strict=True):
+        axes.plot(rows["mean_ttft_s"], rows["router"], "o")
+        for row in rows.dropna(subset="found_percent").itertuples():
+            place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{row.found_percent:.1f}%", (row.mean_ttft_s, row.router), **place)
+        limits = rows["mean_ttft_s"].min() / 2, rows["mean_ttft_s"].max() * 3
+        axes.set(title=setting, xlabel="Mean TTFT (s), and tokens found", xscale="log", xlim=limits)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.invert_yaxis()
     return figure

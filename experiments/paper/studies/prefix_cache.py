@@ -21,6 +21,7 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.machine import make_pool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.replay import prompts_of, replay
+from testbed.oracles import future_read
 from testbed.workload import make_workload
 
 BELADY = "belady"
@@ -92,6 +93,7 @@ class PrefixCache(EvictionOrders):
                     "hit_rate": result.hit_rate,
                     "token_hit_rate": sum(result.hits) * size / rows.prompt_len.sum(),
                     "evictions": result.evictions,
+                    "future_read": future_read(policy=config.policy) or "",
                 }
             )
         return table

@@ -1,0 +1,124 @@
+"""`testbed plan`: the cheapest deployment that keeps an SLO."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from testbed.core.errors import InputError
+from testbed.experiments.cli.capacity import SeedCount, seeds_of
+from testbed.experiments.cli.parameters import (
+    AboveZero,
+    AsJson,
+    AtLeastOne,
+    ConfigFolders,
+    Override,
+    Picture,
+    TrustPlugIns,
+)
+
+if TYPE_CHECKING:
+    from testbed.experiments.plan.plan import Plan
+    from testbed.experiments.plan.prices import Rate
+
+RUNS = Path("runs/plan")
+
+
+def plan(
+    *overrides: Annotated[Override, Parameter(required=True)],
+    gpus: Annotated[
+        AtLeastOne | None, Parameter(help="only deployments of so many GPUs, all engines together")
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        Parameter(metavar="FILE", help="rank by your prices of a GPU's hour (TOML), not GPU hours"),
+    ] = None,
+    seeds: SeedCount | None = None,
+    share: Annotated[float, Parameter(help="share of the requests that must meet the SLO")] = 0.9,
+    precision: Annotated[
+        AboveZero, Parameter(metavar="P", help="highest rates are known to a factor of 1 + P")
+    ] = 0.05,
+    all: Annotated[
+        bool, Parameter(help="simulate every deployment that fits: slower, same answer")
+    ] = False,
+    config_dir: ConfigFolders | None = None,
+    trust_plug_ins: TrustPlugIns = False,
+    runs: Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")] = RUNS,
+    html: Annotated[
+        Path | None, Parameter(metavar="FILE", help="write one page; its rows open their runs")
+    ] = None,
+    figure: Annotated[Picture | None, Parameter(help="draw the Pareto fronts")] = None,
+    json: AsJson = False,
+) -> None:
+    """Find the cheapest deployment that keeps an SLO.
+
+    A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
+    the first token), slo.tpot_s=... (s per later token), or both, are among the overrides. With
+    arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else
+    it finds each deployment's highest rate and ranks by the cost of a request. What arithmetic
+    excludes is not simulated. Complete runs are read, so the same line continues a stopped plan;
+    hydra/launcher=joblib, ray or submitit_slurm distributes the runs. For example:
+
+    testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
+    """
+    from testbed.experiments.cli.output import plain_table, print_json, show
+    from testbed.experiments.cli.run import given_words
+    from testbed.experiments.plan.answer import plan_answer
+    from testbed.experiments.plan.plan import Request, planned
+    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
+
+    _check_folders(figure, html)
+    words = given_words(overrides, config_dir or [], trust_plug_ins, None)
+    given = [word for word in words if not word.startswith("seed=")]
+    request = Request(
+        tuple(given),
+        share,
+        tuple(seeds_of(words, seeds)),
+        precision,
+        gpus,
+        _rate(prices),
+        runs,
+        everything=all,
+    )
+    found = planned(request, _report)
+    _write(found, html, figure, runs)
+    if json:
+        return print_json(plan_answer(found))
+    show(*lines_of(found))
+    for title, head, rows in tables_of(found):
+        show("", title, plain_table(head, shortened(head, rows)))
+    show("", f"run: a folder of {runs}, by the beginning of its name")
+    show(*map(str, filter(None, (figure, html))))
+
+
+def _rate(prices: Path | None) -> "Rate":
+    from testbed.experiments.plan.prices import GpuHours, read_prices
+
+    return GpuHours() if prices is None else read_prices(prices)
+
+
+def _check_folders(*files: Path | None) -> None:
+    """Raise InputError for a file that could not be written, before anything is simulated."""
+    for file in files:
+        if file is not None and not file.parent.is_dir():
+            raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
+
+
+def _write(found: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:
+    """Write the files that are asked for, and with the page the reports that its rows open."""
+    from testbed.experiments.plan.reports import write_reports
+    from testbed.experiments.plan.shown import chart_of, page_of
+    from testbed.experiments.runs.plots import figure_of, save
+    from testbed.experiments.runs.whole_files import write_text
+
+    if figure:
+        save(figure_of([chart_of(found)], columns=1), figure)
+    if html:
+        write_reports(found, runs)
+        write_text(html, page_of(found, html, runs))
+
+
+def _report(text: str) -> None:
+    """Print a round at once, since the whole plan may take minutes."""
+    print(text, file=sys.stderr, flush=True)

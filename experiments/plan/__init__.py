@@ -1,0 +1,1 @@
+"""The cheapest deployment that keeps an SLO: `testbed plan`."""

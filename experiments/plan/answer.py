@@ -1,0 +1,38 @@
+"""The answer of `testbed plan --json`."""
+
+from dataclasses import dataclass
+
+from testbed.experiments.plan.plan import Plan
+from testbed.experiments.plan.rows import Row, rows_of
+from testbed.experiments.plan.shown import lines_of
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """ttft_s, tpot_s: the objectives; share: of the requests that must keep them. unit: of costs.
+    lines: what the command prints above its tables. deployments: the rows of the tables, in order.
+    """
+
+    ttft_s: float | None
+    tpot_s: float | None
+    share: float
+    seeds: tuple[int, ...]
+    unit: str
+    num_simulations: int
+    lines: list[str]
+    deployments: list[Row]
+
+
+def plan_answer(plan: Plan) -> PlanAnswer:
+    """The question, the counts and every row."""
+    question = plan.question
+    return PlanAnswer(
+        question.slo.ttft_s,
+        question.slo.tpot_s,
+        question.share,
+        question.seeds,
+        plan.prices.unit,
+        plan.num_simulations,
+        lines_of(plan),
+        rows_of(plan),
+    )

@@ -1,0 +1,121 @@
+"""The cheapest candidates that keep the SLO with given requests.
+
+An hour's cost is known without a simulation, so candidates are examined from the cheapest on, and
+the search ends with those that cost as much as the first one that keeps the SLO. A candidate keeps
+it where the mean share over the seeds does. Exact: a candidate is left out only if arithmetic says
+that every seed misses, or if the seeds that are left could not lift the mean far enough.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from testbed.experiments.plan.jobs import Failure, Outcome
+from testbed.experiments.plan.limits import broken, limit_of
+from testbed.experiments.plan.pruning import REFUSED
+from testbed.experiments.plan.search import Search, per_million
+from testbed.experiments.plan.space import Candidate
+from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of
+from testbed.replications import NOT_DISTINGUISHABLE, paired
+
+DEARER = "dearer"
+ROUNDING = 1e-12
+
+
+def cheapest_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
+    """A verdict for each candidate."""
+    verdicts = list[Verdict]()
+    first: Keeps | None = None
+    by_cost = sorted(candidates, key=search.hourly)
+    for hourly, group in groupby(by_cost, key=search.hourly):
+        if first is not None:
+            verdicts += [_dearer(candidate, first, hourly, search) for candidate in group]
+            continue
+        verdicts += _examined(search, list(group))
+        first = next((verdict for verdict in verdicts if isinstance(verdict, Keeps)), None)
+    return verdicts
+
+
+def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
+    """The same by simulating every candidate with every seed, without arithmetic."""
+    seeds = search.question.seeds
+    results = search.simulations.outcomes(
+        [(candidate, seed, None) for candidate in candidates for seed in seeds]
+    )
+    size = len(seeds)
+    parts = [results[start : start + size] for start in range(0, len(results), size)]
+    return [
+        verdict_of(search, candidate, part)
+        for candidate, part in zip(candidates, parts, strict=True)
+    ]
+
+
+def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
+    """The cheaper hour first; of equal ones that in which more requests keep the SLO."""
+    return verdict.hourly, -verdict.inside.mean
+
+
+def difference_at_load(verdict: Keeps, best: Keeps) -> str:
+    """How much dearer an hour is; of equal ones, the difference in percent of requests inside."""
+    if verdict.hourly > best.hourly:
+        return f"+{verdict.hourly - best.hourly:g} an hour"
+    shares = [[100 * outcome.share_inside for outcome in kept.outcomes] for kept in (verdict, best)]
+    if shares[0] == shares[1]:
+        return "equal"
+    change = paired(*shares)
+    return NOT_DISTINGUISHABLE if change.includes_zero else f"{change} % inside"
+
+
+def verdict_of(
+    search: Search, candidate: Candidate, results: Sequence[Outcome | Failure]
+) -> Verdict:
+    """The verdict by the runs of some seeds, the first ones."""
+    for result in results:
+        if isinstance(result, Failure):
+            return Pruned(candidate.deployment, REFUSED, result.message)
+    outcomes = tuple(result for result in results if isinstance(result, Outcome))
+    question, hourly = search.question, search.hourly(candidate)
+    last = outcomes[-1]
+    limit = limit_of(last, search.arithmetic.bounds(candidate, last.seed, None).loads, question)
+    if len(outcomes) < len(question.seeds) or not _keeps(search, outcomes):
+        return Misses(candidate, hourly, outcomes, limit, broken(outcomes, question))
+    costs = tuple(per_million(hourly, rate_of(candidate, outcome)) for outcome in outcomes)
+    return Keeps(candidate, hourly, outcomes, costs, limit)
+
+
+def _examined(search: Search, group: Sequence[Candidate]) -> list[Verdict]:
+    """The verdicts of candidates of one cost, in their order; each seed is a round of runs."""
+    seeds = search.question.seeds
+    verdicts = dict[Candidate, Verdict]()
+    for candidate in group:
+        reason = search.arithmetic.reason(candidate, [(seed, None) for seed in seeds])
+        if reason is not None:
+            verdicts[candidate] = Pruned(candidate.deployment, *reason)
+    results = {each: list[Outcome | Failure]() for each in group if each not in verdicts}
+    for seed in seeds:
+        open_ones = [each for each, so_far in results.items() if _is_open(search, so_far)]
+        found = search.simulations.outcomes([(each, seed, None) for each in open_ones])
+        for each, result in zip(open_ones, found, strict=True):
+            results[each].append(result)
+        search.report(f"seed {seed}: {len(open_ones)} of {len(group)} deployments of equal cost")
+    verdicts |= {each: verdict_of(search, each, so_far) for each, so_far in results.items()}
+    return [verdicts[each] for each in group]
+
+
+def _is_open(search: Search, results: Sequence[Outcome | Failure]) -> bool:
+    """Whether the seeds that are left can still make the candidate keep the SLO."""
+    outcomes = [result for result in results if isinstance(result, Outcome)]
+    return len(outcomes) == len(results) and _keeps(search, outcomes)
+
+
+def _keeps(search: Search, outcomes: Sequence[Outcome]) -> bool:
+    """Whether the mean share is large enough, if all requests of further seeds keep the SLO."""
+    question = search.question
+    further = len(question.seeds) - len(outcomes)
+    total = sum(outcome.share_inside for outcome in outcomes) + further
+    return total >= question.share * len(question.seeds) - ROUNDING
+
+
+def _dearer(candidate: Candidate, first: Keeps, hourly: float, search: Search) -> Pruned:
+    unit = search.prices.unit
+    text = f"{hourly:g} {unit} an hour, where another one keeps the SLO for {first.hourly:g}"
+    return Pruned(candidate.deployment, DEARER, text)

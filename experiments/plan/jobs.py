@@ -1,0 +1,151 @@
+"""The simulations of a plan: one run, or the rate search of `testbed capacity`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed.api import capacity
+from testbed.core.errors import InputError
+from testbed.description import ID, RUN
+from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
+from testbed.experiments.runs.progress import one_line
+from testbed.result import front_end
+
+SUMMARIES = {"outputs": "summary"}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run. rate: requests/s, None where the words say when requests arrive."""
+
+    rate: float | None
+    seed: int
+    share_inside: float
+    summary: dict[str, Any]
+
+    @property
+    def run_id(self) -> str:
+        """The name of its folder."""
+        return str(self.summary[RUN][ID])
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs are simulated: the folder of their folders, and that in which the user is."""
+
+    runs: Path
+    working_folder: Path
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """One run of a deployment; gives its Outcome."""
+
+    words: tuple[str, ...]
+    seed: int
+    rate: float | None
+    place: Place
+
+    def __call__(self) -> "Outcome | Failure":
+        try:
+            return self.simulated()
+        except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
+            return Failure(one_line(error))
+
+    def simulated(self) -> Outcome:
+        """The run; raises InputError where none can be made of it."""
+        if names_a_plug_in(self.words):
+            put_last(str(self.place.working_folder))
+        rate = {} if self.rate is None else {"rate": self.rate}
+        config = front_end().configure(self.words, {**SUMMARIES, "seed": self.seed, **rate})
+        summary = front_end().measure(config, self.place.runs)
+        inside = summary["slo"]["share_inside"]
+        if inside is None:
+            raise InputError(
+                "arrivals: no request arrives (give more of them, by arrivals.rate or "
+                "arrivals.duration_s)"
+            )
+        return Outcome(self.rate, self.seed, inside, summary)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The message of a job that gave no result."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A rate search. highest: the run at the highest rate that keeps the SLO, None where none does;
+    missed: that at the lowest rate above it; kept: those at rates that keep it. rates: all that
+    were simulated.
+    """
+
+    seed: int
+    highest: Outcome | None
+    missed: Outcome | None
+    kept: tuple[Outcome, ...]
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SearchJob:
+    """The highest rate of a deployment that keeps the SLO, by `testbed.capacity`."""
+
+    words: tuple[str, ...]
+    seed: int
+    share: float
+    low: float
+    high: float
+    precision: float
+    place: Place
+
+    def __call__(self) -> "Searched | Failure":
+        try:
+            return self.searched()
+        except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
+            return Failure(one_line(error))
+
+    def searched(self) -> Searched:
+        """The search; raises InputError where every rate keeps the SLO, or a run cannot be made."""
+        if names_a_plug_in(self.words):
+            put_last(str(self.place.working_folder))
+        tried = dict[float, float]()
+        highest = self._highest(tried)
+        above = [
+            rate
+            for rate, inside in tried.items()
+            if inside < self.share and (highest is None or rate > highest)
+        ]
+        return Searched(
+            self.seed,
+            None if highest is None else self._run(highest),
+            self._run(min(above)) if above else None,
+            tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
+            tuple(sorted(tried)),
+        )
+
+    def _highest(self, tried: dict[float, float]) -> float | None:
+        """The answer of the search, which adds the share inside at each rate to `tried`; None where
+        every rate that was tried misses the SLO.
+        """
+        try:
+            return capacity(
+                *self.words,
+                seed=self.seed,
+                share=self.share,
+                low=self.low,
+                high=self.high,
+                precision=self.precision,
+                folder=self.place.runs,
+                seen=tried.__setitem__,
+            ).rate
+        except InputError:
+            if not tried or max(tried.values()) >= self.share:
+                raise
+            return None
+
+    def _run(self, rate: float) -> Outcome:
+        """The run at a rate, which the search has stored."""
+        return RunJob(self.words, self.seed, rate, self.place).simulated()

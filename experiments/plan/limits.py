@@ -1,0 +1,61 @@
+"""What limits a candidate in its runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from testbed.experiments.plan.bounds import DECODE, LINK, MEMORY, PREFILL
+from testbed.experiments.plan.jobs import Outcome
+from testbed.experiments.plan.question import Question
+
+MANY_PREEMPTIONS = 0.01  # for each request
+FULL = 0.9  # of the pool, over time
+
+
+def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -> str:
+    """What limits a run.
+
+    MEMORY where requests are preempted or the pool is full; LINK where of all engines' resources
+    the hand-overs' link is the busiest by `loads` (`Bounds.loads`); else PREFILL or DECODE, by the
+    objective that is nearer to its limit or farther beyond.
+    """
+    summary = outcome.summary
+    preempted = sum(summary["preemptions"].values()) / max(summary["requests"]["arrived"], 1)
+    if preempted > MANY_PREEMPTIONS or _occupied(summary) > FULL:
+        return MEMORY
+    if loads.get(LINK) and max(loads, key=lambda name: loads[name]) == LINK:
+        return LINK
+    return max(strains(outcome, question), key=lambda strain: strain[1])[0]
+
+
+def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
+    """How near each objective's percentile is to its limit, as a ratio, by the work that decides
+    it.
+    """
+    objectives = ((PREFILL, "ttft_s", question.slo.ttft_s), (DECODE, "tpot_s", question.slo.tpot_s))
+    return [
+        (limit, (outcome.summary[name][question.percentile] or 0.0) / limit_s)
+        for limit, name, limit_s in objectives
+        if limit_s is not None
+    ]
+
+
+def broken(outcomes: Sequence[Outcome], question: Question) -> str:
+    """Which objective is missed by how much, on average over the runs."""
+    texts = []
+    for name, limit_s in (("ttft_s", question.slo.ttft_s), ("tpot_s", question.slo.tpot_s)):
+        if limit_s is None:
+            continue
+        values = [outcome.summary[name][question.percentile] for outcome in outcomes]
+        known = [value for value in values if value is not None]
+        shown = f"{sum(known) / len(known):.3g} s" if known else "none"
+        label = f"{name.removesuffix('_s').upper()} {question.percentile}"
+        texts.append(f"{label} is {shown} of {limit_s:g} s")
+    rejected = sum(outcome.summary["requests"]["rejected"] for outcome in outcomes)
+    return ", ".join([*texts, *([f"{rejected:,} requests are rejected"] if rejected else [])])
+
+
+def _occupied(summary: Mapping[str, Any]) -> float:
+    """The share of the pool that requests hold, over time."""
+    free = summary["memory_free"]
+    unused = [free[name]["over_time"] or 0.0 for name in ("free", "cached")]
+    return 1 - sum(unused) if free["free"]["over_time"] is not None else 0.0

@@ -1,0 +1,125 @@
+"""What the engines of a candidate can do at best, by its own costs and its data sheet.
+
+Assumptions, each tested (tests/experiments/test_plan_bounds.py) with the cost models that ship:
+
+- An iteration takes no less time than one that does a part of its work.
+- No cost model computes faster than the GPUs' peak, or reads weights and K and V faster than their
+  memory's bandwidth; attention and matrix products take turns.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from testbed.config import RunConfig
+from testbed.core.request import PS
+from testbed.cost.model import CostModel, Work
+from testbed.fleet.handovers.rule import HandoverRule
+from testbed.fleet.handovers.whole import Whole
+from testbed.machine import make_cost, make_pool
+
+FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One engine of a candidate, and how many of them prefill and decode."""
+
+    config: RunConfig
+
+    @cached_property
+    def cost(self) -> CostModel:
+        config = self.config
+        return make_cost(config.cost, config.model, config.server, config.software)
+
+    @cached_property
+    def num_slots(self) -> int:
+        """Slots of an engine's pool."""
+        return make_pool(self.config).num_slots
+
+    @property
+    def stores_all_tokens(self) -> bool:
+        """Whether a sequence needs a slot for each token: no layer has windows or states."""
+        model = self.config.model
+        return model.window is None and model.states is None
+
+    @property
+    def num_prefill_engines(self) -> int:
+        """Engines that may compute prompts."""
+        return self.config.prefill_replicas or self.config.replicas or 1
+
+    @property
+    def num_decode_engines(self) -> int:
+        """Engines that may decode."""
+        return (self.config.replicas or 1) - (self.config.prefill_replicas or 0)
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        """The most sequences of an iteration; None: no limit is known."""
+        return _whole(self.config.scheduler.parameters.get("max_num_seqs"))
+
+    def prompt_s(self, prompt_len: int) -> float:
+        """The least seconds in which an idle engine computes a prompt.
+
+        Not the time of its fewest parts: measured tables give 8,193 tokens a shorter time as 1 and
+        8,192 than as 8,192 and 1.
+        """
+        return max(self.shortest_s, prompt_len * self.token_s)
+
+    @cached_property
+    def shortest_s(self) -> float:
+        """The least seconds of an iteration that computes a prompt, or a part of one."""
+        return self.cost.iteration(Work(prefill=((1, 0),), num_requests=1)) / PS
+
+    @property
+    def has_known_steps(self) -> bool:
+        """Whether `step_s` is right: windows make the work of a decode another one."""
+        return not self.cost.windows
+
+    def step_s(self, context: int) -> float:
+        """The least seconds of an iteration that decodes a sequence of `context` tokens."""
+        return self.cost.iteration(Work(1, context, context, num_requests=1)) / PS
+
+    @cached_property
+    def token_s(self) -> float:
+        """The least seconds that the matrix products of a token add, by the peak; the output
+        projection is left out, since only some tokens go through it.
+        """
+        model, server = self.config.model, self.config.server
+        params = model.active_params - model.vocab_size * model.hidden_size
+        experts = model.experts.bits if model.experts else None
+        bits = min(model.weight_bits or FULL_BITS, experts or FULL_BITS, FULL_BITS)
+        peak = server.num_gpus * server.gpu.fp16_flops * FULL_BITS / bits
+        return 2 * params / peak
+
+    @cached_property
+    def weights_s(self) -> float:
+        """The least seconds in which an iteration reads the weights that every token needs."""
+        model, server = self.config.model, self.config.server
+        head = model.vocab_size * model.hidden_size * model.dtype_bytes
+        read_bytes = model.read_bytes(model.experts.per_token if model.experts else 0) - head
+        return read_bytes / (server.num_gpus * server.gpu.memory_bandwidth)
+
+    @cached_property
+    def context_s(self) -> float:
+        """The least seconds in which a decode reads K and V of a token of its context."""
+        model, server = self.config.model, self.config.server
+        read_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
+        return read_bytes / (server.num_gpus * server.gpu.memory_bandwidth)
+
+    @property
+    def handed_over_s(self) -> float | None:
+        """The least seconds of the link of all prefill engines together for a token of a prompt;
+        None where nothing is handed over whole.
+        """
+        if self.config.prefill_replicas is None:
+            return None
+        given = self.config.handover
+        rule: HandoverRule = Whole() if given is None else given.make("handover")
+        if not isinstance(rule, Whole):
+            return None  # of a layer at a time, a part is hidden
+        bandwidth = rule.bandwidth * self.config.prefill_replicas
+        return self.config.model.kv_bytes_per_token / bandwidth
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None

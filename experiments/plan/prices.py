@@ -1,0 +1,88 @@
+"""What an hour of a deployment costs: its GPU hours, or money by the user's own prices."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Protocol
+
+from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
+from testbed.experiments.plan.space import Candidate
+
+KEYS = ("date", "currency", "per_gpu_hour")
+
+
+class Rate(Protocol):
+    """How the hours of deployments are counted."""
+
+    @property
+    def unit(self) -> str:
+        """What an hour is counted in."""
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from."""
+
+    def hourly(self, candidate: Candidate) -> float:
+        """What an hour of the whole deployment costs."""
+
+
+class GpuHours:
+    """Every GPU's hour counts one, of whatever type it is."""
+
+    unit = "GPU h"
+    source = "GPU hours: a GPU's hour counts one, whatever its type (--prices FILE counts money)"
+
+    def hourly(self, candidate: Candidate) -> float:
+        return float(candidate.num_gpus)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The user's prices of a GPU's hour, by our names of GPUs, and the date they are of."""
+
+    path: Path
+    date: str
+    unit: str
+    per_gpu_hour: Mapping[str, float]
+
+    @property
+    def source(self) -> str:
+        """The file, and the date that it gives."""
+        return f"prices: {self.path}, of {self.date}, in {self.unit}"
+
+    def hourly(self, candidate: Candidate) -> float:
+        """Raises InputError for a GPU without a price."""
+        price = self.per_gpu_hour.get(candidate.gpu)
+        if price is None:
+            near = did_you_mean(candidate.gpu, list(self.per_gpu_hour))
+            raise InputError(
+                f"{self.path}: per_gpu_hour has no {candidate.gpu}{near} (add its price)"
+            )
+        return price * candidate.num_gpus
+
+
+def read_prices(path: Path) -> Prices:
+    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError where
+    it is no such file.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    unknown = [key for key in values if key not in KEYS]
+    missing = [key for key in KEYS if key not in values]
+    if unknown or missing or not isinstance(values["per_gpu_hour"], dict):
+        named = ", ".join([*unknown, *missing]) or "per_gpu_hour"
+        raise InputError(f"{path}: {named}: is no file of prices (it has {', '.join(KEYS)})")
+    for gpu, price in values["per_gpu_hour"].items():
+        _check_price(path, gpu, price)
+    return Prices(path, str(values["date"]), str(values["currency"]), values["per_gpu_hour"])
+
+
+def _check_price(path: Path, gpu: str, price: Any) -> None:
+    is_number = isinstance(price, int | float) and not isinstance(price, bool)
+    if not is_number or not (isfinite(price) and price > 0):
+        raise InputError(f"{path}: per_gpu_hour.{gpu}={price!r}: must be a number above 0")

@@ -1,0 +1,90 @@
+"""What is left of a space before anything is simulated, and why the rest is not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from testbed.build import build
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.experiments.plan.bounds import DOES_NOT_FIT
+from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
+from testbed.experiments.plan.verdicts import Pruned
+from testbed.experiments.runs.progress import one_line
+from testbed.experiments.vllm_server.command import FLAG
+from testbed.workload import make_workload
+
+REFUSED = "refused"
+SIZE = "number of GPUs"
+SAME = "same run"
+NO_MEMORY = ("does not start", "leaves no memory", "does not fit")  # of messages about memory
+
+
+def examined(
+    space: Sequence[Deployment], num_gpus: int | None
+) -> tuple[list[Candidate], list[Pruned]]:
+    """The candidates of a space, and the deployments that are none. num_gpus: of every candidate;
+    None: any number.
+
+    Raises InputError where every deployment is refused for one reason that is not its memory: it is
+    an error of the words.
+    """
+    candidates, pruned = list[Candidate](), list[Pruned]()
+    of_run = dict[str, Candidate]()
+    for deployment in space:
+        checked = _checked(deployment, num_gpus)
+        if isinstance(checked, Pruned):
+            pruned.append(checked)
+            continue
+        first = of_run.setdefault(_text(checked.as_simulated), checked)
+        if first is checked:
+            candidates.append(checked)
+        else:
+            pruned.append(Pruned(deployment, SAME, f"has the runs of {first.deployment.name}"))
+    reasons = {each.reason for each in pruned if each.limit == REFUSED}
+    if len(pruned) == len(space) and len(reasons) == 1 and pruned[0].limit == REFUSED:
+        raise InputError(reasons.pop())
+    return candidates, pruned
+
+
+def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -> None:
+    """Raise InputError that says which check emptied the space."""
+    if candidates:
+        return
+    counts = dict[str, list[Pruned]]()
+    for each in pruned:
+        counts.setdefault(each.limit, []).append(each)
+    texts = [
+        f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
+        for limit, them in counts.items()
+    ]
+    raise InputError(
+        f"the space: no deployment of {len(pruned)} is left: {'; '.join(texts)} (give other values)"
+    )
+
+
+def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned:
+    """The candidate, if its parts can be built."""
+    try:
+        candidate = candidate_of(deployment)
+        if num_gpus is not None and candidate.num_gpus != num_gpus:
+            return Pruned(deployment, SIZE, f"has {candidate.num_gpus} GPUs, not {num_gpus}")
+        build(candidate.config, make_workload(candidate.config))
+    except InputError as error:
+        text = one_line(_first(error)).removeprefix(f"{FLAG}: ")
+        is_memory = any(phrase in text for phrase in NO_MEMORY)
+        return Pruned(deployment, DOES_NOT_FIT if is_memory else REFUSED, text)
+    return candidate
+
+
+def _first(error: InputError) -> BaseException:
+    """The InputError that others wrap."""
+    first, cause = error, error.__cause__ or error.__context__
+    while cause is not None:
+        first = cause if isinstance(cause, InputError) else first
+        cause = cause.__cause__ or cause.__context__
+    return first
+
+
+def _text(config: RunConfig) -> str:
+    return json.dumps(replace(config, outputs="summary").values, sort_keys=True, default=str)

@@ -1,0 +1,22 @@
+"""What a plan is asked: the SLO, the share of requests that must keep it, and with which seeds."""
+
+from dataclasses import dataclass
+
+from testbed.config import Slo
+from testbed.metrics import PERCENTILES
+
+
+@dataclass(frozen=True)
+class Question:
+    """precision: a highest rate is known to a factor of 1 + precision."""
+
+    slo: Slo
+    share: float
+    seeds: tuple[int, ...]
+    precision: float
+
+    @property
+    def percentile(self) -> str:
+        """The percentile of a summary that is nearest to the share."""
+        nearest = min(PERCENTILES, key=lambda percent: abs(percent - 100 * self.share))
+        return f"p{nearest}"

@@ -1,0 +1,32 @@
+"""What both searches of a plan use: the question, arithmetic, simulations and prices."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from testbed.experiments.plan.arithmetic import Arithmetic
+from testbed.experiments.plan.prices import Rate
+from testbed.experiments.plan.question import Question
+from testbed.experiments.plan.simulations import Simulations
+from testbed.experiments.plan.space import Candidate
+
+MILLION, HOUR_S = 1e6, 3600
+
+
+@dataclass(frozen=True)
+class Search:
+    """report: hears of each round."""
+
+    question: Question
+    arithmetic: Arithmetic
+    simulations: Simulations
+    prices: Rate
+    report: Callable[[str], None]
+
+    def hourly(self, candidate: Candidate) -> float:
+        """What an hour of the candidate costs."""
+        return self.prices.hourly(candidate)
+
+
+def per_million(hourly: float, rate: float) -> float:
+    """What a million requests cost that are served at a rate in requests/s."""
+    return hourly / (rate * HOUR_S) * MILLION

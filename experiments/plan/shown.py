@@ -1,0 +1,255 @@
+"""A plan as lines and tables, a Pareto chart and a page."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from testbed.description import costs_of
+from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.plan.limits import broken
+from testbed.experiments.plan.plan import AT_LOAD, Plan
+from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
+from testbed.experiments.plan.space import label_of
+from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
+from testbed.experiments.runs.summary_table import future_read_by, number, remark_on_ways
+from testbed.replications import NOT_DISTINGUISHABLE, Interval
+
+SHORT = 10  # characters of a run folder's name
+REPORT = "report.html"  # of a run, in its folder
+RUN, WHY = "run", "why"
+TEXTS = ("limited by", WHY, "less the cheapest", "costs", RUN)
+
+
+def lines_of(plan: Plan) -> list[str]:
+    """What was asked and what came out."""
+    slo, question = plan.question.slo, plan.question
+    objectives = [
+        f"{name} {seconds:g} s"
+        for name, seconds in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
+        if seconds is not None
+    ]
+    seeds = f"{len(question.seeds)} seeds" if len(question.seeds) > 1 else "one seed"
+    return [
+        f"SLO: {', '.join(objectives)} for {100 * question.share:g}% of the requests, with "
+        f"{plan.mode.served}, {seeds}",
+        plan.prices.source,
+        _counts(plan),
+        *([_tied(plan)] if plan.ranked else [_nearest(plan)]),
+        *_costs(plan),
+    ]
+
+
+def _counts(plan: Plan) -> str:
+    counts = {
+        "keep the SLO": len(plan.ranked),
+        "miss it": len(plan.misses),
+        "are dearer by simulation": len(plan.dearer),
+        "are not simulated": len(plan.pruned),
+    }
+    texts = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{len(plan.verdicts)} deployments: {texts}; {plan.num_simulations} simulations"
+
+
+def _tied(plan: Plan) -> str:
+    """Which deployments cost as little as the data can tell."""
+    tied = [row for row in rows_of(plan) if _is_tied(row)]
+    best = plan.ranked[0].candidate.deployment.name
+    if len(tied) < 2:
+        return f"cheapest: {best}"
+    others = f"{len(tied) - 1} other{'s' if len(tied) > 2 else ''}"
+    return f"cheapest: {best}; not distinguishable from it, or equal: {others}"
+
+
+def _is_tied(row: Row) -> bool:
+    return row.difference.startswith(("cheapest", "equal", NOT_DISTINGUISHABLE))
+
+
+def _nearest(plan: Plan) -> str:
+    """The nearest miss and what breaks it, where nothing keeps the SLO."""
+    if not plan.misses:
+        return "nothing keeps the SLO, and arithmetic says so of every deployment (see the reasons)"
+    nearest = plan.misses[0]
+    return (
+        f"nothing keeps the SLO; nearest: {nearest.candidate.deployment.name}, "
+        f"{nearest.inside} of the requests inside, limited by {nearest.limit}: "
+        f"{broken(nearest.outcomes, plan.question)}"
+    )
+
+
+def _costs(plan: Plan) -> list[str]:
+    """What the times rest on, with a remark where they come in several ways, and the deployments
+    that read the future.
+    """
+    summaries = {
+        verdict.candidate.deployment.name: verdict.outcomes[0].summary
+        for verdict in plan.verdicts
+        if isinstance(verdict, Keeps | Misses | Dearer)
+    }
+    texts = dict.fromkeys(costs_of(summary) for summary in summaries.values())
+    futures = {name: future_read_by(summary) for name, summary in summaries.items()}
+    return [
+        *(f"costs: {text}" for text in texts if text),
+        *remark_on_ways(summaries),
+        *(
+            f"{name} reads the future, as no real server can: {future}"
+            for name, future in futures.items()
+            if future
+        ),
+    ]
+
+
+def tables_of(plan: Plan) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Title, head and cells of a table for each verdict that there is."""
+    rows = rows_of(plan)
+    cells = {
+        "Keep the SLO": [_cells(row, plan) for row in rows if row.verdict == "keeps"],
+        "Simulated, miss it or are dearer": [
+            _cells(row, plan) for row in rows if row.verdict in ("misses", "dearer")
+        ],
+        "Not simulated": _grouped([row for row in rows if row.verdict == "pruned"]),
+    }
+    heads = {title: _filled(of_title) for title, of_title in cells.items() if of_title}
+    return [
+        (title, head, [[row[name] for name in head] for row in cells[title]])
+        for title, head in heads.items()
+    ]
+
+
+def _grouped(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """A row for each reason: how many deployments it excludes, and their values on each axis."""
+    groups = dict[tuple[str, str], list[Row]]()
+    for row in rows:
+        groups.setdefault((row.limit, row.reason), []).append(row)
+    return [
+        {
+            "deployments": str(len(group)),
+            **{label_of(key): _values(key, group) for key in group[0].deployment},
+            "limited by": limit,
+            WHY: reason,
+        }
+        for (limit, reason), group in groups.items()
+    ]
+
+
+def _values(key: str, rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(row.deployment[key] for row in rows))
+
+
+def _filled(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The columns in which a row has something."""
+    return [name for name in rows[0] if any(row[name] for row in rows)]
+
+
+def _cells(row: Row, plan: Plan) -> dict[str, str]:
+    unit = plan.prices.unit
+    cost = row.per_million_requests
+    interval = None if cost is None else Interval(cost, row.half_width, len(row.runs))
+    return {
+        RUN: row.runs[0] if row.runs else "",
+        "rank": "" if row.rank is None else str(row.rank),
+        **{label_of(key): value for key, value in row.deployment.items()},
+        "GPUs": _text(row.gpus),
+        f"{unit}/h": _text(row.hourly),
+        "req/s": _text(row.rate),
+        f"{unit}/M req": "" if interval is None else str(interval),
+        f"{unit}/M output tokens": _text(row.per_million_tokens),
+        "less the cheapest": row.difference,
+        "% inside": "" if row.share_inside is None else f"{100 * row.share_inside:.1f}",
+        "tokens/s/GPU": _text(row.per_gpu),
+        "tokens/s/user": _text(row.per_user),
+        "limited by": row.limit,
+        "costs": row.way,
+        WHY: row.reason,
+    }
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def chart_of(plan: Plan) -> Chart:
+    """Output tokens/s of a GPU over those of a user, of runs that keep the SLO: for each kind of
+    server the points that no other one of it exceeds in both.
+    """
+    points = dict[str, list[tuple[float, float]]]()
+    for verdict in plan.ranked:
+        for outcome in (*verdict.outcomes, *verdict.others):
+            speed = per_user(outcome)
+            if speed is not None:
+                point = speed, per_gpu(verdict.candidate, outcome)
+                points.setdefault(_kind(verdict), []).append(point)
+    fronts = {name: front(of_kind) for name, of_kind in points.items()}
+    series = [
+        Series(name, [x for x, _ in of_kind], [y for _, y in of_kind])
+        for name, of_kind in fronts.items()
+    ]
+    return Chart(
+        "Pareto fronts, by kind of server",
+        "Output tokens/s of a user",
+        "Output tokens/s of a GPU",
+        series,
+        markers=True,
+    )
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other exceeds in one number and equals in the other, by the first."""
+    kept = list[tuple[float, float]]()
+    for x, y in sorted(set(points), reverse=True):
+        if not kept or y > kept[-1][1]:
+            kept.append((x, y))
+    return kept[::-1]
+
+
+def _kind(verdict: Keeps) -> str:
+    config = verdict.candidate.config
+    apart = ", prefill apart" if config.prefill_replicas else ""
+    return f"{config.server.gpu.name}, TP {config.server.num_gpus}{apart}"
+
+
+def page_of(plan: Plan, page: Path, runs: Path) -> str:
+    """A self-contained page at a path; its rows link to the reports of their runs."""
+    tables = [
+        Table(
+            title,
+            head,
+            [_linked(head, cells, page, runs) for cells in rows],
+            [_class(name) for name in head],
+        )
+        for title, head, rows in tables_of(plan)
+    ]
+    charts = [chart_of(plan)] if plan.ranked else []
+    part = render("plan/plan.html", lines=lines_of(plan), charts=charts, tables=tables)
+    return whole_page(title=_title(plan), parts=[part])
+
+
+def _title(plan: Plan) -> str:
+    what = "the given load" if plan.mode is AT_LOAD else "each one's highest rate"
+    return f"Cheapest deployment that keeps the SLO, at {what}"
+
+
+def _class(name: str) -> str:
+    return "" if name in TEXTS else NUMBER
+
+
+def _linked(head: Sequence[str], cells: Sequence[str], page: Path, runs: Path) -> list[str]:
+    """The cells of a row, whose run is a link."""
+    return [
+        _link(cell, page, runs) if name == RUN and cell else cell
+        for name, cell in zip(head, cells, strict=True)
+    ]
+
+
+def _link(run_id: str, page: Path, runs: Path) -> Markup:
+    place = os.path.relpath(runs / run_id / REPORT, page.parent)
+    return Markup('<a href="{}">{}</a>').format(place, run_id[:SHORT])
+
+
+def shortened(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The rows for a terminal: of a run the beginning of its folder's name."""
+    return [
+        [cell[:SHORT] if name == RUN else cell for name, cell in zip(head, row, strict=True)]
+        for row in rows
+    ]

@@ -1,0 +1,76 @@
+"""The simulations of a plan, sent to the launcher and counted: each run once, those of rate
+searches included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from testbed.experiments.plan.jobs import Failure, Outcome, Place, RunJob, Searched, SearchJob
+from testbed.experiments.plan.question import Question
+from testbed.experiments.plan.space import Candidate
+from testbed.experiments.runs.launched import launched
+
+SPREAD = 2.0  # between the first two rates of a search
+
+
+@dataclass
+class Simulations:
+    """Simulates for a question; launcher: the words that choose Hydra's launcher.
+
+    A run that is complete in the folder is read there, and counts like one that is simulated: the
+    count says what the plan needs.
+    """
+
+    question: Question
+    runs: Path
+    launcher: tuple[str, ...] = ()
+    counted: set[tuple[tuple[str, ...], int, float | None]] = field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        """Different runs so far."""
+        return len(self.counted)
+
+    def outcomes(
+        self, wanted: Sequence[tuple[Candidate, int, float | None]]
+    ) -> list[Outcome | Failure]:
+        """The runs of candidates with a seed, at a rate or, with None, as the words say."""
+        jobs = [
+            RunJob(candidate.deployment.words, seed, rate, self._place)
+            for candidate, seed, rate in wanted
+        ]
+        for job in jobs:
+            self.counted.add((job.words, job.seed, job.rate))
+        return self._launched(jobs)
+
+    def searches(self, wanted: Sequence[tuple[Candidate, int, float]]) -> list[Searched | Failure]:
+        """The rate searches of candidates with a seed, around a guess in requests/s."""
+        question = self.question
+        jobs = [
+            SearchJob(
+                candidate.deployment.words,
+                seed,
+                question.share,
+                guess / SPREAD,
+                guess,
+                question.precision,
+                self._place,
+            )
+            for candidate, seed, guess in wanted
+        ]
+        results = self._launched(jobs)
+        for job, result in zip(jobs, results, strict=True):
+            rates = result.rates if isinstance(result, Searched) else ()
+            self.counted |= {(job.words, job.seed, rate) for rate in rates}
+        return results
+
+    @property
+    def _place(self) -> Place:
+        return Place(self.runs.absolute(), Path.cwd())
+
+    def _launched(self, jobs: Sequence[RunJob] | Sequence[SearchJob]) -> list[Any]:
+        if not jobs:
+            return []
+        return launched(self.launcher, jobs, self._place.runs)

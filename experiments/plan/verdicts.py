@@ -1,0 +1,85 @@
+"""What a plan says of a candidate, as values."""
+
+from dataclasses import dataclass
+
+from testbed.experiments.plan.jobs import Outcome
+from testbed.experiments.plan.space import Candidate, Deployment
+from testbed.replications import Interval, interval
+
+
+def rate_of(candidate: Candidate, outcome: Outcome) -> float:
+    """Requests/s that arrive in a run; of a trace or a closed loop, those that are answered."""
+    configured = candidate.config.arrivals.parameters.get("rate")
+    answered = outcome.summary["throughput"]["requests_per_s"]
+    return float(outcome.rate or configured or answered or 0.0)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """Not simulated. limit: the check that removed it, or a limit of `bounds`; reason: why."""
+
+    deployment: Deployment
+    limit: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """Keeps the SLO. outcomes: of each seed, the run at the rate that is served. costs: of a
+    million requests, by seed, in the plan's unit. others: further runs, which keep the SLO too.
+    """
+
+    candidate: Candidate
+    hourly: float
+    outcomes: tuple[Outcome, ...]
+    costs: tuple[float, ...]
+    limit: str
+    others: tuple[Outcome, ...] = ()
+
+    @property
+    def cost(self) -> Interval:
+        """Of a million requests; equal costs have an interval without a width."""
+        if len(set(self.costs)) == 1 < len(self.costs):
+            return Interval(self.costs[0], 0.0, len(self.costs))
+        return interval(self.costs)
+
+    @property
+    def inside(self) -> Interval:
+        """The share of requests that keep the SLO."""
+        return interval([outcome.share_inside for outcome in self.outcomes])
+
+
+@dataclass(frozen=True)
+class Dearer:
+    """Misses the SLO, with each seed, at the rate at which it would cost as much as another."""
+
+    candidate: Candidate
+    hourly: float
+    outcomes: tuple[Outcome, ...]
+    limit: str
+
+    @property
+    def reason(self) -> str:
+        """The rates that it misses."""
+        rates = [outcome.rate for outcome in self.outcomes if outcome.rate is not None]
+        return f"serves less than {min(rates):.3g} req/s, so another one is cheaper"
+
+
+@dataclass(frozen=True)
+class Misses:
+    """Misses the SLO with the requests that are given, or at every rate. what: by how much."""
+
+    candidate: Candidate
+    hourly: float
+    outcomes: tuple[Outcome, ...]
+    limit: str
+    what: str
+
+    @property
+    def inside(self) -> Interval:
+        """The share of requests that keep the SLO, of seeds that were simulated."""
+        return interval([outcome.share_inside for outcome in self.outcomes])
+
+
+Verdict = Pruned | Keeps | Dearer | Misses
+Simulated = Keeps | Dearer | Misses

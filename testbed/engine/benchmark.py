@@ -1,0 +1,48 @@
+"""The client of `vllm bench serve` and `sglang.bench_serving`: a rate, and a bound in flight."""
+
+import numpy as np
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS, Rows, Workload
+from testbed.core.units import LAST_S, Positive, PositiveCount, RequestsPerSecond
+from testbed.engine.arrivals import AnswerDriven, BoundedWorkload, positive
+
+
+class Benchmark(AnswerDriven):
+    """num_requests at `rate` a second, of which max_in_flight are unanswered at most (None: no
+    bound); as `vllm bench serve` and `sglang.bench_serving` with --request-rate, --num-prompts and
+    --max-concurrency.
+
+    Gaps have a gamma distribution of this burstiness, their squared coefficient of variation (1:
+    Poisson; `vllm bench serve --burstiness` is its inverse). A request arrives when it is sent: as
+    in those benchmarks, the wait at the client before that is in no latency.
+    """
+
+    def __init__(
+        self,
+        rate: RequestsPerSecond,
+        num_requests: PositiveCount = 1000,
+        max_in_flight: PositiveCount | None = None,
+        burstiness: Positive = 1.0,
+    ) -> None:
+        positive(rate=rate, num_requests=num_requests, burstiness=burstiness)
+        if max_in_flight is not None:
+            positive(max_in_flight=max_in_flight)
+        self.rate = rate
+        self.num_requests: int = num_requests
+        self.max_in_flight = max_in_flight
+        self.burstiness = burstiness
+
+    def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
+        self.check_no_turns(rows)
+        rng, shape = np.random.default_rng([seed, 1]), 1 / self.burstiness
+        seconds = np.cumsum(rng.gamma(shape, 1 / (self.rate * shape), size=len(rows)))
+        if seconds[-1] > LAST_S:
+            raise InputError(
+                f"arrivals.rate is {self.rate}: the last of {len(rows)} requests comes after "
+                f"{seconds[-1]:,.6g} s, and time ends at {LAST_S:,.0f} s (give a higher rate)"
+            )
+        times_ps = np.rint(seconds * PS).astype(np.int64)
+        if self.max_in_flight is None:
+            return Workload(rows, times_ps, num_seqs, beam)
+        return BoundedWorkload(rows, times_ps, num_seqs, beam, self.max_in_flight)

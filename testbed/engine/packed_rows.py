@@ -1,0 +1,65 @@
+"""Append-only tables of 64-bit columns."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from testbed.core.errors import InputError
+from testbed.core.request import PS
+
+Counts: TypeAlias = NDArray[np.int64]
+BATCH = 512  # rows buffered before packing: small enough for the L2 cache and GC generation 0
+
+
+class PackedRows:
+    """An append-only table of 64-bit columns, packed a batch at a time."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._blocks: list[list[NDArray[Any]]] = []
+        self._pending: list[tuple[int, ...]] = []
+        self._packed = 0
+
+    def append(self, row: tuple[int, ...]) -> None:
+        self._pending.append(row)
+        if len(self._pending) == BATCH:
+            self._pack()
+
+    def extend(self, columns: Sequence[NDArray[Any]]) -> None:
+        self._pack()
+        self._blocks.append(list(map(compact, columns)))
+        self._packed += len(columns[0])
+
+    def __len__(self) -> int:
+        return self._packed + len(self._pending)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """A copy of every column by name, in order of appending."""
+        self._pack()
+        blocks = [[np.empty(0, np.int64)] * len(self._names), *self._blocks]
+        return dict(zip(self._names, map(np.concatenate, zip(*blocks, strict=True)), strict=True))
+
+    def _pack(self) -> None:
+        if self._pending:
+            rows, self._pending = self._pending, []
+            self.extend([*map(packed, zip(*rows, strict=True))])
+
+
+def packed(column: tuple[int, ...]) -> Counts:
+    try:
+        return np.fromiter(column, np.int64, len(column))
+    except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
+        raise InputError(
+            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up "
+            f"to "
+            f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+        ) from error
+
+
+def compact(values: NDArray[Any]) -> NDArray[Any]:
+    """The column; where all its values are the same one, it takes the memory of one."""
+    return (
+        np.broadcast_to(values[:1].copy(), len(values)) if (values == values[0]).all() else values
+    )

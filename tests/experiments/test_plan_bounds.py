@@ -1,0 +1,107 @@
+"""Bounds of a plan: no cost model that ships, and no simulation, goes beyond them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from testbed.config import Slo
+from testbed.core.request import PS
+from testbed.cost.model import Work
+from testbed.experiments.plan.arithmetic import Arithmetic
+from testbed.experiments.plan.bounds import DECODE, MEMORY, PREFILL
+from testbed.experiments.plan.machine import Machine
+from testbed.experiments.plan.question import Question
+from testbed.experiments.plan.space import candidate_of, deployments
+from testbed.experiments.runs.compose import configured
+from testbed.metrics import kept, latencies
+from testbed.run import run
+
+SERVERS = (  # measured, derived for another GPU, for another model, for fp8 K and V; a roofline
+    "model=llama-3-8b gpu=h200 server.num_gpus=1",
+    "model=opt-13b gpu=h200 server.num_gpus=1",
+    "model=qwen2.5-0.5b gpu=h200 server.num_gpus=1",
+    "model=llama-3-70b gpu=h200 server.num_gpus=4",
+    "model=llama-3.1-8b gpu=l40s server.num_gpus=1",
+    "model=llama-3.1-8b gpu=h100-80gb server.num_gpus=2",
+    "model=llama-3.1-70b gpu=h100-80gb server.num_gpus=4",
+    "model=llama-3-8b gpu=h200 server.num_gpus=1 ++model.kv_dtype_bytes=1",
+    "model=llama-3-8b gpu=a100-80gb server.num_gpus=2 cost=analytic",
+    "model=mixtral-8x7b gpu=h100-80gb server.num_gpus=4 cost=analytic",
+)
+MACHINES = {words: Machine(configured(["+system=vllm-v1", *words.split()])) for words in SERVERS}
+TOKENS = st.integers(1, 4000)
+PROMPTS = st.lists(st.tuples(TOKENS, st.integers(0, 4000)), max_size=4).map(tuple)
+
+
+@st.composite
+def batches(draw):
+    """Decodes and prompts of one iteration, at least one of either."""
+    contexts = draw(st.lists(TOKENS, max_size=64))
+    prefill = draw(PROMPTS if contexts else PROMPTS.filter(bool))
+    longest = max(contexts, default=0)
+    count = len(contexts) + len(prefill)
+    return Work(len(contexts), sum(contexts), longest, prefill=prefill, num_requests=count)
+
+
+@pytest.mark.parametrize("words", SERVERS)
+@settings(max_examples=25, deadline=None)
+@given(work=batches())
+def test_an_iteration_takes_no_less_than_its_parts(words, work):
+    machine = MACHINES[words]
+    time_s = machine.cost.iteration(work) / PS
+    for new, stored in work.prefill:
+        part = Work(prefill=((new, stored),), num_requests=1)
+        assert time_s >= machine.cost.iteration(part) / PS >= machine.shortest_s
+    if work.decode_seqs:
+        assert time_s >= machine.step_s(work.decode_max_context)
+
+
+@pytest.mark.parametrize("words", SERVERS)
+@settings(max_examples=25, deadline=None)
+@given(work=batches())
+def test_an_iteration_is_no_faster_than_the_data_sheet(words, work):
+    machine = MACHINES[words]
+    time_s = machine.cost.iteration(work) / PS
+    assert time_s >= work.num_tokens * machine.token_s
+    assert time_s >= machine.weights_s + work.decode_context * machine.context_s
+
+
+LOADED = (  # at rates at which each is about full
+    "model=opt-13b gpu=a100-40gb arrivals.rate=3",
+    "model=llama-3-8b gpu=l40s arrivals.rate=15",
+    "model=llama-3-8b gpu=h200 server.num_blocks=400 server.kv_memory_gib={} arrivals.rate=4",
+    "model=llama-3-8b gpu=h200 replicas=2 scheduler.max_num_seqs=8 arrivals.rate=10",
+    "model=llama-3-8b gpu=h200 replicas=2 prefill_replicas=1 scheduler=vllm_v1 arrivals.rate=10 "
+    "handover=whole handover.bandwidth=1e9",
+)
+
+
+@pytest.mark.parametrize("words", LOADED)
+def test_what_a_simulation_keeps_no_bound_excludes(words):
+    (deployment,) = deployments([*words.split(), "arrivals.duration_s=20"])
+    candidate = candidate_of(deployment)
+    result = run(candidate.config)
+    times = latencies(result.recorder.requests)
+    for percent in (1, 10, 50, 90, 100):
+        limits = (float(np.percentile(times[name], percent)) for name in ("ttft_s", "tpot_s"))
+        slo = Slo(*limits)
+        share = float(kept(result.recorder.requests, slo).mean())
+        if share > 0:
+            bounds = Arithmetic(Question(slo, share, (0,), 0.1)).bounds(candidate, 0, None)
+            assert bounds.reason() is None
+
+
+def test_bounds_exclude_what_is_far_too_slow():
+    (deployment,) = deployments(["model=opt-13b", "gpu=a100-40gb", "arrivals.duration_s=20"])
+    candidate = candidate_of(deployment)
+    for slo, rate, limit in (
+        (Slo(1e-4, None), 1.0, PREFILL),
+        (Slo(None, 1e-4), 1.0, DECODE),
+        (Slo(1.0, None), 1000.0, PREFILL),
+        (Slo(1.0, 0.05), 100.0, MEMORY),
+    ):
+        arithmetic = Arithmetic(Question(slo, 0.9, (0, 1), 0.1))
+        reason = arithmetic.reason(candidate, [(0, rate), (1, rate)])
+        assert reason is not None
+        assert reason.limit == limit

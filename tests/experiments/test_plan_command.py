@@ -1,0 +1,160 @@
+"""`testbed plan`: tables, JSON, page and figure; what it refuses; launchers and interruptions."""
+
+import json
+import signal
+import subprocess
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from testbed.experiments.plan.answer import PlanAnswer
+from testbed.experiments.plan.rows import Row
+
+WORKLOAD = ("trace=random", "trace.input_len=1500", "trace.output_len=16", "slo.ttft_s=1")
+LOAD = (*WORKLOAD, "arrivals.duration_s=3", "arrivals.rate=4", "seed=0")
+SPACE = ("model=opt-13b", "gpu=a100-40gb,a10g", "replicas=1,2")
+LAUNCHED = (
+    *WORKLOAD,
+    *SPACE,
+    "router=round_robin,fewest_requests",
+    "server.num_gpus=1,2",
+    "arrivals.duration_s=10",
+    "--seeds",
+    "2",
+)
+PRICES = 'date = 2026-11-26\ncurrency = "EUR"\n[per_gpu_hour]\na100-40gb = 2.5\na10g = 1\n'
+
+
+def in_a_process(words, folder):
+    """A command's end, with what it printed."""
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=1200)
+
+
+def planned(testbed, *words):
+    """The answer as JSON; progress goes to standard error."""
+    code, output, _ = testbed("plan", *words, "--json")
+    assert code == 0
+    return json.loads(output)
+
+
+def test_a_plan_ranks_by_prices_and_says_what_does_not_fit(testbed, tmp_path):
+    (tmp_path / "prices.toml").write_text(PRICES)
+    answer = planned(testbed, *SPACE, *LOAD, "--prices", "prices.toml")
+    assert answer.keys() == set(PlanAnswer.__dataclass_fields__)
+    rows = answer["deployments"]
+    assert all(row.keys() == set(Row.__dataclass_fields__) for row in rows)
+    best = rows[0]
+    assert (best["verdict"], best["hourly"], best["gpus"], answer["unit"]) == (
+        "keeps",
+        2.5,
+        1,
+        "EUR",
+    )
+    assert best["per_million_requests"] == pytest.approx(2.5 / (4 * 3600) * 1e6)
+    limits = {row["deployment"]["gpu"]: row["limit"] for row in rows[1:]}
+    assert limits == {"a100-40gb": "dearer", "a10g": "does not fit"}
+    assert answer["num_simulations"] == 1
+    assert (tmp_path / "runs" / "plan" / best["runs"][0] / "summary.json").is_file()
+
+
+def test_a_row_of_the_page_opens_its_run(testbed, tmp_path, web_page):
+    (tmp_path / "out").mkdir()
+    code, output, _ = testbed(
+        "plan", *SPACE, *LOAD, "--html", "out/plan.html", "--figure", "plan.png"
+    )
+    assert code == 0
+    assert "Keep the SLO" in output
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+    web_page.goto((tmp_path / "out" / "plan.html").as_uri())
+    assert web_page.locator("table").count() == 2
+    web_page.locator("tbody a").first.click()
+    assert "opt-13b" in web_page.locator("main").inner_text()
+
+
+def test_deployments_that_read_the_future_are_named(testbed):
+    words = ("model=opt-13b", "gpu=a100-40gb", "policy=paged,contiguous_oracle", *LOAD)
+    _, output, _ = testbed("plan", *words)
+    named = [line for line in output.splitlines() if "reads the future" in line]
+    assert len(named) == 1
+    assert "contiguous_oracle reads" in named[0]
+
+
+def test_an_slo_that_nothing_keeps_names_the_nearest_miss(testbed):
+    impossible = [word for word in LOAD if not word.startswith("slo")]
+    code, output, _ = testbed("plan", *SPACE, *impossible, "slo.ttft_s=0.2")
+    assert code == 0
+    assert "nothing keeps the SLO; nearest: gpu=a100-40gb replicas=2" in output
+    assert "TTFT p90 is" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*SPACE, "arrivals.rate=1"), "no objective"),
+        ((*SPACE, *LOAD, "policy=no_such"), "no_such"),
+        ((*SPACE, *LOAD, "bogus=1"), "bogus"),
+        (("model=llama-3.1-70b", "gpu=a10g,l4", *LOAD), "2 by does not fit"),
+        ((*SPACE, *LOAD, "--gpus", "7"), "by number of GPUs"),
+        ((*SPACE, *LOAD, "--share", "1.5"), "--share 1.5"),
+        ((*SPACE, *LOAD, "--prices", "none.toml"), "none.toml"),
+        ((*SPACE, *WORKLOAD, "arrivals.rate=1,2"), "arrivals.rate=1,2"),
+        ((*SPACE, *LOAD, "trace.input_len=10,20"), "trace.input_len=10,20"),
+        ((*SPACE, *LOAD, "--html", "no/folder.html"), "the folder no does not exist"),
+        ((*SPACE, *LOAD, "hydra/launcher=no_such"), "no_such"),
+    ],
+)
+def test_what_makes_no_plan_is_refused_in_one_line(testbed, words, said):
+    code, output, error = testbed("plan", *words)
+    assert (code, output) == (2, "")
+    assert said in error.splitlines()[-1]
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "date = 2026-11-26",
+        PRICES.replace("2.5", "-1"),
+        PRICES.replace("a100-40gb", "h100"),
+        PRICES.replace("currency", "coin"),
+    ],
+)
+def test_prices_that_lack_something_are_refused(testbed, tmp_path, text):
+    (tmp_path / "prices.toml").write_text(text)
+    code, output, error = testbed("plan", *SPACE, *LOAD, "--prices", "prices.toml")
+    assert (code, output) == (2, "")
+    assert "prices.toml" in error.splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local", "ray"])
+def test_launchers_give_equal_tables(command, tmp_path, launcher):
+    package = launcher.partition("_")[0]
+    if not find_spec(f"hydra_plugins.hydra_{package}_launcher"):
+        pytest.skip(f'{package} is not installed: pip install -e ".[cluster]"')
+    outputs = []
+    for name, words in (("here", ()), ("there", (f"hydra/launcher={launcher}",))):
+        (folder := tmp_path / name).mkdir()
+        done = in_a_process([*command, "plan", *LAUNCHED, *words], folder)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.slow
+def test_a_killed_plan_continues_to_an_equal_table(command, tmp_path):
+    line = [*command, "plan", *LAUNCHED]
+    (killed := tmp_path / "killed").mkdir()
+    (whole := tmp_path / "whole").mkdir()
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    work = subprocess.Popen(line, cwd=killed, **quiet)
+    while len(list(killed.glob("runs/plan/*/summary.json"))) < 5:
+        assert work.poll() is None, "it ended before it was killed"
+        time.sleep(0.01)
+    work.send_signal(signal.SIGKILL)
+    work.wait()
+    there = {path: path.stat().st_mtime_ns for path in killed.glob("runs/plan/*/summary.json")}
+    outputs = [in_a_process(line, folder) for folder in (killed, whole)]
+    assert outputs[0].stdout == outputs[1].stdout != ""
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in there.items())

@@ -1,0 +1,82 @@
+"""A plan's searches against their plain version, which simulates every deployment."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from testbed.experiments.plan.plan import Request, planned
+from testbed.experiments.plan.prices import GpuHours, Prices
+
+GPUS = ("a100-40gb", "a100-80gb", "a10g", "l40s", "h100-80gb", "h200", "a40", "l4")
+SMALL = (
+    "model=opt-13b scheduler.max_num_batched_tokens=1024,2048 slo.ttft_s=1 slo.tpot_s=0.1 "
+    "trace=random trace.input_len=1500 trace.input_ratio=0.2"
+)
+
+
+def drawn(seed):
+    """The words and prices of a space of at least 60 deployments."""
+    rng = random.Random(seed)
+    gpus = rng.sample(GPUS, 4)
+    budgets = rng.sample((512, 1024, 2048, 4096, 8192), 2)
+    words = [
+        f"model={rng.choice(('llama-3-8b', 'opt-13b'))}",
+        f"gpu={','.join(gpus)}",
+        f"server.num_gpus={rng.choice(('1,2', '2,4', '1,4'))}",
+        f"replicas={rng.choice(('1,2', '1,3', '2,3'))}",
+        f"scheduler.max_num_batched_tokens={budgets[0]},{budgets[1]}",
+        "++model.kv_dtype_bytes=1,2",
+        f"slo.ttft_s={rng.choice((0.5, 1, 2))}",
+        f"slo.tpot_s={rng.choice((0.05, 0.1))}",
+        "trace=random trace.input_ratio=0.5 arrivals.duration_s=8",
+    ]
+    prices = {gpu: rng.uniform(0.5, 4) for gpu in gpus}
+    return " ".join(words), Prices(Path("drawn"), "2026-11-26", "USD", prices)
+
+
+def both(words, prices, runs, *, seeds=(0, 1), precision=0.1):
+    """The plan, which counts every run in its folder, and the plan of every deployment."""
+    request = (tuple(words.split()), 0.9, seeds, precision, None, prices, runs)
+    plan = planned(Request(*request), ignored)
+    assert plan.num_simulations == len(list(runs.glob("*/summary.json")))
+    return plan, planned(Request(*request, everything=True), ignored)
+
+
+def ignored(_):
+    """Progress that nobody reads."""
+
+
+def check_optimum(plan, everything):
+    """Both find the same cheapest deployments, and say the same of what both have examined."""
+    assert plan.ranked[0].costs == everything.ranked[0].costs
+    assert plan.ranked[0].inside == everything.ranked[0].inside
+    costs = {each.candidate.deployment.words: each.costs for each in everything.ranked}
+    for each in plan.ranked:
+        assert each.costs == costs[each.candidate.deployment.words]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "gpu=a100-40gb,a40 arrivals.duration_s=2",
+        "gpu=a100-40gb replicas=1,2,3 arrivals.duration_s=3 arrivals.rate=4",
+        "gpu=a40 replicas=1,2,3 arrivals=closed_loop arrivals.concurrency=4 "
+        "arrivals.num_requests=16",
+    ],
+)
+def test_the_search_finds_the_optimum_of_the_enumeration(tmp_path, words):
+    plan, everything = both(f"{SMALL} {words}", GpuHours(), tmp_path, seeds=(0,), precision=0.5)
+    check_optimum(plan, everything)
+    assert plan.num_simulations < everything.num_simulations
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "rate"), [(0, ""), (1, ""), (2, " arrivals.rate=20")])
+def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
+    words, prices = drawn(seed)
+    plan, everything = both(words + rate, prices, tmp_path)
+    assert len(plan.verdicts) >= 60
+    check_optimum(plan, everything)
+    print(seed, plan.num_simulations, everything.num_simulations)
+    assert plan.num_simulations <= everything.num_simulations / 3
