@@ -195,10 +195,10 @@ def capacity(
         rate = float(f"{rate:.4g}")
         if rate not in outcomes:
             summary = _measured(overrides, {**options, "rate": rate}, folder)
+            if seen:
+                seen(rate, summary["slo"]["share_inside"] or 0.0)
             outcomes[rate], costs[rate] = _inside(summary, rate), costs_of(summary)
             futures.add(summary.get(RUN, {}).get("future_read") or "")
-            if seen:
-                seen(rate, outcomes[rate][0])
         return outcomes[rate][0] >= share
 
     knee = sustained_rate(is_sustained, low, high, precision)

@@ -32,6 +32,9 @@ from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.time_to_live import TimeToLive
+from testbed.speculation.acceptance import Acceptance
+from testbed.speculation.configured import check_requests, speculative_cost, with_drafts
+from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload
 
@@ -45,6 +48,7 @@ KINDS: Mapping[str, type] = {
     "arrivals": ArrivalProcess,
     "router": Router,
     "handover": HandoverRule,
+    "speculation": Speculation,
 }
 
 
@@ -67,7 +71,8 @@ class Setup:
     is.
 
     lengths: the mapping that the engine fills with true output lengths; the oracles of the run read
-    it. Of several engines the scheduler, the cost and the pool are those of the first.
+    it. acceptance: how many drafts are accepted, of a run with speculation. Of several engines
+    the scheduler, the cost and the pool are those of the first.
     """
 
     config: RunConfig
@@ -82,6 +87,7 @@ class Setup:
     description: Mapping[str, Any]
     lengths: dict[int, int]
     fleet: FleetSetup | None = None
+    acceptance: Acceptance | None = None
 
     @property
     def num_slots(self) -> int:
@@ -120,15 +126,22 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     """
     _check_kinds(config)
     lengths = dict[int, int]()
-    policy, pool = _policy_and_pool(config, lengths)
+    asked, speculation = config, _speculation(config)
+    if speculation is not None:
+        config = with_drafts(config, speculation)
+    policy, pool = _policy_and_pool(config, lengths, speculation)
     memory = capabilities_of(policy)
     cost = make_cost(config.cost, config.model, config.server, config.software)
+    if speculation is not None:
+        cost = speculative_cost(cost, speculation, config.model, config.server)
     preemption = _made(config, "preemption", lengths, cost)
     _check_tiers(config, memory, preemption)
     scheduler = _checked("scheduler", _made(config, "scheduler", lengths, policy, preemption))
     workload = make_workload(config) if workload is None else workload
     _check_workload(config, memory, workload)
     _check_columns(scheduler, memory, workload)
+    if speculation is not None:
+        check_requests(workload)
     _register(memory, workload)
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
@@ -140,7 +153,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     )
     fleet = fleet_setup(config, workload, scheduler, cost, pool, beams, lengths)
     return Setup(
-        config,
+        asked,
         workload,
         scheduler,
         beams,
@@ -150,13 +163,20 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         window_ps,
         config.slo,
         {
-            **describe(config, pool, scheduler, cost),
+            **describe(asked, pool, scheduler, cost),
             **({} if fleet is None else servers_of(config, fleet.parts)),
             CONTENTS: contents_note(memory, workload),
         },
         lengths,
         fleet,
+        None if speculation is None else speculation.acceptance,
     )
+
+
+def _speculation(config: RunConfig) -> Speculation | None:
+    if config.speculation is None:
+        return None
+    return _checked("speculation", config.speculation.make("speculation"))  # type: ignore[no-any-return]
 
 
 def _beams(config: RunConfig, workload: Workload) -> BeamModel:
@@ -239,9 +259,11 @@ def _register(memory: Capabilities, workload: Workload) -> None:
         memory.registers_prefixes.register_prefix(workload.rows.registered_prefix)
 
 
-def _policy_and_pool(config: RunConfig, lengths: dict[int, int]) -> tuple[MemoryPolicy, PoolSpec]:
+def _policy_and_pool(
+    config: RunConfig, lengths: dict[int, int], speculation: Speculation | None = None
+) -> tuple[MemoryPolicy, PoolSpec]:
     """The policy, and its pool in the policy's own slots."""
-    pool = make_pool(config)
+    pool = make_pool(config, speculation)
     policy: MemoryPolicy = _checked("policy", _made(config, "policy", lengths, pool))
     memory, model = capabilities_of(policy), config.model
     if config.policy.is_instance:

@@ -32,7 +32,16 @@ from testbed.parts import Part
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
 OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
 LIMITS = ("itl_s", "e2e_s")
-OPTIONAL = ("engine", "kv_memory_of", "software", "tiers", *FLEET, *OF_MODELS, *LIMITS)
+OPTIONAL = (
+    "engine",
+    "kv_memory_of",
+    "software",
+    "speculation",
+    "tiers",
+    *FLEET,
+    *OF_MODELS,
+    *LIMITS,
+)
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
 MIX_HINT = (
@@ -248,6 +257,9 @@ class RunConfig:
     ] = None
     handover: Annotated[
         Part | None, doc("how prefill engines hand prompts over; null: whole, over 50 GB/s")
+    ] = None
+    speculation: Annotated[
+        Part | None, doc("who drafts tokens that the model verifies; null: nobody")
     ] = None
     outputs: Annotated[
         Literal["full", "summary"],

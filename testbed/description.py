@@ -17,6 +17,7 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
 from testbed.identity import ROOT, code_hash
@@ -76,6 +77,7 @@ def describe(
         "trace": configured(config.trace),
         "arrivals": configured(config.arrivals),
         **fleet_of(config),
+        **speculation_of(config, cost),
         "seed": config.seed,
         "cost_error": tested(cost, model, server),
         "scheduler_note": scheduler.note(
@@ -106,8 +108,11 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     pages = pages_of(
         model, pool.num_gpus, block_size, is_hybrid=is_hybrid, max_num_batched_tokens=budget
     )
-    num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus
-    num_pages = num_bytes // pages.page_bytes + 1  # the null page
+    if scheduler.drafts:  # of full attention, as all that drafts are modelled for
+        num_pages = pool.num_slots // block_size + 1
+    else:
+        num_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers // pool.num_gpus
+        num_pages = num_bytes // pages.page_bytes + 1  # the null page
     concurrency = num_pages / pages.of_sequence(model.max_len)
     return {
         "kv_cache_tokens": pages.num_tokens(num_pages),
@@ -141,6 +146,18 @@ def fleet_of(config: RunConfig) -> dict[str, Any]:
     shared = ", ".join(config.server.shared_tiers)
     tiers = {"shared_tiers": shared} if shared else {}
     return {"replicas": config.replicas, "router": router, **faults, **split, **tiers}
+
+
+def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
+    """Who drafts, and what the times of drafts rest on; nothing of a run without speculation."""
+    if config.speculation is None or not isinstance(cost, SpeculativeCost):
+        return {}
+    passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
+    shown = {k: v for k, v in config.speculation.parameters.items() if k != "efficiencies"}
+    return {
+        "speculation": configured(Part(config.speculation.target, shown)),
+        "draft_cost": f"drafts: {passes}; attention of several queries reads what one does",
+    }
 
 
 def servers_of(config: RunConfig, parts: Sequence[EngineParts]) -> dict[str, str]:

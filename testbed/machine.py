@@ -13,21 +13,30 @@ from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.transfers import tier_bandwidths
 from testbed.memory.policy import PoolSpec, Tier, host
 from testbed.parts import Part
+from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.speculation.speculation import Speculation
 
 KNOWN_TIERS = {DEVICE: "the GPUs' memory", HOST: "the swap space"}
 
 
-def make_pool(config: RunConfig) -> PoolSpec:
-    """The device's pool and the host's, from the server's memory or from a number of blocks."""
+def make_pool(config: RunConfig, speculation: Speculation | None = None) -> PoolSpec:
+    """The device's pool and the host's, from the server's memory or from a number of blocks. A slot
+    has a token's K and V of the drafter too.
+    """
     model, server = config.model, config.server
+    drafter = drafter_memory(speculation, model, server.num_gpus)
     _check_machine(model, server)
     _check_heads(model, server.num_gpus)
     block_size = config.policy.parameters.get("block_size")
     if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
         block_size = None  # the policy has none, or will refuse it
-    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(model)
+    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(
+        model,
+        more_token_bytes=drafter.token_bytes,
+        more_weight_bytes=drafter.weight_bytes,
+    )
     if server.num_blocks is not None or model.name in server.kv_memory_gib:
-        _check_given_pool(server, model, num_slots)
+        _check_given_pool(server, model, num_slots, drafter)
     null_slots = config.null_blocks * (
         block_size or 0
     )  # counted by the server, and never given to a sequence
@@ -37,8 +46,11 @@ def make_pool(config: RunConfig) -> PoolSpec:
             f"blocks"
         )
     num_slots -= null_slots
-    copies, layers = model.kv_copies(server.num_gpus), model.num_attention_layers
-    token_bytes = model.kv_bytes_per_token * copies
+    copies = model.kv_copies(server.num_gpus)
+    token_bytes = model.kv_bytes_per_token * copies + drafter.token_bytes
+    layers = model.num_attention_layers + drafter.num_layers
+    if token_bytes % layers:  # layers of a draft model of another shape: a slot as a whole
+        layers = 1
     groups = tuple(replace(group, slot_bytes=group.slot_bytes * copies) for group in model.groups)
     host_slots = int(config.swap_space_gib * GIB) * server.num_gpus // token_bytes
     lower = tuple(_lower_tiers(model, server))
@@ -142,15 +154,18 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
         )
 
 
-def _check_given_pool(server: ServerConfig, model: ModelSpec, num_slots: int) -> None:
+def _check_given_pool(
+    server: ServerConfig, model: ModelSpec, num_slots: int, drafter: DrafterMemory
+) -> None:
     given = (
         f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     )
-    token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus)
+    token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) + drafter.token_bytes
+    weight_bytes = model.weight_bytes + drafter.weight_bytes
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
-    if wanted + model.weight_bytes > memory:
+    if wanted + weight_bytes > memory:
         raise InputError(
-            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {model.weight_bytes / GIB:,.4g} GiB "
+            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB "
             f"of weights does "
             f"not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}; give a "
             f"smaller pool"

@@ -26,10 +26,12 @@ from testbed.fleet.simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.metrics import overload, summarize
 from testbed.result import Result
+from testbed.sched.speculating_v1 import SpeculatingV1
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
+SPECULATION = "speculation"  # of a run with drafts: what became of them
 OVERLOAD = "overload"
 LATER = {"itl_s", "tokens_per_s_per_user"}  # which the folders that ship lack
 
@@ -90,6 +92,7 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
                 snapshots_ps=[start_ps],
                 stop_ps=stop_ps,
                 lengths=setup.lengths,
+                acceptance=setup.acceptance,
             )
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
@@ -103,6 +106,8 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
         PROFILE: setup.cost.fingerprint,
         COUNTERS: counters,
     }
+    if isinstance(setup.scheduler, SpeculatingV1):
+        extra[SPECULATION] = setup.scheduler.counts.summary
     return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
 
 

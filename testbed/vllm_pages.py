@@ -13,8 +13,10 @@ class Pages:
     """Pages of one size, which the groups of a model share (OnePageSize has the rule).
 
     page_bytes: on each GPU. windows: of each column of a group, the tokens that it reads, None for
-    all and 0 for a state, of which a sequence has one page. block_sizes: tokens of each column's
-    page, more than block_size where its layers cache fewer bytes a token.
+    all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each column's
+    page, more than block_size where its layers cache fewer bytes a token. state_pages: those of a
+    sequence in a column of states; with drafts there is one more for each, because the state of a
+    rejected draft must not replace the last accepted one.
     """
 
     page_bytes: int
@@ -22,6 +24,7 @@ class Pages:
     windows: tuple[int | None, ...]
     block_sizes: tuple[int, ...]
     max_num_batched_tokens: int = 0
+    state_pages: int = 1
 
     @property
     def is_grouped(self) -> bool:
@@ -37,6 +40,22 @@ class Pages:
         columns = zip(self.windows, self.block_sizes, strict=True)
         return sum(self._of_column(window, size, num_tokens) for window, size in columns)
 
+    @property
+    def scratch(self) -> int:
+        """Of these, the pages that a sequence has for the states of its drafts alone."""
+        return (self.state_pages - 1) * self.windows.count(0)
+
+    def concurrency(self, num_blocks: int, num_tokens: int) -> float:
+        """vLLM's maximum concurrency: how many sequences so long the pages are enough for."""
+        return num_blocks / self.of_sequence(num_tokens)
+
+    def concurrency_by_slot(self, num_blocks: int, num_tokens: int, max_num_seqs: int) -> float:
+        """The same if the scratch is set aside once for each running slot, and a sequence is not
+        charged for it (vLLM PR 57261, not merged).
+        """
+        shared = num_blocks - max_num_seqs * self.scratch
+        return shared / (self.of_sequence(num_tokens) - self.scratch)
+
     def longest(self, num_blocks: int) -> int:
         """Tokens of the longest sequence that so many pages hold; 0 where none fits."""
         low, high = 0, num_blocks * self.block_size
@@ -49,7 +68,7 @@ class Pages:
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
         if window == 0:
-            return 1
+            return self.state_pages
         if window is None:
             return ceil_div(num_tokens, block_size)
         read = min(window - 1 + self.max_num_batched_tokens, num_tokens)

@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# An example may take long on a machine that is busy, which says nothing of the code.
-settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any load")
+# An example may take long on a machine that is busy, which says nothing of the code. Every run has
+# the same examples, so that a change is refused for what it changed; `--hypothesis-profile=explore`
+# draws others.
+ANY_LOAD = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("explore", **ANY_LOAD)
+settings.register_profile("same examples", derandomize=True, **ANY_LOAD)
+settings.load_profile("same examples")
 GOLDEN = Path(__file__).with_name("golden")
 
 

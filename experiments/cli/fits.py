@@ -23,6 +23,10 @@ def fits(
         Path | None,
         Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote"),
     ] = None,
+    scratch_by_slot: Annotated[
+        bool,
+        Parameter(help="states of drafts by running slot, as vLLM PR 57261 would; not merged"),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Say what a vLLM server holds on a GPU.
@@ -39,7 +43,7 @@ def fits(
     if key != "gpu" or not name:
         raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
     of = None if terms is None else terms_in(terms)
-    fit = fit_of(command, name, release_numbered(release), of)
+    fit = fit_of(command, name, release_numbered(release), of, scratch_by_slot=scratch_by_slot)
     if json:
         from testbed.experiments.cli.output import print_json
 

@@ -14,6 +14,7 @@ RandomConfigs = Annotated[
 ]
 Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
 NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
+Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
 
@@ -25,6 +26,7 @@ def lockstep(
     from_vllm: VllmCommand | None = None,
     random: RandomConfigs = None,
     seed: Seed = 0,
+    drafts: Drafts = False,
     requests: NumRequests = 150,
     histories: Histories = None,
     capacity: Capacity = False,
@@ -52,7 +54,11 @@ def lockstep(
         print(*lines, sep="\n")
         return int(is_different)
     overrides = tuple(_served(overrides, from_vllm))
-    runs = _random_runs(random, seed, overrides, requests) if random else [("", overrides, None)]
+    runs = (
+        _random_runs(random, seed, overrides, requests, drafts=drafts)
+        if random
+        else [("", overrides, None)]
+    )
     different = [_differs(*run) for run in runs]
     return int(any(different))
 
@@ -72,13 +78,13 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
 
 
 def _random_runs(
-    number: int, seed: int, overrides: Sequence[str], num_requests: int
+    number: int, seed: int, overrides: Sequence[str], num_requests: int, *, drafts: bool
 ) -> Iterator[tuple[str, Sequence[str], Any]]:
     """The name of each run, its overrides and its requests."""
     from testbed.experiments.lockstep.comparison import draw
 
     for i in range(seed, seed + number):
-        words, requests = draw(Random(i), overrides, num_requests)
+        words, requests = draw(Random(i), overrides, num_requests, drafts=drafts)
         yield f"seed {i}: ", words, requests
 
 

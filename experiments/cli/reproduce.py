@@ -47,6 +47,7 @@ BEYOND = (
     "routers",
     "groups",
     "hit_units",
+    "speculation",
 )
 SAME_ANYWHERE = (
     "table1",

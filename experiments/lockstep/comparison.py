@@ -155,9 +155,11 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
 
 
 def draw(
-    random: Random, base: Sequence[str], num_requests: int
+    random: Random, base: Sequence[str], num_requests: int, *, drafts: bool = False
 ) -> tuple[tuple[str, ...], list[Request]]:
-    """A random configuration as words after `base`, and requests that keep its pool full."""
+    """A random configuration as words after `base`, and requests that keep its pool full. drafts:
+    with speculative decoding.
+    """
     block_size = random.choice([4, 8, 16, 32])
     longest = random.choice([64, 200, 600])
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
@@ -186,7 +188,31 @@ def draw(
             else ()
         ),
     )
+    if drafts:
+        words = (*words, *draw_speculation(random, is_async=is_async))
+        if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
+            words = (*words, f"scheduler.max_num_batched_tokens={budget + max_num_seqs}")
     return words, requests(random, num_requests, longest, caches)
+
+
+def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:
+    """A random way to speculate, of those that the scheduler has; few drafts or all are
+    accepted.
+    """
+    ways = ("heads", "draft_model") if is_async else ("ngram", "heads", "draft_model")
+    way = random.choice(ways)
+    words = [
+        f"speculation={way}",
+        f"speculation.num_drafts={random.randint(1, 5)}",
+        f"acceptance@speculation.acceptance={random.choice(['constant', 'markov'])}",
+    ]
+    if way == "ngram":
+        words.append(f"speculation.found_share={random.choice([1.0, 0.5])}")
+    if not is_async and random.random() < 0.3:
+        words.append("speculation.off_above=4")
+    if words[2].endswith("constant"):
+        words.append(f"speculation.acceptance.rate={random.choice([0.2, 0.6, 0.9])}")
+    return tuple(words)
 
 
 def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:

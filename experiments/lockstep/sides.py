@@ -23,6 +23,7 @@ from testbed.experiments.lockstep.vllm_installation import Options, options_of
 from testbed.result import front_end
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import Scheduler
+from testbed.speculation.speculation import Speculation
 
 STOP = 1  # the token that ends an output
 
@@ -74,6 +75,8 @@ class WatchedExecutor(SimulatedExecutor):
         tokens = Counter[int]()
         if plan.decode_seqs:
             tokens = Counter({seq.request_id: 1 for seq in self._state.batch})
+        for draft in plan.drafts:
+            tokens[draft.group.request.request_id] = 1 + draft.num_drafts
         for chunk in plan.chunks:
             tokens[chunk.group.request.request_id] += chunk.new
         return tokens
@@ -87,7 +90,7 @@ class Ours:
     def __init__(self, setup: Setup) -> None:
         self.scheduler = setup.scheduler
         self.block_size = int(setup.config.policy.parameters["block_size"])
-        self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths)
+        self.outputs = Outputs(self.scheduler.state, setup.beams, setup.lengths, setup.acceptance)
         self._max_len = setup.model.max_len
 
     def iterations(self, requests: Sequence[Request], iteration_ps: int) -> Iterator[Iteration]:
@@ -141,7 +144,8 @@ def served(setup: Setup) -> tuple[list[Request], int]:
 class Theirs:
     """The scheduler of the installed vLLM; every output token is one that no request had."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, speculation: Speculation | None = None) -> None:
+        self.speculation = speculation
         self.name = f"vllm {vllm.installed_release()}"
         self.options = options
         self.scheduler = vllm.make_scheduler(options)
@@ -230,10 +234,37 @@ class Theirs:
         from vllm.v1.outputs import ModelRunnerOutput
 
         names = list(output.num_scheduled_tokens)
-        sampled = [[self._token(name)] if name in sampling else [] for name in names]
+        drafts = output.scheduled_spec_decode_tokens
+        sampled = [
+            self._sampled(name, len(drafts.get(name, ()))) if name in sampling else []
+            for name in names
+        ]
         self.scheduler.update_from_output(
             output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
         )
+        if self.speculation is not None and not self.options.asynchronous:
+            self._draft([name for name in names if name in sampling], len(names))
+
+    def _sampled(self, name: str, num_drafts: int) -> list[int]:
+        """The output tokens of an iteration with so many drafts: the accepted ones, and one more.
+        What follows the last token of an output is never looked at.
+        """
+        accepted = 0
+        if self.speculation is not None:
+            accepted = self.speculation.acceptance.accepted(
+                int(name), self._num_generated.get(name, 0), num_drafts
+            )
+        return [self._token(name) for _ in range(1 + accepted)]
+
+    def _draft(self, names: list[str], batch_size: int) -> None:
+        """Propose the next drafts of these requests, as a worker does when an iteration is over."""
+        from vllm.v1.outputs import DraftTokenIds
+
+        assert self.speculation is not None, "asked of a side that speculates"
+        drafts = self.speculation.num_drafts
+        counts = [drafts(int(name), self._num_generated[name], batch_size) for name in names]
+        proposed = [[next(self._new) for _ in range(count)] for count in counts]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, proposed))
 
     def _token(self, name: str) -> int:
         """The next output token of a request; STOP for the last one, unless a number ends it."""
@@ -254,4 +285,5 @@ def sides_of(
     setup = build(config)
     setup.check_alone("a lockstep")
     options = options_of(setup)
-    return lambda: (Ours(build(config)), Theirs(options)), setup
+    speculation = getattr(setup.scheduler, "speculation", None)
+    return lambda: (Ours(build(config)), Theirs(options, speculation)), setup

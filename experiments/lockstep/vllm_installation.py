@@ -22,7 +22,12 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.parts import Part
 from testbed.sched.preemption import Recompute, RecomputeSingleSwapGroup
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.heads import Heads
+from testbed.speculation.ngram import NGram
 
 HOW = (
     "pip install torch==2.13.0 'kvcache-testbed[lockstep]' && pip install --no-deps vllm==0.19.0 "
@@ -49,10 +54,42 @@ SCHEDULER = (
 )
 
 
+METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads: "mtp"}
+
+
+class _SpeculativeConfig:
+    """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
+    model's folder; its questions are asked of vLLM's own class.
+    """
+
+    parallel_drafting = False
+
+    def __init__(self, method: str, num_speculative_tokens: int) -> None:
+        self.method = method
+        self.num_speculative_tokens = num_speculative_tokens
+
+    def use_eagle(self) -> bool:
+        from vllm.config import SpeculativeConfig
+
+        return bool(SpeculativeConfig.use_eagle(self))
+
+    @property
+    def max_num_new_slots_for_drafting(self) -> int:
+        from vllm.config import SpeculativeConfig
+
+        return int(SpeculativeConfig.max_num_new_slots_for_drafting.fget(self))
+
+    def uses_draft_model(self) -> bool:
+        from vllm.config import SpeculativeConfig
+
+        return bool(SpeculativeConfig.uses_draft_model(self))
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The names are vLLM's where it has one. num_blocks counts its null block; caches:
-    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config.
+    enable_prefix_caching. windows: of each group of layers, as in kv_cache_config. drafter: vLLM's
+    method of speculation, with num_speculative_tokens; empty: none.
     """
 
     num_blocks: int
@@ -67,6 +104,8 @@ class Options:
     ignore_eos: bool = True
     caches: bool = False
     windows: tuple[int | None, ...] = (None,)
+    drafter: str = ""
+    num_speculative_tokens: int = 0
 
 
 def options_of(setup: Setup) -> Options:
@@ -83,10 +122,32 @@ def options_of(setup: Setup) -> Options:
         windows=windows,
         block_size=block_size,
         max_model_len=setup.model.max_len,
-        asynchronous=type(setup.scheduler) is AsyncVllmV1,
+        asynchronous=isinstance(setup.scheduler, AsyncVllmV1),
         caches=setup.scheduler.memory.publishes is not None,
+        **_speculation(setup.scheduler),
         **{name: parameters[name] for name in (*SCHEDULER, "ignore_eos") if name in parameters},
     )
+
+
+def _speculation(scheduler: Scheduler) -> dict[str, Any]:
+    """vLLM's method of the scheduler's speculation, and the drafts of an iteration."""
+    if not isinstance(scheduler, SpeculatingV1):
+        return {}
+    speculation = scheduler.speculation
+    if not speculation.keeps_slots:
+        raise InputError(
+            "speculation.keeps_slots=false: vLLM V1 keeps the slots of rejected drafts "
+            "(speculation.keeps_slots=true)"
+        )
+    if type(speculation) not in METHODS:
+        raise InputError(
+            f"speculation={type(speculation).__name__}: vLLM V1 has no such drafter "
+            f"(speculation=ngram, draft_model or heads)"
+        )
+    return {
+        "drafter": METHODS[type(speculation)],
+        "num_speculative_tokens": speculation.max_drafts,
+    }
 
 
 def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int | None, ...]]:
@@ -109,7 +170,7 @@ def _check_parts(setup: Setup) -> None:
     """Refuse a scheduler, a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
     name = type(scheduler).__name__
-    if type(scheduler) not in (VllmV1, AsyncVllmV1):
+    if type(scheduler) not in (VllmV1, AsyncVllmV1, SpeculatingV1, AsyncSpeculatingV1):
         raise InputError(
             f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
         )
@@ -167,6 +228,11 @@ def make_scheduler(options: Options) -> Any:
 
     config = _vllm_config(options)
     config.cache_config.num_gpu_blocks = options.num_blocks
+    if options.drafter:
+        config.speculative_config = _SpeculativeConfig(
+            options.drafter, options.num_speculative_tokens
+        )
+        config._set_max_num_scheduled_tokens()
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
         kv_cache_config=kv_cache_config(options.num_blocks, options.block_size, options.windows),

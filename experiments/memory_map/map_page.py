@@ -237,6 +237,7 @@ def _trace_alone(setup: Setup, start_s: float, stop_s: float | None, gap_ps: int
         stop_ps=end_ps,
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
+        acceptance=setup.acceptance,
         gap_ps=gap_ps,
         pool=setup.pool,
         lengths=setup.lengths,

@@ -9,12 +9,11 @@ from testbed.experiments.plan.shown import lines_of
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """ttft_s, tpot_s: the objectives; share: of the requests that must keep them. unit: of costs.
+    """slo: the objectives in s by name; share: of the requests that must keep them. unit: of costs.
     lines: what the command prints above its tables. deployments: the rows of the tables, in order.
     """
 
-    ttft_s: float | None
-    tpot_s: float | None
+    slo: dict[str, float]
     share: float
     seeds: tuple[int, ...]
     unit: str
@@ -27,8 +26,7 @@ def plan_answer(plan: Plan) -> PlanAnswer:
     """The question, the counts and every row."""
     question = plan.question
     return PlanAnswer(
-        question.slo.ttft_s,
-        question.slo.tpot_s,
+        question.objectives,
         question.share,
         question.seeds,
         plan.prices.unit,

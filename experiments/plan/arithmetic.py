@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from testbed.config import RunConfig
 from testbed.experiments.plan.bounds import Bounds, Reason
@@ -16,18 +17,15 @@ ENOUGH, HIGHEST = 100, 1e4  # requests that show their mean lengths; requests/s
 
 @dataclass
 class Arithmetic:
-    """Computes bounds; keeps machines and requests, which several bounds share."""
+    """Computes bounds; keeps the lengths of requests, which many bounds share."""
 
     question: Question
-    machines: dict[tuple[str, ...], Machine] = field(default_factory=dict)
     demands: dict[str, Demand] = field(default_factory=dict)
 
     def bounds(self, candidate: Candidate, seed: int, rate: float | None) -> Bounds:
         """With the requests of a seed, at a rate or, with None, as the words say."""
-        words = candidate.deployment.words
-        machine = self.machines.setdefault(words, Machine(candidate.config))
         demand = self._demand(_at(candidate.config, seed, rate))
-        return Bounds(machine, demand, self.question.slo, self.question.share)
+        return Bounds(_machine_of(candidate), demand, self.question.slo, self.question.share)
 
     def reason(
         self, candidate: Candidate, rates: Sequence[tuple[int, float | None]]
@@ -51,15 +49,17 @@ class Arithmetic:
         return reason
 
     def highest_rate(self, candidate: Candidate) -> float:
-        """About the rate in requests/s above which arithmetic refuses the candidate: a first guess
-        for searches, and their order.
+        """About the rate in requests/s above which the candidate is too slow if no prompt is found
+        in a cache: a first guess for searches, and their order.
 
         Without deadlines for work it is a request/s for each GPU.
         """
         seed, rate = self.question.seeds[0], 1.0
         while len(self.bounds(candidate, seed, rate).demand) < ENOUGH and rate < HIGHEST:
             rate *= 2
-        busiest = max(self.bounds(candidate, seed, rate).loads.values(), default=0.0)
+        bounds = self.bounds(candidate, seed, rate)
+        computed = replace(bounds, demand=replace(bounds.demand, names_contents=False))
+        busiest = max(computed.loads.values(), default=0.0)
         return rate / busiest if busiest > 0 else float(candidate.num_gpus)
 
     def _demand(self, config: RunConfig) -> Demand:
@@ -67,6 +67,12 @@ class Arithmetic:
         if key not in self.demands:
             self.demands[key] = demand_of(config)
         return self.demands[key]
+
+
+@lru_cache(maxsize=16)
+def _machine_of(candidate: Candidate) -> Machine:
+    """The machine of a candidate; few are kept, because each has tables of measured times."""
+    return Machine(candidate.config)
 
 
 def _at(config: RunConfig, seed: int, rate: float | None) -> RunConfig:

@@ -70,16 +70,17 @@ class RunJob:
 
 @dataclass(frozen=True)
 class Failure:
-    """The message of a job that gave no result."""
+    """The message of a job that gave no result. rates: of its runs, where it was a search."""
 
     message: str
+    rates: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Searched:
     """A rate search. highest: the run at the highest rate that keeps the SLO, None where none does;
-    missed: that at the lowest rate above it; kept: those at rates that keep it. rates: all that
-    were simulated.
+    missed: that at the lowest rate above it, or else the nearest; kept: those at rates that keep
+    it. rates: all that were simulated.
     """
 
     seed: int
@@ -102,29 +103,36 @@ class SearchJob:
     place: Place
 
     def __call__(self) -> "Searched | Failure":
+        tried = dict[float, float]()
         try:
-            return self.searched()
+            return self.searched(tried)
         except (Exception, SystemExit) as error:  # not every error can leave a launcher's process
-            return Failure(one_line(error))
+            return Failure(one_line(error), tuple(sorted(tried)))
 
-    def searched(self) -> Searched:
-        """The search; raises InputError where every rate keeps the SLO, or a run cannot be made."""
+    def searched(self, tried: dict[float, float]) -> Searched:
+        """The search, which adds the share inside at each rate to `tried`; raises InputError where
+        every rate keeps the SLO, or a run cannot be made.
+        """
         if names_a_plug_in(self.words):
             put_last(str(self.place.working_folder))
-        tried = dict[float, float]()
         highest = self._highest(tried)
-        above = [
-            rate
-            for rate, inside in tried.items()
-            if inside < self.share and (highest is None or rate > highest)
-        ]
+        missed = self._missed(tried, highest)
         return Searched(
             self.seed,
             None if highest is None else self._run(highest),
-            self._run(min(above)) if above else None,
+            None if missed is None else self._run(missed),
             tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
             tuple(sorted(tried)),
         )
+
+    def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:
+        """The lowest rate above the highest one that keeps the SLO; where none does, that at which
+        most requests do.
+        """
+        if highest is None:
+            return max(tried, key=lambda rate: tried[rate])
+        above = [rate for rate in tried if rate > highest and tried[rate] < self.share]
+        return min(above, default=None)
 
     def _highest(self, tried: dict[float, float]) -> float | None:
         """The answer of the search, which adds the share inside at each rate to `tried`; None where
@@ -141,7 +149,7 @@ class SearchJob:
                 folder=self.place.runs,
                 seen=tried.__setitem__,
             ).rate
-        except InputError:
+        except ValueError:  # also of a search that has no end
             if not tried or max(tried.values()) >= self.share:
                 raise
             return None

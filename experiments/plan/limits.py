@@ -7,6 +7,8 @@ from testbed.experiments.plan.bounds import DECODE, LINK, MEMORY, PREFILL
 from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.question import Question
 
+# The work that decides each objective
+WORK = {"ttft_s": PREFILL, "tpot_s": DECODE, "itl_s": DECODE, "e2e_s": DECODE}
 MANY_PREEMPTIONS = 0.01  # for each request
 FULL = 0.9  # of the pool, over time
 
@@ -31,20 +33,16 @@ def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
     """How near each objective's percentile is to its limit, as a ratio, by the work that decides
     it.
     """
-    objectives = ((PREFILL, "ttft_s", question.slo.ttft_s), (DECODE, "tpot_s", question.slo.tpot_s))
     return [
-        (limit, (outcome.summary[name][question.percentile] or 0.0) / limit_s)
-        for limit, name, limit_s in objectives
-        if limit_s is not None
+        (WORK[name], (outcome.summary[name][question.percentile] or 0.0) / limit_s)
+        for name, limit_s in question.objectives.items()
     ]
 
 
 def broken(outcomes: Sequence[Outcome], question: Question) -> str:
     """Which objective is missed by how much, on average over the runs."""
     texts = []
-    for name, limit_s in (("ttft_s", question.slo.ttft_s), ("tpot_s", question.slo.tpot_s)):
-        if limit_s is None:
-            continue
+    for name, limit_s in question.objectives.items():
         values = [outcome.summary[name][question.percentile] for outcome in outcomes]
         known = [value for value in values if value is not None]
         shown = f"{sum(known) / len(known):.3g} s" if known else "none"

@@ -16,6 +16,11 @@ class Question:
     precision: float
 
     @property
+    def objectives(self) -> dict[str, float]:
+        """The limits in s that are set, by name."""
+        return {name: limit for name, limit in self.slo.limits.items() if limit is not None}
+
+    @property
     def percentile(self) -> str:
         """The percentile of a summary that is nearest to the share."""
         nearest = min(PERCENTILES, key=lambda percent: abs(percent - 100 * self.share))

@@ -16,6 +16,7 @@ from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.summary_table import future_read_by, number, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
 
+THOUSAND = 1000
 SHORT = 10  # characters of a run folder's name
 REPORT = "report.html"  # of a run, in its folder
 RUN, WHY = "run", "why"
@@ -24,11 +25,10 @@ TEXTS = ("limited by", WHY, "less the cheapest", "costs", RUN)
 
 def lines_of(plan: Plan) -> list[str]:
     """What was asked and what came out."""
-    slo, question = plan.question.slo, plan.question
+    question = plan.question
     objectives = [
-        f"{name} {seconds:g} s"
-        for name, seconds in (("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s))
-        if seconds is not None
+        f"{name.removesuffix('_s').upper()} {seconds:g} s"
+        for name, seconds in question.objectives.items()
     ]
     seeds = f"{len(question.seeds)} seeds" if len(question.seeds) > 1 else "one seed"
     return [
@@ -178,7 +178,7 @@ def chart_of(plan: Plan) -> Chart:
         for outcome in (*verdict.outcomes, *verdict.others):
             speed = per_user(outcome)
             if speed is not None:
-                point = speed, per_gpu(verdict.candidate, outcome)
+                point = speed, per_gpu(verdict.candidate, outcome) / THOUSAND
                 points.setdefault(_kind(verdict), []).append(point)
     fronts = {name: front(of_kind) for name, of_kind in points.items()}
     series = [
@@ -188,7 +188,7 @@ def chart_of(plan: Plan) -> Chart:
     return Chart(
         "Pareto fronts, by kind of server",
         "Output tokens/s of a user",
-        "Output tokens/s of a GPU",
+        "1,000 output tokens/s of a GPU",
         series,
         markers=True,
     )

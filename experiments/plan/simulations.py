@@ -62,8 +62,7 @@ class Simulations:
         ]
         results = self._launched(jobs)
         for job, result in zip(jobs, results, strict=True):
-            rates = result.rates if isinstance(result, Searched) else ()
-            self.counted |= {(job.words, job.seed, rate) for rate in rates}
+            self.counted |= {(job.words, job.seed, rate) for rate in result.rates}
         return results
 
     @property

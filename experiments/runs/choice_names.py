@@ -26,6 +26,8 @@ GROUPS = (
     "arrivals",
     "router",
     "handover",
+    "speculation",
+    "acceptance",
     "model",
     "server",
     "gpu",
@@ -38,6 +40,7 @@ GROUPS = (
 )
 KEYS = {  # the words that select an option, where they are not the group's name
     "eviction": "eviction@policy.eviction",
+    "acceptance": "acceptance@speculation.acceptance",
     "system": "+system",
     "protocol": "+protocol",
     "store": "store@policy.store",

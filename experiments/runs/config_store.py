@@ -18,6 +18,7 @@ GROUP_VALUES = (
     "software",
     "router",
     "handover",
+    "speculation",
 )  # values of a run that are options of their own groups
 ABSENT = ("tiers", "kv_memory_of")  # values of a server that a file or an option adds
 PROVIDER = "testbed"

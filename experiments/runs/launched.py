@@ -10,6 +10,7 @@ from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, RunMode
@@ -47,7 +48,13 @@ class _Numbered:
         self.jobs = list(jobs)
 
     def __call__(self, _: DictConfig) -> Any:
-        return self.jobs[HydraConfig.get().job.num]()
+        job = self.jobs[HydraConfig.get().job.num]
+        state = Singleton.get_state()
+        GlobalHydra.instance().clear()  # else the job could not compose a configuration
+        try:
+            return job()
+        finally:
+            Singleton.set_state(state)
 
 
 @contextmanager

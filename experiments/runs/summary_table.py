@@ -165,12 +165,23 @@ def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "batched requests", f"{per_iteration} per iteration, {over_time} over time"
     yield "memory per iteration", _memory(summary)
     yield "preemptions", _counts(summary["preemptions"])
+    if "speculation" in summary:
+        yield "drafts", _drafts(summary["speculation"])
     if summary["counters"]:
         note = summary.get(RUN, {}).get(CONTENTS)
         unknown = "contents unknown, so nothing can be found; " if note else ""
         yield "counted by the policy", unknown + _counted(summary["counters"])
     if stand_in := (summary.get(PROFILE) or {}).get("all_reduce"):
         yield "all-reduces", stand_in
+
+
+def _drafts(counts: Mapping[str, float | None]) -> str:
+    """The accepted share of draft tokens, and what a step brings."""
+    tokens, share = counts["tokens_per_step"], counts["accepted_share"]
+    if tokens is None:
+        return "no step was taken"
+    accepted = "none drafted" if share is None else f"{percent(share)} accepted"
+    return f"{counts['drafted']:,} tokens, {accepted}; {number(tokens)} tokens a step of a sequence"
 
 
 def _counts(counts: Mapping[str, float]) -> str:
@@ -263,6 +274,7 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
         **_fleet(run),
         "policy": run["policy"],
         "scheduler": f"{run['scheduler']}, {run['preemption']}",
+        **_speculation(run),
         **({"reads the future": run["future_read"]} if run.get("future_read") else {}),
         "costs": run["cost"],
         "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
@@ -274,6 +286,12 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
         return {}
     numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
     return {"vLLM's log": "; ".join(logged_lines(*numbers))}
+
+
+def _speculation(run: Mapping[str, Any]) -> dict[str, str]:
+    if "speculation" not in run:
+        return {}
+    return {"speculation": f"{run['speculation']}; {run['draft_cost']}"}
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:

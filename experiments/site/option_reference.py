@@ -29,6 +29,8 @@ BUILT = (
     "scheduler",
     "preemption",
     "beams",
+    "speculation",
+    "acceptance",
     "cost",
 )
 TYPES = {int: "whole number", float: "number", bool: "true or false", str: "text"}

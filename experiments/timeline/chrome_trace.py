@@ -314,6 +314,7 @@ def _recorded(setup: Setup, end_ps: int) -> list[PhaseRecorder]:
         recorder=recorder,
         fast_forward=setup.config.fast_forward,
         beams=setup.beams,
+        acceptance=setup.acceptance,
         lengths=setup.lengths,
     )
     return [recorder]

@@ -64,8 +64,18 @@ class Question:
         return replace(self, command=command)
 
 
-def fit_of(text: str, gpu: str | None, release: Release = DEFAULT, of: Terms | None = None) -> Fit:
-    """The answer for a command; raises InputError where vLLM would not start."""
+def fit_of(
+    text: str,
+    gpu: str | None,
+    release: Release = DEFAULT,
+    of: Terms | None = None,
+    *,
+    scratch_by_slot: bool = False,
+) -> Fit:
+    """The answer for a command; raises InputError where vLLM would not start.
+
+    scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`.
+    """
     question = Question(read_command(text), gpu, release, of)
     try:
         server = question.server
@@ -89,7 +99,7 @@ def fit_of(text: str, gpu: str | None, release: Release = DEFAULT, of: Terms | N
         server.block_size,
         server.pages.num_tokens(server.num_blocks),
         server.model.max_len,
-        concurrency(server),
+        _concurrency_by_slot(server) if scratch_by_slot else concurrency(server),
         _longest(question, server),
         _smallest(question),
         (of or terms()).rmse_gib,
@@ -99,7 +109,22 @@ def fit_of(text: str, gpu: str | None, release: Release = DEFAULT, of: Terms | N
 
 def concurrency(server: Server) -> float:
     """vLLM's maximum concurrency: pools of one sequence of the longest length."""
-    return server.num_blocks / server.pages.of_sequence(server.model.max_len)
+    return server.pages.concurrency(server.num_blocks, server.model.max_len)
+
+
+def _concurrency_by_slot(server: Server) -> float:
+    pages, num_seqs = server.pages, server.limits.max_num_seqs
+    if not pages.scratch:
+        raise InputError(
+            "--scratch-by-slot: the server has no states of drafts (a model with states, and "
+            "--speculative-config)"
+        )
+    if num_seqs * pages.scratch >= server.num_blocks:
+        raise InputError(
+            f"--scratch-by-slot: {num_seqs} running slots of {pages.scratch} pages leave nothing "
+            f"of {server.num_blocks} (a smaller --max-num-seqs)"
+        )
+    return pages.concurrency_by_slot(server.num_blocks, server.model.max_len, num_seqs)
 
 
 def kv_lines(server: Server) -> list[str]:

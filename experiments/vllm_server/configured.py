@@ -16,7 +16,16 @@ from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import Command
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import Release, release_of_preset
-from testbed.experiments.vllm_server.server import Server, block_size_of, limits_with, server_with
+from testbed.experiments.vllm_server.server import (
+    Server,
+    block_size_of,
+    limits_with,
+    server_with,
+    with_drafter,
+)
+from testbed.parts import Part
+from testbed.speculation.drafter_memory import drafter_memory
+from testbed.speculation.speculation import Speculation
 from testbed.vllm_pages import Pages, pages_of
 
 RESOLVER = "vllm_server"
@@ -79,7 +88,19 @@ class Configured:
     @property
     def server(self) -> Server:
         """Raises InputError where vLLM would not start."""
-        return server_with(self.command, self.model, self.gpu, self.release)
+        return server_with(
+            self.command, self.model, self.gpu, self.release, speculation=self.speculation
+        )
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """Who drafts, if anybody does; only its memory is asked for."""
+        values = self.config.get("speculation")
+        if values is None:
+            return None
+        part = Part.from_values(OmegaConf.to_container(values, resolve=True), "speculation")
+        made = part.make("speculation")
+        return made if isinstance(made, Speculation) else None
 
     @property
     def is_sized_by_vllm(self) -> bool:
@@ -123,6 +144,8 @@ def _num_blocks(configured: Configured) -> int | None:
     ):
         return None
     pages = pages_of(configured.model, configured.num_gpus, block_size, is_hybrid=False)
+    drafter = drafter_memory(configured.speculation, configured.model, configured.num_gpus)
+    pages = with_drafter(pages, drafter, configured.num_gpus)
     return _pool_bytes(configured.server) // pages.page_bytes
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -13,7 +14,12 @@ from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, 
 from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED, releases_of
 from testbed.experiments.vllm_server.release import DEFAULT, Release
+from testbed.experiments.vllm_server.speculative import Speculative, speculative_of
+from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm_pages import Pages, pages_of
+
+if TYPE_CHECKING:
+    from testbed.speculation.speculation import Speculation
 
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
@@ -51,6 +57,7 @@ class Server:
     caches_prefixes: bool
     values: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    speculative: Speculative | None = None
 
 
 def server_of(
@@ -71,8 +78,10 @@ def server_of(
     _check_parser(command, release)
     notes = _notes(command, for_memory)
     sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
-    server = server_with(command, named.shape, sheet, release, of)
-    return replace(server, option=named.option, notes=notes)
+    speculative = speculative_of(command.values.get("--speculative-config"), folders)
+    speculation = None if speculative is None else speculative.speculation
+    server = server_with(command, named.shape, sheet, release, of, speculation)
+    return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 
 def server_with(
@@ -81,16 +90,23 @@ def server_with(
     sheet: GpuSpec,
     release: Release = DEFAULT,
     of: Terms | None = None,
+    speculation: "Speculation | None" = None,
 ) -> Server:
-    """The server of a command with this shape on this GPU, whatever names it gives."""
+    """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
+    memory for its weights, and has its K and V in the pages.
+    """
     reader = _Reader(command)
     model = _served(reader, shape)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     _check_replicas(reader, model)
     block_size = _block_size(reader, model, limits.num_gpus)
+    drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages(reader, model, limits, block_size)
-    memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of)
+    if pages.is_grouped and speculation is not None:
+        pages = _with_heads(pages, model, limits, speculation)
+    pages = with_drafter(pages, drafter, limits.num_gpus)
+    memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     if reader.value("--max-model-len") in AUTO:
         longest = min(model.max_len, pages.longest(num_blocks))
         model = replace(model, max_len=longest)
@@ -352,6 +368,7 @@ def _pool(
     pages: Pages,
     release: Release,
     of: Terms | None,
+    drafter: DrafterMemory,
 ) -> tuple[ServerMemory | None, int]:
     """The memory of a GPU where the pool follows from it, and the pages of the pool."""
     given = reader.value("--num-gpu-blocks-override")
@@ -369,6 +386,8 @@ def _pool(
         subtracts_graphs=_subtracts_graphs(reader, release),
         of=of,
     )
+    more_weights = drafter.weight_bytes / limits.num_gpus / GIB
+    memory = replace(memory, weights=memory.weights + more_weights)
     if memory.kv_cache <= 0:
         raise InputError(
             f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
@@ -377,6 +396,37 @@ def _pool(
             f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
         )
     return memory, int(memory.kv_cache * GIB) // pages.page_bytes
+
+
+def _with_heads(
+    pages: Pages, model: ModelSpec, limits: Limits, speculation: "Speculation"
+) -> Pages:
+    """The pages that groups share, whose layers of full attention are one with the heads, and the
+    states of each draft. Raises InputError for another drafter.
+    """
+    deeper = speculation.deeper(model)
+    if deeper is None:
+        raise InputError(
+            f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
+            f"modelled beside windows or states (leave it out to see the server without it)"
+        )
+    shared = pages_of(
+        deeper,
+        limits.num_gpus,
+        pages.block_size,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+    )
+    return replace(shared, state_pages=1 + speculation.max_drafts)
+
+
+def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
+    """The pages with the drafter's K and V of each token beside the model's. Those that groups of
+    layers share have the drafter's layers already.
+    """
+    if pages.is_grouped:
+        return pages
+    more_bytes = pages.block_size * drafter.token_bytes // num_gpus
+    return replace(pages, page_bytes=pages.page_bytes + more_bytes)
 
 
 def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:

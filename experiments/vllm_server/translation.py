@@ -43,7 +43,9 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     server = server_of(read, gpu, user_folders(others), release=release)
     words = overrides_of(server, read, given)
     print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
-    for line in (*rule_lines(server), *kv_lines(server)):
+    speculative = server.speculative
+    unsaid = () if speculative is None else (speculative.note,)
+    for line in (*rule_lines(server), *kv_lines(server), *unsaid):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
@@ -96,8 +98,12 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
     words += _replica_words(values)
-    if values.get("--async-scheduling") == OFF:
+    speculative = server.speculative
+    drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
+    if values.get("--async-scheduling") == OFF or drafts_on_cpu:
         words += ["scheduler=vllm_v1"]
+    if speculative is not None:
+        words += speculative.words
     for option, key in SWITCHES.items():
         if values.get(option) == OFF:
             words += [f"scheduler.{key}=false"]

@@ -49,7 +49,8 @@ class Act:
     extend: `number` tokens more of a group outside the batch. join: it joins the batch, or leaves
     it. refork: a candidate of a beam continues with those of candidate `number`. move: to the host,
     or back. truncate: a single sequence loses its last `number` slots. preempt: it loses all. Both
-    compute again what these stored. lease: it ends, and its slots stay until end_lease. discard: it
+    compute again what these stored. draft: a single sequence computes `number` tokens, the second
+    half of which is rejected. lease: it ends, and its slots stay until end_lease. discard: it
     ends, and nothing of it is to be found. return: preempted, it requests slots for prompt and
     generated tokens, a single sequence for a chunk of `number` first, if not 0. release: it ends.
     """
@@ -83,6 +84,7 @@ class Histories:
         self._cuts = Random(0)
         self._leases = Random(1)
         self._long = Random(2)
+        self._drafts = Random(3)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
@@ -99,7 +101,7 @@ class Histories:
             if self.memory.transfers is not None:
                 calls += [Act("land", self.pick()) for _ in range(self.random.randint(0, 3))]
         if self.memory.truncates is not None:
-            calls += self.cut()
+            calls += self.cut() if self._drafts.random() < 0.5 else self.drafted()
         if self.memory.leases is not None:
             calls += self.leased()
         return calls
@@ -192,6 +194,19 @@ class Histories:
             Act("extend", random.randint(0, MAX_PICK), random.randint(1, most)),
             RUN,
         ]
+
+    def drafted(self) -> list[Call]:
+        """Two groups speculate in turn, others admit and leave, and one of the two is preempted.
+
+        As `cut`, the scene has random numbers of its own.
+        """
+        random, calls = self._drafts, list[Call]([RUN])
+        first, second = random.randint(0, MAX_PICK), random.randint(0, MAX_PICK)
+        for _ in range(random.randint(1, 6)):
+            calls += [Act("draft", random.choice([first, second]), random.randint(1, 9))]
+            meanwhile: list[Call] = [Admit(random.randint(1, self.max_len // 2), 1), RUN]
+            calls += meanwhile[: random.randint(0, 2)]
+        return [*calls, Act("preempt", first), Act("return"), RUN, Act("draft", second, 4), RUN]
 
     def leased(self) -> list[Call]:
         """A group ends and leaves a lease, others come, and the lease ends; another group leaves

@@ -246,6 +246,24 @@ class Moves:
         group.is_forked = group.differs
         self.questions.refused = None
 
+    def draft(self, group: Group, num_tokens: int) -> None:
+        """It computes its newest token and drafts, num_tokens in all. The second half of them, but
+        never the newest token, is rejected, and gives its slots back.
+        """
+        before = group.first.num_slots
+        self.extend(group, num_tokens)
+        self.run_plan()
+        rejected = (group.first.num_slots - before) // 2
+        if not rejected:
+            return
+        seq = group.first
+        self.questions.log.append(f"truncate({seq}, {rejected}): rejected drafts")
+        assert self.memory.truncates is not None
+        check_answer("truncate()", self.memory.truncates.truncate(seq, rejected))
+        seq.num_slots -= rejected
+        seq.num_stored = min(seq.num_stored, seq.num_slots)
+        self.questions.refused = None
+
     def preempt(self, group: Group) -> None:
         """It releases its slots, and will compute prompt and generated tokens again."""
         self._give_up(group)

@@ -269,12 +269,12 @@ class SequenceGroup:
         at_rest = self.request.prompt_len + self.generated_offset
         return at_rest if self.batch is None else at_rest + self.batch.steps
 
-    def generate(self) -> None:
-        """Count one more output token for each sequence, from an iteration that was not a step of
-        its batch.
+    def generate(self, num_tokens: int = 1) -> None:
+        """Count so many more output tokens for each sequence, from an iteration that was not a step
+        of its batch.
         """
         assert self.batch is None, "the batch counts the tokens of a decoding group"
-        self.generated_offset += 1
+        self.generated_offset += num_tokens
 
     def join_batch(self, batch: Batch) -> None:
         """The group decodes with the batch from its next step on."""

@@ -251,6 +251,10 @@ class Fixed(NamedTuple):
     def waste(self, final_len: int) -> list[tuple[int, int]]:
         return [(0, self.slots - final_len)] if self.slots > final_len else []
 
+    def slots_of(self, num_tokens: int) -> int:
+        """Slots of a sequence that may write num_tokens of them."""
+        return self.slots
+
 
 class Granular(NamedTuple):
     """A footprint of as many whole blocks of `size` tokens as the stored tokens need.
@@ -270,6 +274,10 @@ class Granular(NamedTuple):
             else []
         )
 
+    def slots_of(self, num_tokens: int) -> int:
+        """Slots of a sequence that may write num_tokens of them."""
+        return ceil_div(num_tokens, self.size) * self.size * self.slots_per_token
+
 
 class Stepped(NamedTuple):
     """A footprint as (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots
@@ -286,6 +294,10 @@ class Stepped(NamedTuple):
                 wasted = slots - final_len
             from_len = tokens + 1
         return events
+
+    def slots_of(self, num_tokens: int) -> int:
+        """Slots of a sequence that may write num_tokens of them."""
+        return next(slots for tokens, slots in self.steps if num_tokens <= tokens)
 
 
 # The slots of a sequence as a function of its stored tokens, as plain data up to max_len.

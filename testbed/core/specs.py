@@ -404,10 +404,22 @@ class ServerSpec:
         usable = self.memory_utilization * self.gpu.memory_bytes - self.workspace_gib * GIB
         return int(self.num_gpus * usable) - model.weight_bytes
 
-    def kv_slots(self, model: ModelSpec, block_size: int = 1) -> int:
-        """Slots of the KV pool, cut to whole blocks of block_size slots."""
-        block_bytes = model.kv_bytes_per_token * model.kv_copies(self.num_gpus) * block_size
-        blocks = self.kv_pool_bytes(model) // block_bytes
+    def kv_slots(
+        self,
+        model: ModelSpec,
+        block_size: int = 1,
+        *,
+        more_token_bytes: int = 0,
+        more_weight_bytes: int = 0,
+    ) -> int:
+        """Slots of the KV pool, cut to whole blocks of block_size slots. A drafter takes more bytes
+        for each token, and its weights, which a pool of given size does not contain.
+        """
+        token_bytes = model.kv_bytes_per_token * model.kv_copies(self.num_gpus) + more_token_bytes
+        pool_bytes = self.kv_pool_bytes(model)
+        if model.name not in self.kv_memory_gib:
+            pool_bytes -= more_weight_bytes
+        blocks = pool_bytes // (token_bytes * block_size)
         if blocks < 1:
             raise InputError(
                 f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger "

@@ -104,9 +104,7 @@ class AnalyticCost(CostModel):
         return record(Launch, (0, self._launch_ps))
 
     def iteration(self, work: Work) -> int:
-        num_tokens = work.decode_seqs
-        for new, _ in work.prefill:
-            num_tokens += new
+        num_tokens = work.num_tokens
         forward = self._linear_ps(num_tokens) if num_tokens else 0
         software = 0
         if num_tokens:
@@ -117,7 +115,7 @@ class AnalyticCost(CostModel):
         read = work.decode_context  # that would take as long if nothing were shared
         if work.decode_repeated:
             read += round(work.decode_repeated * self._eff.repeated_read) - work.decode_repeated
-        computing = forward + read * self._context_ps
+        computing = forward + max(read * self._context_ps, self._verification_ps(work))
         for new, num_stored in work.prefill:
             computing += self._prefill_ps(new, num_stored)
         if self.windows or self._state_ps:
@@ -181,6 +179,18 @@ class AnalyticCost(CostModel):
         sent_bytes = ring_share * num_tokens * self.model.hidden_size * self.model.dtype_bytes
         one_s = self._eff.all_reduce_s + sent_bytes / self._gpu.link_bandwidth
         return 2 * self.model.num_layers * one_s
+
+    def _verification_ps(self, work: Work) -> int:
+        """What the peak allows for attention of several queries in each decode, which read their
+        context once; 0 without drafts, whose attention memory bounds.
+        """
+        if not work.draft_tokens:
+            return 0
+        queries = 1 + work.draft_tokens / work.decode_seqs
+        layers = sum(num_layers for _, num_layers in self._attending)
+        pairs = queries * work.decode_context * self.model.num_heads * layers
+        flops = 4 * pairs * self._channels
+        return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
     def _prefill_ps(self, new: int, num_stored: int) -> int:
         """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""

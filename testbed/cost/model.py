@@ -77,7 +77,8 @@ class Work(NamedTuple):
     prompts run together. num_requests requests are running: the software time of each counts too.
     copies lists (length in slots, how many) on the device, moves those between tiers, extra
     whatever else a policy counts by name. forks sequences were made from others since the
-    iteration before.
+    iteration before. draft_tokens: computed by decodes besides their one token each, by speculative
+    decoding; contexts include them.
     """
 
     decode_seqs: int = 0
@@ -91,11 +92,17 @@ class Work(NamedTuple):
     extra: tuple[tuple[str, int], ...] = ()
     forks: int = 0
     windows: tuple[WindowReads, ...] = ()
+    draft_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
         """Tokens that pass through the linear layers."""
-        return self.decode_seqs + sum([new for new, _ in self.prefill])
+        return self.decode_seqs + self.draft_tokens + sum([new for new, _ in self.prefill])
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens for which the model computes what comes next."""
+        return self.decode_seqs + self.draft_tokens + len(self.prefill)
 
     def later(self, steps: int) -> "Work":
         """The same decodes, so many iterations later."""
@@ -115,7 +122,7 @@ UNBOUNDED = 1 << 80  # more steps, and more picoseconds, than any run has
 PREFIX = "work_"
 WORK_COLUMNS = tuple(PREFIX + name for name in Work._fields)
 # Values of columns that a row of an earlier engine lacks: none were counted
-CAME_LATER = {"forks": 0, "windows": "[]"}
+CAME_LATER = {"forks": 0, "windows": "[]", "draft_tokens": 0}
 ALWAYS = tuple(PREFIX + name for name in Work._fields if name not in CAME_LATER)
 LISTS = ("prefill", "copies", "moves", "extra", "windows")
 

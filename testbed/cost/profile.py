@@ -89,7 +89,7 @@ class ProfileCost(CostModel):
         time_ps = 0
         if num_tokens:
             launched = self._layers.eager if work.prefill else self._layers.graph
-            time_ps += self._layers.time_ps(num_tokens, work.decode_seqs + len(work.prefill))
+            time_ps += self._layers.time_ps(num_tokens, work.num_outputs)
             time_ps += launched(num_tokens)
             time_ps += self._software.running(num_tokens)
         time_ps += self._attention(work)

@@ -1,7 +1,7 @@
 """The one engine: plan, execute, commit, record."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from testbed.core.errors import PlugInError
@@ -12,6 +12,7 @@ from testbed.cost.model import UNBOUNDED, Work
 from testbed.engine import audit
 from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Process
+from testbed.engine.draft_meter import DraftMeter
 from testbed.engine.executor import Executor, Flight
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
@@ -58,8 +59,7 @@ class Engine:
         self.max_len = max_len
         self.stop_ps = stop_ps
         self.clock = executor.clock
-        spans = fast_forward and scheduler.memory.measures_spans
-        self.meter: Meter = (SpanMeter if spans else PlainMeter)(scheduler, outputs)
+        self.meter = _meter(scheduler, outputs, fast_forward=fast_forward)
         recorder.policy = scheduler.memory.name
         executor.on_landed = self.replan
         self._alarm = executor.alarm
@@ -251,7 +251,7 @@ class Engine:
         """What the plan's first iteration computes, reads and moves."""
         state = self.scheduler.state
         work = work_of(plan, self.meter.repeated_reads(plan, usage), len(state.running))
-        if self._windows and plan.decode_seqs:
+        if self._windows and work.decode_seqs:
             work = work._replace(windows=windows_of(plan, state.batch, self._windows))
         if work.prefill and state.memory.drops_tokens is not None:
             num_stored = state.memory.num_stored
@@ -273,8 +273,11 @@ class Engine:
         yield from self.executor.wait_for_last(flight)
         now_ps, plan, steps = self.clock.catch_up(), flight.plan, flight.steps
         flight.is_last = True
-        flight.ended = self.outputs.ended(plan, steps)
-        flight.outcome = self.scheduler.anticipate(plan, steps, flight.ended)
+        flight.accepted = self.outputs.accepted(plan)
+        flight.ended = self.outputs.ended(plan, steps, flight.accepted)
+        # Those that end whatever is accepted: so much a server knows too.
+        certain = self.outputs.ended(plan, steps) if plan.drafts else flight.ended
+        flight.outcome = self.scheduler.anticipate(plan, steps, certain)
         if steps > 1:
             self._check_growth(flight, flight.outcome)
         self.outputs.follow(plan, flight.outcome, flight.ended)
@@ -317,7 +320,7 @@ class Engine:
         if self.side is not None:
             self.side.computed(plan, flight.start_ps, end_ps)
         if self._token_listeners:
-            self._deliver_last(flight, outcome, end_ps)
+            self._deliver_last(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
             self._finish(group, end_ps)
         state = self.scheduler.state
@@ -494,6 +497,7 @@ class Engine:
         """The requests that take the decode steps of the plan in flight."""
         steps = {seq.request_id: None for seq in self.scheduler.state.batch}
         decoding = list(steps) if flight.plan.decode_seqs else []
+        decoding += [draft.group.request.request_id for draft in flight.plan.drafts]
         return decoding + flight.stepping
 
     def _deliver_step(self, flight: Flight) -> None:
@@ -501,14 +505,23 @@ class Engine:
         for request_id in flight.decoding:
             self._deliver(request_id, self.clock.now_ps)
 
-    def _deliver_last(self, flight: Flight, outcome: Outcome, now_ps: int) -> None:
+    def _deliver_last(
+        self, flight: Flight, outcome: Outcome, accepted: Mapping[int, int], now_ps: int
+    ) -> None:
         """The last iteration has ended. First tokens are told first: their clients wait longest."""
         for group in outcome.first_tokens:
             self._deliver(group.request.request_id, now_ps)
         for request_id in flight.decoding:
             if request_id in self.outputs.requests:
-                self._deliver(request_id, now_ps)
+                self._deliver(request_id, now_ps, 1 + accepted.get(request_id, 0))
 
-    def _deliver(self, request_id: int, now_ps: int) -> None:
+    def _deliver(self, request_id: int, now_ps: int, num_tokens: int = 1) -> None:
         for listener in self._token_listeners:
-            listener.on_tokens(request_id, 1, now_ps)
+            listener.on_tokens(request_id, num_tokens, now_ps)
+
+
+def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Meter:
+    """The fastest meter for the memory of the scheduler; the plain one is right for any."""
+    if not (fast_forward and scheduler.memory.measures_spans):
+        return PlainMeter(scheduler, outputs)
+    return DraftMeter(scheduler, outputs) if scheduler.drafts else SpanMeter(scheduler, outputs)

@@ -1,7 +1,7 @@
 """Who carries plans out: a simulation that computes their durations, or a GPU."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
 from testbed.core.sequence import SequenceGroup
@@ -27,8 +27,8 @@ class Flight:
     groups that a plan made ahead has preempted, which computes nothing. decoding: all requests that
     take its steps, where somebody listens to tokens; num_delivered: the iterations whose tokens
     were delivered before the results. is_last: the last
-    iteration has begun, so that their number is final; ended, outcome and memory are known then if
-    the next plan is made ahead.
+    iteration has begun, so that their number is final; ended, accepted, outcome and memory are
+    known then if the next plan is made ahead.
     """
 
     start_ps: int
@@ -46,6 +46,7 @@ class Flight:
     is_last: bool = False
     repeats: bool = False
     ended: tuple[int, ...] = ()
+    accepted: Mapping[int, int] = {}
     outcome: Outcome | None = None
     memory: SpanMemory | None = None
     late: tuple[Transfer, ...] = ()

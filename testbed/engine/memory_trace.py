@@ -19,6 +19,7 @@ from testbed.memory.layouts import Layout, PageLayout
 from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
+from testbed.speculation.acceptance import Acceptance
 
 MAX_FRAMES = 1500
 BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
@@ -238,6 +239,7 @@ def trace_memory(
     gap_ps: int = 1,
     pool: PoolSpec | None = None,
     lengths: dict[int, int] | None = None,
+    acceptance: Acceptance | None = None,
 ) -> MemoryTrace:
     """Simulate, step by step from start_ps to stop_ps, and keep the pool. gap_ps: of the grid over
     time to begin with, 1 to see every state while they are few; `pool`: for several KV groups, or
@@ -257,6 +259,7 @@ def trace_memory(
             recorder=Recorder(),
             env=env,
             lengths=lengths,
+            acceptance=acceptance,
         ).end_ps
 
     return trace_run(

@@ -50,24 +50,26 @@ class Meter(ABC):
 
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
         """Work.decode_repeated of a plan that was opened, by the policy's own count."""
-        if not (used.saved and plan.decode_seqs):
+        if not (used.saved and (plan.decode_seqs or plan.drafts)):
             return 0
         batch, others = decoding(plan, self.state.batch)
         repeated = whole(self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others))
-        if not 0 <= repeated <= plan.decode_context:
-            expected = f"repeated_reads() is from 0 to {plan.decode_context}, what decodes read"
+        context = plan.decode_context + sum([draft.context for draft in plan.drafts])
+        if not 0 <= repeated <= context:
+            expected = f"repeated_reads() is from 0 to {context}, what decodes read"
             raise wrong_answer(self.policy, repeated, expected)
         return repeated
 
     def unused(self, group: SequenceGroup) -> int:
         """Slots in a group's tables that will never be used; those of a block that several still
-        share count once.
+        share count once. Drafts use theirs, even behind the last token.
         """
         final_len = self.outputs.requests[group.request.request_id].final_len
         pieces: set[tuple[int, int]] = set()
         for seq in group.resident:
+            used_len = max(final_len, seq.num_slots)
             for _, extents, first, slots_per_token in self.memory.group_tables(seq):
-                left = (final_len - whole(self.policy, "num_stored()", first)) * slots_per_token
+                left = (used_len - whole(self.policy, "num_stored()", first)) * slots_per_token
                 for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:
                         pieces.add((start + left, length - left))
@@ -107,7 +109,8 @@ class PlainMeter(Meter):
 
     def repeated_reads(self, plan: Plan, used: Usage) -> int:
         """The same, by the tables of all that decode."""
-        batch, others = decoding(plan, self.state.batch) if plan.decode_seqs else (Batch(), [])
+        decodes = plan.decode_seqs or plan.drafts
+        batch, others = decoding(plan, self.state.batch) if decodes else (Batch(), [])
         return self.memory.reads_by_tables(batch, others)
 
     def joined(self, group: SequenceGroup) -> None:

@@ -3,32 +3,41 @@ the engine alone.
 """
 
 import heapq
+from collections.abc import Mapping
 
 from testbed.core.request import Request
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import record
 from testbed.sched.beams import BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
+from testbed.speculation.acceptance import Acceptance
 
 NOTHING = Results()
+NONE_ACCEPTED: Mapping[int, int] = {}
 
 
 class Outputs:
     """The requests that are being served, and when each decoding group ends.
 
-    lengths: the true output lengths in tokens by request id, which oracles were built with. An
+    lengths: the true output lengths in tokens by request id, which oracles were built with.
+    acceptance: how many drafts are accepted, where the scheduler plans any. An
     entry of the heap counts while `_end_step` says the same of its request: a group
     that was preempted has left its entry behind.
     """
 
     def __init__(
-        self, state: SchedulerState, beams: BeamModel, lengths: dict[int, int] | None = None
+        self,
+        state: SchedulerState,
+        beams: BeamModel,
+        lengths: dict[int, int] | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         self.requests: dict[int, Request] = {}
         self.lengths: dict[int, int] = {} if lengths is None else lengths
         self._state = state
         self._beams = beams
+        self._acceptance = acceptance
         self._end_step: dict[int, int] = {}
         self._ends: list[tuple[int, int]] = []
 
@@ -55,9 +64,26 @@ class Outputs:
         for group in plan.preempted:
             self._end_step.pop(group.request.request_id, None)
 
-    def ended(self, plan: Plan, steps: int) -> tuple[int, ...]:
-        """The requests that have their whole output when the plan's iterations have run; called
-        before they are committed or anticipated.
+    def accepted(self, plan: Plan) -> dict[int, int]:
+        """The accepted drafts of each request that has some in the plan, up to its whole output;
+        called before it is committed or anticipated.
+        """
+        accepted = dict[int, int]()
+        for draft in plan.drafts:
+            group, _, num_drafts = draft
+            if draft.is_over:
+                continue
+            assert self._acceptance is not None, "a scheduler that drafts has one"
+            request_id, num_generated = group.request.request_id, group.num_generated
+            drawn = self._acceptance.accepted(request_id, num_generated, num_drafts)
+            accepted[request_id] = min(drawn, self.lengths[request_id] - num_generated - 1)
+        return accepted
+
+    def ended(
+        self, plan: Plan, steps: int, accepted: Mapping[int, int] = NONE_ACCEPTED
+    ) -> tuple[int, ...]:
+        """The requests that have their whole output when the plan's iterations have run, with so
+        many drafts accepted; called before they are committed or anticipated.
         """
         state = self._state
         ended: list[int] = []
@@ -67,6 +93,11 @@ class Outputs:
             for group in (*[chunk.group for chunk in plan.chunks if chunk.last], *plan.stepping):
                 if group.num_generated + 1 == self.lengths[group.request.request_id]:
                     ended.append(group.request.request_id)
+        for draft in plan.drafts:
+            request_id = draft.group.request.request_id
+            num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
+            if not draft.is_over and num_generated == self.lengths[request_id]:
+                ended.append(request_id)
         return tuple(ended)
 
     def end_with_next(self, group: SequenceGroup) -> None:
@@ -81,9 +112,12 @@ class Outputs:
 
     def results(self, plan: Plan, steps: int) -> Results:
         """What the plan's iterations bring; called before they are committed."""
+        if plan.drafts:
+            accepted = self.accepted(plan)
+            return Results(self.ended(plan, steps, accepted), {}, accepted)
         ended = self.ended(plan, steps)
         if not (self._state.beams or plan.swapped_in):
-            return record(Results, (ended, {})) if ended else NOTHING
+            return record(Results, (ended, {}, {})) if ended else NOTHING
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
@@ -101,7 +135,7 @@ class Outputs:
         """
         for group in (*outcome.first_tokens, *plan.swapped_in):
             request_id = group.request.request_id
-            if group.status is SequenceStatus.RUNNING and request_id not in ended:
+            if group.batch is not None and request_id not in ended:
                 self.decodes(group)
 
     def decodes(self, group: SequenceGroup) -> None:

@@ -178,7 +178,7 @@ class Recorder:
             start_ps,
             duration_ps,
             steps,
-            plan.decode_seqs,
+            plan.decode_seqs + len(plan.drafts),
             prefill,
             len(plan.preempted),
             waiting,

@@ -163,7 +163,7 @@ class SimulatedExecutor(Executor):
         if flight.late:
             self.links.begin(flight.late)
         if flight.outcome is not None:
-            return Results(flight.ended)
+            return Results(flight.ended, {}, flight.accepted)
         return self.outputs.results(flight.plan, flight.steps)
 
     def _steps(self, flight: Flight) -> Generator[Any, None, None]:

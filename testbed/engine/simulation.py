@@ -18,6 +18,7 @@ from testbed.engine.simulated import SimulatedExecutor
 from testbed.memory.pools import PoolSpec
 from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
+from testbed.speculation.acceptance import Acceptance
 
 
 def simulate(
@@ -34,6 +35,7 @@ def simulate(
     recorder: Recorder | None = None,
     env: Environment | None = None,
     lengths: dict[int, int] | None = None,
+    acceptance: Acceptance | None = None,
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
@@ -43,7 +45,8 @@ def simulate(
     walking every table; the result is the same. The policy is checked with `pool`, its configured
     pool, where that is given. A caller's recorder or environment can be observed during the run.
     `lengths` is filled with the true output lengths of the requests that are being served: what the
-    oracles of the run were built with, if there are any.
+    oracles of the run were built with, if there are any. `acceptance` says how many drafts the
+    model accepts, for a scheduler that plans some.
     """
     clock = SimClock(env)
     engine = simulated_engine(
@@ -54,6 +57,7 @@ def simulate(
         recorder or Recorder(),
         beams=beams,
         lengths=lengths,
+        acceptance=acceptance,
         pool=pool,
         fast_forward=fast_forward,
         snapshots_ps=snapshots_ps,
@@ -73,6 +77,7 @@ def simulated_engine(
     *,
     beams: BeamModel | None = None,
     lengths: dict[int, int] | None = None,
+    acceptance: Acceptance | None = None,
     pool: PoolSpec | None = None,
     links: Mapping[str, SharedLink] = NO_LINKS,
     fast_forward: bool = True,
@@ -83,7 +88,7 @@ def simulated_engine(
     they the tiers of these links.
     """
     check_policy(scheduler.memory, max_len, pool)
-    outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths)
+    outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths, acceptance)
     executor = SimulatedExecutor(clock, scheduler, cost, outputs, pool, links)
     return Engine(
         scheduler,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
-from testbed.core.sequence import Batch, Sequence, SequenceGroup
+from testbed.core.sequence import Batch, Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import GRANTED, Answer, Grant, Ops, Refusal, record
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work, counted
 from testbed.memory.policy import MemoryPolicy
@@ -33,6 +33,29 @@ class Chunk(NamedTuple):
     padding: int = 0
 
 
+class Draft(NamedTuple):
+    """A group's only sequence computes its newest token and num_drafts draft tokens behind it, of
+    which the first so many are kept as the model would have generated itself.
+
+    When the iteration begins, `seq` stores all tokens but these; or the group has ended since the
+    plan was made ahead, and what is computed for it is discarded.
+    """
+
+    group: SequenceGroup
+    seq: Sequence
+    num_drafts: int
+
+    @property
+    def context(self) -> int:
+        """Tokens that the iteration reads, its own included."""
+        return self.group.prefill_len + self.num_drafts
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the group has ended before the iteration."""
+        return self.group.status in (SequenceStatus.FINISHED, SequenceStatus.CANCELLED)
+
+
 class Plan:
     """One iteration, and how often it may be repeated.
 
@@ -40,9 +63,10 @@ class Plan:
     decode_max_context, padding included. Sequences of swapped_in groups are among them where they
     have a slot for the next token. guaranteed_steps: how many further identical steps the policy
     has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run, and
-    reasons, by request id, why. forks: sequences forked from others since the plan before. wake_ps:
-    the scheduler wants to plan again at the first iteration boundary at or after this time, and
-    then if nothing runs; UNBOUNDED: for no such reason.
+    reasons, by request id, why. drafts: the decodes of a scheduler that speculates, which are no
+    part of decode_seqs; such a plan is never repeated. forks: sequences forked from others since
+    the plan before. wake_ps: the scheduler wants to plan again at the first iteration boundary at
+    or after this time, and then if nothing runs; UNBOUNDED: for no such reason.
     """
 
     __slots__ = (
@@ -50,6 +74,7 @@ class Plan:
         "decode_context",
         "decode_max_context",
         "decode_seqs",
+        "drafts",
         "ends_on_arrival",
         "forks",
         "guaranteed_steps",
@@ -68,6 +93,7 @@ class Plan:
         self.ends_on_arrival = False
         self.wake_ps = UNBOUNDED
         self.chunks: list[Chunk] = []
+        self.drafts: list[Draft] = []
         self.ops: list[Ops] = []
         self.swapped_in: list[SequenceGroup] = []
         self.preempted: list[SequenceGroup] = []
@@ -75,7 +101,7 @@ class Plan:
         self.reasons: dict[int, str] = {}
 
     def __bool__(self) -> bool:
-        return bool(self.decode_seqs or self.chunks or self.swapped_in) or any(
+        return bool(self.decode_seqs or self.chunks or self.drafts or self.swapped_in) or any(
             ops.copies or ops.moves for ops in self.ops
         )
 
@@ -87,7 +113,7 @@ class Plan:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is computed so far."""
-        return not (self.decode_seqs or self.chunks)
+        return not (self.decode_seqs or self.chunks or self.drafts)
 
     @property
     def preempted_any(self) -> bool:
@@ -96,8 +122,10 @@ class Plan:
 
     def leave_out(self, group: SequenceGroup) -> None:
         """The group is cancelled before this plan, which is in flight, has begun: it computes no
-        prompt of it. A decode step that was planned for it runs, and its token is discarded.
+        prompt of it, nor drafts. A decode step that was planned for it runs, and its token is
+        discarded.
         """
+        self.drafts = [draft for draft in self.drafts if draft.group is not group]
         self.chunks = [chunk for chunk in self.chunks if chunk.group is not group]
         self.swapped_in = [other for other in self.swapped_in if other is not group]
 
@@ -125,11 +153,14 @@ class Results(NamedTuple):
     run.
 
     ended: the requests that have their whole output now, in order. parents: of each beam request
-    that took a step, the candidates that did not survive, as (parent, child).
+    that took a step, the candidates that did not survive, as (parent, child). accepted: of each
+    request with drafts, how many of them became output tokens, besides the one that the model
+    generates itself.
     """
 
     ended: tuple[int, ...] = ()
     parents: Mapping[int, tuple[Replacement, ...]] = {}
+    accepted: Mapping[int, int] = {}
 
 
 class Outcome(NamedTuple):
@@ -154,6 +185,11 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
     )
     copies, moves, extra = summed(plan.ops) if plan.ops else NOTHING
     decodes, longest, forks = plan.decode_seqs, plan.decode_max_context, plan.forks
+    draft_tokens = 0
+    if plan.drafts:
+        contexts = [draft.context for draft in plan.drafts]
+        decodes, context, longest = len(contexts), sum(contexts), max(contexts)
+        draft_tokens = sum([draft.num_drafts for draft in plan.drafts])
     return record(
         Work,
         (
@@ -168,15 +204,18 @@ def work_of(plan: Plan, repeated: int, num_requests: int) -> Work:
             extra,
             forks,
             (),
+            draft_tokens,
         ),
     )
 
 
 def decoding(plan: Plan, batch: Batch) -> tuple[Batch, list[Sequence]]:
     """Who decodes in a plan: the batch, an empty one where it takes no step, and those just
-    swapped in.
+    swapped in or with drafts.
     """
     back = [seq for group in plan.stepping for seq in group.sequences]
+    if plan.drafts:
+        return Batch(), [draft.seq for draft in plan.drafts if not draft.is_over]
     return batch if plan.decode_seqs > len(back) else Batch(), back
 
 
@@ -184,7 +223,7 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
     """What the decodes of a plan read, for each size."""
     stepping, others = decoding(plan, batch)
     members = [seq.num_slots for seq in stepping]
-    back = [seq.num_slots for seq in others]
+    back = [draft.context for draft in plan.drafts] or [seq.num_slots for seq in others]
     found = []
     for size in sizes:
         growing = [length for length in members if length < size]

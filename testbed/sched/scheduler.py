@@ -27,10 +27,13 @@ class Scheduler(ABC):
 
     One that serves in another order than that of arrival defines `choose_order`
     (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/oracles.py).
+    plans_ahead: it makes a plan while another is in flight. drafts: it plans draft tokens, whose
+    sequences are in no batch.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
     plans_ahead: ClassVar[bool] = False
+    drafts: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
         self.state = self.state_class(policy)

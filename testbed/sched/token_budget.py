@@ -55,6 +55,7 @@ class Prefills:
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
         budget = self.max_num_batched_tokens - plan.decode_seqs
+        budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:

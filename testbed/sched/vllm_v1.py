@@ -68,10 +68,7 @@ class VllmV1(IterationLevel):
 
     def plan(self) -> Plan:
         plan = self.new_plan()
-        is_alone = (
-            len(self.state.running) + len(self.state.waiting) == 1 and not self.cuts_lone_prompt
-        )
-        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
+        self.limit_chunks()
         self._preempt_in_order(plan)
         self.decode(plan)
         self.swap_in(plan)
@@ -79,6 +76,13 @@ class VllmV1(IterationLevel):
         self.prompts.schedule_prefills(plan)
         self.enable_fast_forward(plan)
         return plan
+
+    def limit_chunks(self) -> None:
+        """Set the longest chunk of the next plan."""
+        is_alone = (
+            len(self.state.running) + len(self.state.waiting) == 1 and not self.cuts_lone_prompt
+        )
+        self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().commit(plan, steps, results)

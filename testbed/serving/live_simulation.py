@@ -120,6 +120,7 @@ class LiveSimulation(Live, Listener):
             setup.model.max_len,
             Recorder(),
             beams=setup.beams,
+            acceptance=setup.acceptance,
             lengths=setup.lengths,
             pool=None if setup.config.policy.is_instance else setup.pool,
             fast_forward=setup.config.fast_forward,

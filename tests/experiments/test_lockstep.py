@@ -1,5 +1,6 @@
 """vLLM's own scheduler next to ours; what needs vLLM is skipped where it is not installed."""
 
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from random import Random
@@ -13,6 +14,8 @@ from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.main import call
+from testbed.experiments.lockstep import vllm_installation
+from testbed.experiments.lockstep.capacities import spec_of
 from testbed.experiments.lockstep.comparison import (
     ITERATION_PS,
     compare,
@@ -22,6 +25,9 @@ from testbed.experiments.lockstep.comparison import (
     workload,
 )
 from testbed.experiments.lockstep.sides import Ours, served, sides_of
+from testbed.experiments.vllm_server.command import read_command
+from testbed.experiments.vllm_server.server import server_of
+from testbed.speculation.heads import Heads
 
 try:
     RELEASE = version("vllm")
@@ -157,6 +163,24 @@ def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
 
 
 @needs_vllm
+@pytest.mark.parametrize("seed", range(4))
+def test_every_iteration_with_drafts_equals_vllms(seed):
+    """vLLM's scheduler and ours get the same drafts, of which the same are accepted."""
+    words, requests = draw(Random(seed), BASE, 60, drafts=True)
+    make, setup = sides_of(words, requests)
+    sides = make()
+    comparison = compare(sides, served(setup)[0], ITERATION_PS)
+    assert comparison.first is None, "\n".join(report(sides, comparison))
+
+
+@needs_vllm
+@pytest.mark.slow
+def test_40_random_configurations_with_drafts_equal_vllms():
+    words = ["vllm", *BASE, "--drafts", "--random", "40", "--requests", "450"]
+    assert call("lockstep", words) == 0
+
+
+@needs_vllm
 @pytest.mark.slow
 def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
     assert call("lockstep", ["vllm", *BASE, "--random", "40", "--requests", "450"]) == 0
@@ -173,6 +197,36 @@ def test_100000_iterations_of_40_random_configurations_equal_vllms(capsys):
 @pytest.mark.slow
 def test_10000_histories_of_vllms_manager_keep_the_contract():
     assert call("lockstep", ["vllm", "--histories", "10000"]) == 0
+
+
+@needs_vllm
+@pytest.mark.parametrize("num_gpus", [1, 4])
+def test_capacity_with_heads_and_states_equals_vllms(num_gpus):
+    """Qwen3-Next-80B-A3B with MTP: a layer of attention more, and three states more a sequence."""
+    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
+
+    num_bytes = 30_000_000_000
+    text = (
+        f"vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp {num_gpus} --max-model-len 32768 "
+        f"--kv-cache-memory-bytes {num_bytes} "
+        """--speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'"""
+    )
+    server = server_of(read_command(text), "h200")
+    deeper = Heads(3).deeper(server.model)
+    specs = {
+        f"{group.name}.{i}": spec_of(deeper, group, num_gpus, server.block_size)
+        for group in deeper.groups
+        for i in range(group.num_layers)
+    }
+    for name, spec in specs.items():
+        if name.startswith("state"):
+            specs[name] = replace(spec, num_speculative_blocks=3)
+    cache = vllm_installation.kv_cache_of(specs, num_bytes, 32_768)
+    assert cache.num_blocks == server.num_blocks
+    options = vllm_installation.Options(1, 16, 32_768, 1, 32_768)
+    config = vllm_installation._vllm_config(options)
+    concurrency = get_max_concurrency_for_kv_cache_config(config, cache)
+    assert server.pages.concurrency(server.num_blocks, 32_768) == concurrency
 
 
 @needs_vllm

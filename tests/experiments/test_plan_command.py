@@ -19,7 +19,9 @@ LAUNCHED = (
     *SPACE,
     "router=round_robin,fewest_requests",
     "server.num_gpus=1,2",
-    "arrivals.duration_s=10",
+    "arrivals.duration_s=4",
+    "--precision",
+    "0.2",
     "--seeds",
     "2",
 )

@@ -104,6 +104,14 @@ STUDIES = {
         },
     ),
     "transfer_sizes": lambda: small("transfer_sizes", block_sizes=[16, 64]),
+    "speculation": lambda: small(
+        "speculation",
+        "arrivals.duration_s=4",
+        drafters={"heads": ["speculation=heads"]},
+        acceptances=[0.7],
+        num_drafts=[2],
+        rates=[1, 3],
+    ),
     "hit_units": lambda: small("hit_units", marked=[3784, 8073], step=2144),
     "groups": groups,
     "time_to_live": lambda: small(

@@ -93,7 +93,7 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
         for line in path.read_text().splitlines()
         if line.startswith(("mem", "fp", "host", "link"))
     ]
-    assert len(numbers) == 5
+    assert len(numbers) == 6
     assert all("  # " in line for line in numbers)
     assert 16e9 < gpu["memory_bytes"] < 300e9
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])

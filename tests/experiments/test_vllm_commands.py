@@ -142,6 +142,19 @@ def overrides(command, gpu="h100-80gb"):
             ("policy.block_size=64",),
             id="the block of latents",
         ),
+        pytest.param(
+            LLAMA + """ --speculative-config '{"method": "ngram", "num_speculative_tokens": 4}'""",
+            "h100-80gb",
+            ("scheduler=vllm_v1", "speculation=ngram", "speculation.num_drafts=4"),
+            id="drafts on the CPU",
+        ),
+        pytest.param(
+            f"{LLAMA} --num-gpu-blocks-override 9000 "
+            """-sc '{"method": "eagle3", "num_speculative_tokens": 3}'""",
+            "h100-80gb",
+            ("speculation=heads", "speculation.num_drafts=3", "server.num_blocks=9000"),
+            id="heads",
+        ),
     ],
 )
 def test_a_published_command_becomes_a_server(command, gpu, expected):
@@ -167,7 +180,20 @@ def test_a_published_command_becomes_a_server(command, gpu, expected):
             id="graphs in JSON",
         ),
         pytest.param(
-            """--speculative-config '{"method": "ngram"}'""", ("drafts",), id="drafts in JSON"
+            """--speculative-config '{"method": "ngram"}'""",
+            ("num_speculative_tokens",),
+            id="drafts without a number",
+        ),
+        pytest.param(
+            """--speculative-config '{"method": "medusa", "num_speculative_tokens": 3}'""",
+            ("medusa", "ngram"),
+            id="another drafter",
+        ),
+        pytest.param(
+            """--speculative-config '{"model": "meta-llama/Llama-3.2-1B", """
+            """"num_speculative_tokens": 3, "draft_tensor_parallel_size": 1}'""",
+            ("draft_tensor_parallel_size",),
+            id="an option of drafts",
         ),
         pytest.param("--watermark 0.01", ("no option of vLLM 0.19",), id="of a later release"),
         pytest.param("--gpu-memory-utilisation 0.8", ("did you mean",), id="British spelling"),

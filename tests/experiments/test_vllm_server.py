@@ -26,7 +26,7 @@ from testbed.experiments.vllm_server.option_table import option_named, options, 
 from testbed.experiments.vllm_server.server import server_of
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.experiments.vllm_server.translation import overrides_of
-from testbed.vllm_pages import pages_of
+from testbed.vllm_pages import Pages, pages_of
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
@@ -138,7 +138,7 @@ def test_a_log_without_the_profiling_run_is_refused(testbed, tmp_path):
         pytest.param("--cpu-offload-gb 10", ("weights outside",), id="offloaded weights"),
         pytest.param("--scheduling-policy priority", ("scheduler orders",), id="priority"),
         pytest.param("--enforce-eager", ("without CUDA graphs",), id="eager"),
-        pytest.param("--speculative-config.method ngram", ("drafts",), id="a dotted key"),
+        pytest.param("--speculative-config.method ngram", ("behind a dot",), id="a dotted key"),
         pytest.param("-O3", ("compiled code",), id="a level in a short form"),
         pytest.param(
             "--max-num-sequences 8", ("no option", "did you mean --max-num-seqs"), id="a typo"
@@ -268,6 +268,37 @@ def test_six_start_ups_are_within_two_percent_of_what_was_predicted():
         assert prediction["max_num_batched_tokens"] == logged["max_num_batched_tokens"]
         error = int(prediction["predicted_tokens"]) / int(logged["logged_tokens"]) - 1
         assert abs(error) < 0.02
+
+
+def test_states_of_drafts_take_pages_of_each_sequence():
+    """873 blocks, 45 of a request of 32,768 tokens, 9 of these for the states of three drafts:
+    635,699 tokens and 19.40x; by running slot, with 8 of them, 729,088 and 22.25x.
+    """
+    pages = Pages(14_611_968, 1008, (None, 0, 0, 0), (1008,) * 4, state_pages=4)
+    assert (pages.of_sequence(32_768), pages.scratch) == (45, 9)
+    whole, by_slot = pages.concurrency(873, 32_768), pages.concurrency_by_slot(873, 32_768, 8)
+    assert (int(whole * 32_768), int(by_slot * 32_768)) == (635_699, 729_088)
+    assert (whole, by_slot) == (pytest.approx(19.40), 22.25)
+
+
+MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'"""
+NEXT_80B = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct --max-model-len 32768"
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "options", "expected"),
+    [
+        (1, "", (13_369_344, 2243, 64)),
+        (1, MTP, (14_483_456, 2071, 73)),
+        (4, MTP, (3_620_864, 8285, 133)),
+    ],
+)
+def test_heads_of_a_hybrid_model_share_its_pages(num_gpus, options, expected):
+    """vLLM 0.19 computes these from the same layers (test_lockstep.py compares them)."""
+    text = f"{NEXT_80B} -tp {num_gpus} --kv-cache-memory-bytes 30000000000 {options}"
+    server = server_of(read_command(text), "h200")
+    pages = server.pages
+    assert (pages.page_bytes, server.num_blocks, pages.of_sequence(32_768)) == expected
 
 
 def test_fits_imports_neither_numpy_nor_pandas():

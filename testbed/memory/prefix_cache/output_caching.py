@@ -5,13 +5,13 @@ from itertools import chain, count, islice
 
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Keep, Ops
-from testbed.core.units import PositiveTokens, Share
+from testbed.core.units import Count, PositiveTokens, Share
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
-from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
 
 
@@ -30,6 +30,9 @@ class OutputCaching(PrefixCaching):
 
     Sequences of a group share their prompt alone: beams change whose tokens they go on with, and
     samples come back together. On the host nothing is findable, as before.
+
+    num_dropped_blocks: blocks at the end of what is found that are computed again all the same (1
+    with vLLM's EAGLE and MTP drafts).
     """
 
     def __init__(
@@ -39,7 +42,10 @@ class OutputCaching(PrefixCaching):
         watermark: Share = 0.0,
         eviction: EvictionOrder | None = None,
         uncached_first: bool = False,
+        num_dropped_blocks: Count = 0,
     ) -> None:
+        self._num_dropped = num_dropped_blocks
+        self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
         self._uncached_first = uncached_first
         super().__init__(pool, block_size, watermark, eviction)
 
@@ -49,7 +55,15 @@ class OutputCaching(PrefixCaching):
                 self._prompts[seq.seq_id].alone = False
         return super().fork(parent, child)
 
+    def lookup(self, seq: Seq) -> PromptHit:
+        hit = super().lookup(seq)
+        hit.num_dropped = self._num_dropped
+        hit.has_output = seq.seq_id in self._with_output
+        return hit
+
     def _give_back(self, seq: Seq, keep: Keep) -> None:
+        if self._num_dropped and seq.num_stored >= seq.prompt_len:
+            self._with_output.add(seq.seq_id)
         prompt = self._prompts.get(seq.seq_id)
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:

@@ -33,17 +33,27 @@ class PromptHit(CacheHit):
 
     contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
     may go on behind the prompt, where a preempted sequence finds its own generated blocks.
+    num_dropped: of the blocks that an admission would find, the last so many are computed again.
+    has_output: generated tokens follow the prompt, however many an admission asks slots for.
     """
 
-    __slots__ = ("block_size", "contents", "nodes", "prompt_len")
+    __slots__ = ("block_size", "contents", "has_output", "nodes", "num_dropped", "prompt_len")
 
     def __init__(
-        self, seq: Seq, block_size: int, contents: Sequence[Content] | None, nodes: list[Node]
+        self,
+        seq: Seq,
+        block_size: int,
+        contents: Sequence[Content] | None,
+        nodes: list[Node],
+        num_dropped: int = 0,
+        has_output: bool = False,
     ) -> None:
         self.block_size = block_size
         self.prompt_len = seq.prompt_len
         self.contents = contents
         self.nodes = nodes
+        self.num_dropped = num_dropped
+        self.has_output = has_output
 
     def num_cached(self, num_tokens: int) -> int:
         return len(self.on_device(num_tokens)) * self.block_size
@@ -52,14 +62,15 @@ class PromptHit(CacheHit):
         """Blocks that an admission for num_tokens tokens may find. The one with the last prompt
         token is left out unless generated tokens follow: that token is computed again.
         """
-        computed_last = 0 if num_tokens > self.prompt_len else 1
+        computed_last = 0 if self.has_output or num_tokens > self.prompt_len else 1
         return (self.prompt_len - computed_last) // self.block_size
 
     def on_device(self, num_tokens: int) -> list[Node]:
         """The nodes on the device that an admission for num_tokens tokens finds."""
-        if self.contents is not None and len(self.nodes) > len(self.contents):
-            return self.nodes
-        return self.nodes[: self.num_readable(num_tokens)]
+        readable = self.nodes
+        if self.contents is None or len(readable) <= len(self.contents):
+            readable = readable[: self.num_readable(num_tokens)]
+        return readable[: max(len(readable) - self.num_dropped, 0)]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,103 @@
+"""`--speculative-config` of vLLM's server, as our speculation."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.experiments.vllm_server.named import model_named
+
+if TYPE_CHECKING:  # it needs numpy, and a command without this option does not
+    from testbed.speculation.speculation import Speculation
+
+OPTION = "--speculative-config"
+KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+NGRAM, DRAFT_MODEL = "ngram", "draft_model"
+HEADS = ("eagle", "eagle3", "mtp")
+
+
+class Speculative(NamedTuple):
+    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
+
+    speculation: "Speculation"
+    words: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """What the command does not say."""
+        return (
+            "how many drafts are accepted is not in a command; "
+            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
+        )
+
+
+def speculative_of(text: str | None, folders: Sequence[Path] = ()) -> Speculative | None:
+    """The speculation of an option's value, a JSON object; None without one. Raises InputError for
+    what is not modelled.
+    """
+    if text is None:
+        return None
+    values = _read(text)
+    num_drafts = values.get("num_speculative_tokens")
+    if type(num_drafts) is not int or num_drafts < 1:
+        raise _refusal(
+            f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1 (give "
+            f"it, even where the model's config has one)"
+        )
+    return _made(_method(values), values.get("model"), num_drafts, folders)
+
+
+def _made(method: str, model: Any, num_drafts: int, folders: Sequence[Path]) -> Speculative:
+    from testbed.speculation.draft_model import DraftModel
+    from testbed.speculation.heads import Heads
+    from testbed.speculation.ngram import NGram
+
+    count = f"speculation.num_drafts={num_drafts}"
+    if method == NGRAM:
+        return Speculative(NGram(num_drafts), ("speculation=ngram", count))
+    if method in HEADS:
+        return Speculative(Heads(num_drafts), ("speculation=heads", count))
+    option = model_named(str(model), folders).option
+    if option is None:
+        raise _refusal(f"model={model}: has no shape of ours (testbed list model)")
+    words = "speculation=draft_model", f"speculation.drafter={option}", count
+    return Speculative(DraftModel(num_drafts, option), words)
+
+
+def _read(text: str) -> Mapping[str, Any]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError:
+        values = None
+    if not isinstance(values, dict):
+        raise _refusal(f"{text}: is no JSON object (give one; keys behind a dot are not read)")
+    unknown = next((name for name in values if name not in KNOWN), None)
+    if unknown is not None:
+        raise _refusal(
+            f"{unknown}: is not modelled (leave it out to see the server without it; read are "
+            f"{', '.join(KNOWN)})"
+        )
+    return values
+
+
+def _method(values: Mapping[str, Any]) -> str:
+    """The method, by vLLM's rules where it is not given."""
+    method, model = values.get("method"), values.get("model")
+    if method is None and model is None:
+        raise _refusal("has neither method nor model")
+    if method is None:
+        name = str(model).lower()
+        method = "eagle3" if "eagle3" in name else "eagle" if "eagle-" in name else DRAFT_MODEL
+    if str(method).endswith("_mtp"):
+        method = "mtp"
+    if method not in (NGRAM, DRAFT_MODEL, *HEADS):
+        raise _refusal(
+            f"method={method}: is not modelled (choose from {NGRAM}, {DRAFT_MODEL}, "
+            f"{', '.join(HEADS)})"
+        )
+    return str(method)
+
+
+def _refusal(what: str) -> InputError:
+    return InputError(f"--from-vllm: {OPTION}: {what}")

@@ -1,0 +1,58 @@
+"""Iterations with speculative decoding: the model verifies, then the drafter drafts."""
+
+from testbed.cost.model import CostModel, Launch, Moved, Work
+
+
+class SpeculativeCost(CostModel):
+    """The model's own cost of an iteration, whose decodes compute draft_tokens besides their own,
+    and num_drafts passes of the drafter behind it.
+
+    The first pass computes all tokens of the iteration, because the drafter stores K and V of them
+    too; each later one computes a token of each sequence, and reads one token more. drafter: its
+    cost; None where drafts take no time of the GPU. Drafts are proposed for the whole batch or not
+    at all: off_above is the most requests for which they are.
+    """
+
+    def __init__(
+        self, cost: CostModel, drafter: CostModel | None, num_drafts: int, off_above: int | None
+    ) -> None:
+        self.cost = cost
+        self.drafter = drafter
+        self.num_drafts = num_drafts
+        self.off_above = off_above
+        self.windows = cost.windows
+        self.fingerprint = cost.fingerprint
+        self.fit = cost.fit
+        self.provenance = cost.provenance
+        self.software = cost.software
+        self.choices = cost.choices
+
+    def iteration(self, work: Work) -> int:
+        return self.cost.iteration(work) + self._drafting_ps(work)
+
+    def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
+        return self.cost.launch(decode_seqs, num_prompts, prompt_tokens)
+
+    def transfer(self, moves: tuple[Moved, ...]) -> int:
+        return self.cost.transfer(moves)
+
+    def _drafting_ps(self, work: Work) -> int:
+        num_seqs = work.decode_seqs + len(work.prefill)
+        is_off = self.off_above is not None and num_seqs > self.off_above
+        if self.drafter is None or not num_seqs:
+            return 0
+        first = Work(
+            work.decode_seqs,
+            work.decode_context,
+            work.decode_max_context,
+            work.decode_repeated,
+            work.prefill,
+            draft_tokens=work.draft_tokens,
+        )
+        context = work.decode_context + sum([new + stored for new, stored in work.prefill])
+        longest = max([work.decode_max_context, *(new + stored for new, stored in work.prefill)])
+        later = [
+            Work(num_seqs, context + step * num_seqs, longest + step)
+            for step in range(1, 1 if is_off else self.num_drafts)
+        ]
+        return sum([self.drafter.iteration(one) for one in (first, *later)])

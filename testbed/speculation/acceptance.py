@@ -1,0 +1,118 @@
+"""How many of a request's draft tokens the model accepts: plug-ins of the simulator."""
+
+from abc import ABC, abstractmethod
+from itertools import pairwise, takewhile
+
+from testbed.core.errors import InputError
+from testbed.core.units import Count, Share
+from testbed.speculation.luck import uniform
+
+DRAFTS, STATES = 0, 1  # streams of random numbers
+
+
+class Acceptance(ABC):
+    """Answers for the model. Schedulers and policies never see it, nor its random numbers.
+
+    An answer depends on the request and on the position in its output alone, so that two policies,
+    and the same request after a preemption, have the same luck.
+    """
+
+    @abstractmethod
+    def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
+        """How many of num_drafts draft tokens behind num_generated output tokens are accepted: the
+        first so many.
+        """
+
+
+class ByToken(Acceptance):
+    """A draft token is accepted with a probability, if all before it are."""
+
+    def __init__(self, seed: Count = 0) -> None:
+        self.seed = seed
+
+    @abstractmethod
+    def rate(self, request_id: int, position: int, place: int) -> float:
+        """The probability for the output token at `position`, as the draft token at `place`; both
+        from 0.
+        """
+
+    def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
+        def is_accepted(place: int) -> bool:
+            position = num_generated + place
+            luck = uniform(self.seed, request_id, position, DRAFTS)
+            return luck < self.rate(request_id, position, place)
+
+        return sum(1 for _ in takewhile(is_accepted, range(num_drafts)))
+
+
+class Constant(ByToken):
+    """The same probability for each draft token."""
+
+    def __init__(self, rate: Share = 0.7, seed: Count = 0) -> None:
+        super().__init__(seed)
+        self._rate = rate
+
+    def rate(self, request_id: int, position: int, place: int) -> float:
+        return self._rate
+
+
+class PerPosition(ByToken):
+    """Measured rates by place in the draft: the share of drafts accepted up to there, as vLLM logs
+    them (`Per-position acceptance rate`). Places behind the last are never accepted.
+    """
+
+    def __init__(self, rates: list[Share], seed: Count = 0) -> None:
+        super().__init__(seed)
+        if not rates or sorted(rates, reverse=True) != list(rates):
+            raise InputError(
+                f"acceptance.rates={rates}: each is the share of drafts that are accepted up to "
+                f"its place, so none is larger than the one before (give them as the server logs "
+                f"them)"
+            )
+        steps = pairwise([1.0, *rates])
+        self._rates = [rate / before if before else 0.0 for before, rate in steps]
+
+    def rate(self, request_id: int, position: int, place: int) -> float:
+        return self._rates[place] if place < len(self._rates) else 0.0
+
+
+class Markov(ByToken):
+    """Each request goes through easy and hard passages, by a chain of two states over its output.
+
+    easy_rate, hard_rate: the probability that a draft token is accepted there. to_hard, to_easy:
+    the probability that the passage ends with a token. A request begins in a passage drawn from the
+    chain's long-run shares.
+    """
+
+    def __init__(
+        self,
+        easy_rate: Share = 0.9,
+        hard_rate: Share = 0.4,
+        to_hard: Share = 0.05,
+        to_easy: Share = 0.05,
+        seed: Count = 0,
+    ) -> None:
+        super().__init__(seed)
+        if not to_hard + to_easy:
+            raise InputError(
+                "acceptance.to_hard=0, to_easy=0: a request would stay where it begins (give one)"
+            )
+        self._rates = (easy_rate, hard_rate)
+        self._leave = (to_hard, to_easy)
+        self._states: dict[int, bytearray] = {}
+
+    def rate(self, request_id: int, position: int, place: int) -> float:
+        return self._rates[self._state(request_id, position)]
+
+    def _state(self, request_id: int, position: int) -> int:
+        """0 in an easy passage, 1 in a hard one; the chain is drawn as far as it is read."""
+        states = self._states.get(request_id)
+        if states is None:
+            to_hard, to_easy = self._leave
+            hard_share = to_hard / (to_hard + to_easy)
+            begins_hard = uniform(self.seed, request_id, 0, STATES) < hard_share
+            states = self._states[request_id] = bytearray([begins_hard])
+        while len(states) <= position:
+            leaves = uniform(self.seed, request_id, len(states), STATES) < self._leave[states[-1]]
+            states.append(states[-1] ^ leaves)
+        return states[position]

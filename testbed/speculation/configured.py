@@ -1,0 +1,90 @@
+"""A configuration with speculation: the same parts, as they are with drafts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from testbed.config import RunConfig
+from testbed.core.errors import InputError
+from testbed.core.request import Workload
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.model import CostModel
+from testbed.cost.speculative import SpeculativeCost
+from testbed.parts import Part, locate, parameters_of
+from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
+from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
+from testbed.speculation.speculation import Speculation
+
+SPECULATING: Mapping[object, type] = {VllmV1: SpeculatingV1, AsyncVllmV1: AsyncSpeculatingV1}
+
+
+def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
+    """The config whose scheduler plans drafts, and whose policy drops the last block of a hit where
+    the drafter needs that. Raises InputError for what is not modelled with drafts.
+    """
+    _check_run(config)
+    target = config.scheduler.target
+    target = locate(target, "scheduler") if isinstance(target, str) else target
+    if target not in SPECULATING:
+        raise InputError(
+            f"speculation: scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
+            f"(scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out)"
+        )
+    scheduler = replace(config.scheduler, target=SPECULATING[target]).updated(
+        speculation=speculation, max_len=config.model.max_len
+    )
+    return replace(config, scheduler=scheduler, policy=_policy(config, speculation))
+
+
+def _policy(config: RunConfig, speculation: Speculation) -> Part:
+    part = config.policy
+    if not speculation.drops_last_block or part.is_instance:
+        return part
+    target = locate(part.target, "policy") if isinstance(part.target, str) else part.target
+    if not hasattr(target, "lookup"):
+        return part  # it finds nothing
+    name = type(speculation).__name__
+    if "num_dropped_blocks" not in (parameters_of(target) or {}):
+        raise InputError(
+            f"speculation: {name} computes the last block of a hit again, and {part.name} hits it "
+            f"(policy=prefix_caching_v1, or policy=paged)"
+        )
+    return part.updated(num_dropped_blocks=1)
+
+
+def speculative_cost(
+    cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
+) -> CostModel:
+    """The cost of iterations with drafts."""
+    drafter = speculation.draft_cost(model, server)
+    return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
+
+
+def check_requests(workload: Workload) -> None:
+    """Refuse requests of several sequences."""
+    if workload.num_seqs > 1 or workload.has_beams:
+        raise InputError(
+            "speculation: parallel samples and beams with drafts are not modelled "
+            "(workload.num_seqs=1, or leave speculation out)"
+        )
+
+
+def _check_run(config: RunConfig) -> None:
+    if config.engine is not None:
+        raise InputError(
+            "speculation: the GPU engine computes no drafts (leave engine or speculation out)"
+        )
+    if config.replicas is not None:
+        raise InputError(
+            f"replicas={config.replicas}: engines behind a router with drafts are not modelled "
+            f"(leave replicas or speculation out)"
+        )
+    if config.server.tiers:
+        raise InputError(
+            "server.tiers: prefixes below the GPUs with drafts are not modelled (leave the tiers "
+            "or speculation out)"
+        )
+    if config.model.window is not None or config.model.states is not None:
+        raise InputError(
+            f"speculation: {config.model.name} has windows or states, and drafts that are rejected "
+            f"there are not modelled (choose a model of full attention)"
+        )

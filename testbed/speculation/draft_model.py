@@ -1,0 +1,40 @@
+"""Drafts by a smaller model beside the one that serves."""
+
+from typing import Any
+
+from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.units import PositiveCount
+from testbed.cost.analytic import Efficiencies
+from testbed.cost.model import CostModel
+from testbed.speculation.pass_cost import pass_cost
+from testbed.speculation.speculation import Speculation
+
+
+class DraftModel(Speculation):
+    """The model named `drafter` (testbed list model) computes draft tokens one by one.
+
+    Its weights take memory of the pool, and it stores K and V of each token of each sequence beside
+    those of the model: a block has both. A pass costs the roofline of its shape, with these
+    efficiencies; software times are charged once an iteration, by the model's own costs. Its batch
+    has the newest token of each sequence too (vLLM's max_num_new_slots_for_drafting).
+    """
+
+    num_inserted = 1
+
+    def __init__(
+        self,
+        num_drafts: PositiveCount = 3,
+        drafter: str = "llama-3.2-1b",
+        efficiencies: Efficiencies | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_drafts, **options)
+        self._drafter = read_model(drafter)
+        self._efficiencies = efficiencies
+
+    def drafter(self, model: ModelSpec) -> ModelSpec:
+        return self._drafter
+
+    def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
+        return pass_cost(self.drafter(model), server, self._efficiencies)

@@ -1,0 +1,45 @@
+"""Drafts copied from the sequence's own tokens (prompt lookup)."""
+
+from typing import Any
+
+from testbed.core.specs import ModelSpec
+from testbed.core.units import Count, PositiveCount, Share
+from testbed.speculation.luck import uniform
+from testbed.speculation.speculation import Speculation
+
+FOUND = 2  # stream of random numbers
+
+
+class NGram(Speculation):
+    """The last tokens are looked for in what precedes them, and what followed there is the draft.
+
+    A simulated output has no tokens: found_share of its positions have such a place, drawn by
+    request and position as the luck of the drafts is. The look-up runs on the CPU, so that the
+    next iteration cannot be planned ahead (vLLM turns asynchronous scheduling off too), and it
+    takes neither slots nor time of the GPU.
+    """
+
+    drafts_on_gpu = False
+
+    def __init__(
+        self,
+        num_drafts: PositiveCount = 3,
+        found_share: Share = 1.0,
+        seed: Count = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(num_drafts, **options)
+        self.found_share = found_share
+        self.seed = seed
+
+    @property
+    def num_lookahead(self) -> int:
+        return 0
+
+    def num_drafts(self, request_id: int, num_generated: int, batch_size: int) -> int:
+        if uniform(self.seed, request_id, num_generated, FOUND) >= self.found_share:
+            return 0
+        return super().num_drafts(request_id, num_generated, batch_size)
+
+    def drafter(self, model: ModelSpec) -> ModelSpec | None:
+        return None
