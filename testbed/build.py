@@ -32,8 +32,8 @@ from testbed.sched.beams import BeamModel, SyntheticBeams
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.time_to_live import TimeToLive
+from testbed.speculating import check_requests, speculative_cost, with_drafts
 from testbed.speculation.acceptance import Acceptance
-from testbed.speculation.configured import check_requests, speculative_cost, with_drafts
 from testbed.speculation.speculation import Speculation
 from testbed.traces.reader import Trace
 from testbed.workload import make_workload

@@ -19,7 +19,7 @@ FLAG = "--trust-plug-ins"
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
 TARGET = "_target_"
 # They define all kinds of parts
-PACKAGES = ("core", "cost", "engine", "fleet", "memory", "sched", "traces")
+PACKAGES = ("core", "cost", "engine", "fleet", "memory", "sched", "speculation", "traces")
 FUNCTIONS = ("testbed.cost.auto.auto_cost", "testbed.cost.derive.derived_cost")
 
 
@@ -84,7 +84,8 @@ def kinds() -> tuple[type, ...]:
     from testbed.memory.prefix_cache.eviction.order import EvictionOrder
     from testbed.memory.tiers.load_rules import LoadRule
     from testbed.memory.tiers.store_rules import StoreRule
+    from testbed.speculation.acceptance import Acceptance
 
-    parts_of_parts = (EvictionOrder, StoreRule, LoadRule)
+    parts_of_parts = (EvictionOrder, StoreRule, LoadRule, Acceptance)
     specs = (ModelSpec, ServerSpec, GpuSpec, TierSpec, *LAYERS.values(), Efficiencies, Choices)
     return (*KINDS.values(), *parts_of_parts, *specs)

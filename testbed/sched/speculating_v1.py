@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.memory.policy import MemoryPolicy
-from testbed.oracles import is_oracle
 from testbed.sched.plan import Draft, Outcome, Plan, Results, whole
 from testbed.sched.preemption import (
     PreemptionRule,
@@ -261,11 +260,6 @@ def _check_memory(scheduler: SpeculatingV1, speculation: Speculation) -> None:
         raise InputError(
             f"speculation: {memory.name} gives back what a window has left behind, which rejected "
             f"drafts would need again: not modelled (policy=paged or policy=prefix_caching_v1)"
-        )
-    if is_oracle(type(scheduler.policy)):
-        raise InputError(
-            f"speculation: {memory.name} reserves slots for the true output length, and none for "
-            f"drafts behind it (another policy)"
         )
     if memory.stores_below is not None:
         raise InputError(

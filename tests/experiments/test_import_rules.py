@@ -1,5 +1,5 @@
-"""Who may import whom (DESIGN): core <- memory <- contract, sched <- sim, core <- cost <- sim, and
-nothing back.
+"""Who may import whom (DESIGN): core <- memory <- contract, sched <- engine, core <- cost <-
+speculation <- sched, engine, and nothing back.
 """
 
 import ast
@@ -15,13 +15,21 @@ ALLOWED = {
     "testbed.core": {"testbed.core"},
     "testbed.memory": {"testbed.core", "testbed.memory"},
     "testbed.cost": {"testbed.core", "testbed.cost"},
-    "testbed.sched": {"testbed.core", "testbed.memory", "testbed.cost", "testbed.sched"},
+    "testbed.speculation": {"testbed.core", "testbed.cost", "testbed.speculation"},
+    "testbed.sched": {
+        "testbed.core",
+        "testbed.memory",
+        "testbed.cost",
+        "testbed.speculation",
+        "testbed.sched",
+    },
     "testbed.engine": {
         "testbed.core",
         "testbed.memory",
         "testbed.contract",
         "testbed.sched",
         "testbed.cost",
+        "testbed.speculation",
         "testbed.engine",
     },
     "testbed.contract": {

@@ -9,6 +9,7 @@ from testbed.core.request import Workload
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.speculative import SpeculativeCost
+from testbed.oracles import class_of, is_oracle
 from testbed.parts import Part, locate, parameters_of
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
@@ -77,6 +78,11 @@ def _check_run(config: RunConfig) -> None:
         raise InputError(
             f"replicas={config.replicas}: engines behind a router with drafts are not modelled "
             f"(leave replicas or speculation out)"
+        )
+    if is_oracle(class_of("policy", config.policy)):
+        raise InputError(
+            f"speculation: policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
+            f"true output length, and none for drafts behind it (another policy)"
         )
     if config.server.tiers:
         raise InputError(
