@@ -26,6 +26,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.machine import make_pool
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.prefix_cache.hash_chain import block_contents
+from testbed.vllm_pages import pages_of
 
 MS = PS // 1000
 PS_PER_US = PS // 10**6
@@ -99,12 +100,23 @@ def slot_bytes(model: ModelSpec, num_gpus: int) -> int:
 
 
 def ours(config: RunConfig, size: int) -> Capacity:
-    """The capacity of a run's pool by page_rule=one_page_size."""
+    """The capacity of a run's pool by page_rule=one_page_size; by arithmetic for layers whose heads
+    differ, which no policy simulates.
+    """
+    if config.model.has_uneven_heads:
+        return _by_arithmetic(config, size)
     pool = make_pool(config)
     pages = OnePageSize(pool.num_slots * pool.num_layers, pool.groups, size)
     num_blocks = pages.total // pages.page_units
     page_bytes = pages.page_units * pool.layer_bytes // pool.num_gpus
     return Capacity(page_bytes, num_blocks, num_blocks // len(pages.columns) * size)
+
+
+def _by_arithmetic(config: RunConfig, size: int) -> Capacity:
+    model, num_gpus = config.model, config.server.num_gpus
+    pages = pages_of(model, num_gpus, size)
+    num_blocks = config.server.kv_pool_bytes(model) // num_gpus // pages.page_bytes
+    return Capacity(pages.page_bytes, num_blocks, pages.num_tokens(num_blocks))
 
 
 def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capacity:
@@ -142,11 +154,12 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
     if model.latent:
         width = model.latent.kv_rank + model.latent.rope_size
         return MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=dtype)
-    heads = max(1, model.num_kv_heads // num_gpus)
+    full = model.num_kv_heads, model.head_size
+    heads, head_size = model.window_heads if group.window else full
     shape = {
         "block_size": size,
-        "num_kv_heads": heads,
-        "head_size": model.head_size,
+        "num_kv_heads": max(1, heads // num_gpus),
+        "head_size": head_size,
         "dtype": dtype,
     }
     return (

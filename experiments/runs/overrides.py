@@ -22,6 +22,7 @@ from testbed.experiments.runs.choice_names import (
     plug_ins_of,
 )
 from testbed.experiments.runs.config_store import register_class
+from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.runs.option_files import check_option_file, option_files
 from testbed.experiments.vllm_server.release import release_of_preset
 from testbed.trusted import CLASS
@@ -31,6 +32,7 @@ from testbed.vllm_pages import pages_of
 FOLDER = "--config-dir="
 GPU_OF_ENGINE = re.compile(r"gpu@(?P<engine>\d+)")  # of a fleet
 PLAIN = re.compile(r"[\w.-]+")
+PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
@@ -42,7 +44,8 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     Registers the plug-ins that they name. The folders of options become Hydra's search path.
     """
     folders = user_folders(arguments)
-    words = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
+    given = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
+    words = [part for word in given for part in published_models(word, folders)]
     words += hybrid_words(chosen(words))
     selected = dict(map(_choice, words))
     result = list[str]()
@@ -55,6 +58,43 @@ def normalize(arguments: Sequence[str]) -> list[str]:
         return result
     search = ", ".join(f"file://{folder.resolve()}" for folder in folders)
     return [*result, f"hydra.searchpath=[{search}]"]
+
+
+def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
+    """model=OWNER/NAME, a name of Hugging Face, as our model of its shape, with the longest
+    sequence and the types that the name says; any other word as it is.
+    """
+    key, value = _choice(word)
+    names = value.split(",")
+    if key != "model" or not all(map(PUBLISHED.fullmatch, names)):
+        return [word]
+    (model, *values), *others = (_published_model(name, folders) for name in names)
+    if not others:
+        return [model, *values]
+    if values or any(more for _, *more in others):
+        raise InputError(
+            f"{word}: names of a sweep may not say types or lengths of their own (sweep over names "
+            "of `testbed list model`, or run each alone)"
+        )
+    return [",".join([model, *(model.removeprefix("model=") for model, *_ in others)])]
+
+
+def _published_model(name: str, folders: Sequence[Path]) -> list[str]:
+    """The model of a name OWNER/NAME, and what else the name says."""
+    names = names_of("model", folders)
+    meant = name_of(name, names)
+    if meant.model not in names:
+        raise InputError(
+            f"model={name}: has no shape here{did_you_mean(meant.model, names)} (`testbed list "
+            "model` shows those that ship, testbed import model makes one of a config.json)"
+        )
+    words = [f"model={meant.model}"]
+    if meant.max_len is not None:
+        words.append(f"model.max_len={meant.max_len}")
+    if meant.weight_bits is not None:
+        fp8 = "null" if meant.fp8_products is None else "true"
+        words += [f"++model.weight_bits={meant.weight_bits:g}", f"++model.fp8_products={fp8}"]
+    return words
 
 
 def _check_targets(words: Sequence[str]) -> None:

@@ -272,7 +272,7 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
 
 
 def test_blocks_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
-    names = ["gpt-oss-20b", "gemma-3-27b", "qwen3-next-80b-a3b", "deepseek-v3", "opt-13b"]
+    names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b", "deepseek-v3"]
     monkeypatch.setattr("testbed.experiments.lockstep.capacities.model_names", lambda: names)
     code, output, _ = lockstep("--capacity")
     assert code == 0

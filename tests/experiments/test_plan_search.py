@@ -22,7 +22,7 @@ def drawn(seed):
     gpus = rng.sample(GPUS, 4)
     budgets = rng.sample((512, 1024, 2048, 4096, 8192), 2)
     words = [
-        f"model={rng.choice(('llama-3-8b', 'opt-13b'))}",
+        f"model={rng.choice(('llama-3-8b', 'qwen2.5-7b'))}",
         f"gpu={','.join(gpus)}",
         f"server.num_gpus={rng.choice(('1,2', '2,4', '1,4'))}",
         f"replicas={rng.choice(('1,2', '1,3', '2,3'))}",

@@ -11,10 +11,12 @@ from pathlib import Path
 import hydra.utils
 import pytest
 import yaml
+from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.working_folder import prepare_working_folder
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.overrides import published_models
 from testbed.identity import run_id
 
 HERE = Path(__file__).parent
@@ -196,3 +198,27 @@ def test_list_tolerates_broken_plug_ins_and_files(testbed, tmp_path):
     assert "An odd one" in reported
     assert "example_policy.Slabs" in reported
     assert "testbed.memory.paged.paged.Paged" in reported
+
+
+@pytest.mark.parametrize(
+    ("name", "by_hand"),
+    [
+        ("Qwen/Qwen3-32B", ("model=qwen3-32b",)),
+        (
+            "Qwen/Qwen3-32B-FP8",
+            ("model=qwen3-32b", "++model.weight_bits=8", "++model.fp8_products=true"),
+        ),
+        ("Qwen/Qwen3-32B-AWQ", ("model=qwen3-32b", "++model.weight_bits=4.15625")),
+        ("moonshotai/Kimi-K2-Instruct-0905", ("model=kimi-k2", "model.max_len=262144")),
+    ],
+)
+def test_a_model_by_its_published_name_is_the_same_run(name, by_hand):
+    assert configured((f"model={name}", "server=h200")) == configured((*by_hand, "server=h200"))
+
+
+def test_a_sweep_over_published_names_takes_shapes_alone():
+    assert published_models("model=Qwen/Qwen3-32B,google/gemma-3-27b-it") == [
+        "model=qwen3-32b,gemma-3-27b"
+    ]
+    refuses("names of a sweep", published_models, "model=Qwen/Qwen3-32B,Qwen/Qwen3-32B-AWQ")
+    refuses("has no shape here; did you mean", published_models, "model=Qwen/Qwen3-33B")
