@@ -155,7 +155,7 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
         width = model.latent.kv_rank + model.latent.rope_size
         return MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=dtype)
     full = model.num_kv_heads, model.head_size
-    heads, head_size = model.window_heads if group.window else full
+    heads, head_size = model.heads_of_windows() if group.window else full
     shape = {
         "block_size": size,
         "num_kv_heads": max(1, heads // num_gpus),

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
 from threading import Timer
@@ -72,7 +73,7 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
             has_run_out = not killer.is_alive()
             killer.cancel()
             _stop(process)
-    if code and has_run_out:
+    if code == -SIGKILL and has_run_out:
         raise InputError(f"vLLM: did not end within {limit_s:.0f} s (all of its output: {log})")
     if code:
         reason = last_error(log.read_text(encoding="utf-8")) or f"exit code {code}"
@@ -94,8 +95,8 @@ def _follow(process: "subprocess.Popen[str]", log: Any) -> None:
 
 
 def _stop(process: "subprocess.Popen[str]") -> None:
-    """End vLLM and the processes that it has started."""
-    if process.poll() is None:
+    """End vLLM and the processes that it has started, which may outlive it."""
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, SIGKILL)
 
 

@@ -49,7 +49,12 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
     }
     run_plan(python, plan, out, limit_s + arrivals_s[-1])
     (out / "plan.json").unlink()
-    add_preemptions(out)
+    num_served = add_preemptions(out)
+    if num_served < len(requests):
+        raise InputError(
+            f"vLLM: served {num_served} of {len(requests)} requests within {limit_s:.0f} s, which "
+            f"is no log of the workload (--limit-s)"
+        )
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
 
@@ -79,8 +84,9 @@ def _draw(seed: list[int], count: int) -> list[int]:
     return ids
 
 
-def add_preemptions(folder: Path) -> None:
-    """Put how often each request was preempted into its line, and leave the warm-up's out.
+def add_preemptions(folder: Path) -> int:
+    """Put how often each request was preempted into its line, and leave the warm-up's out; returns
+    the number of requests.
 
     vLLM adds letters to a request's name.
     """
@@ -95,6 +101,7 @@ def add_preemptions(folder: Path) -> None:
     rows.sort(key=lambda row: int(row["request_id"].removeprefix("r")))
     lines = [json.dumps(row | {"preemptions": counts.get(row["request_id"], 0)}) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)
 
 
 def write_meta(folder: Path, command: str) -> None:

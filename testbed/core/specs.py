@@ -155,17 +155,16 @@ class ModelSpec:
         """Bytes that a layer with a window caches for each token."""
         if self.window is None or not self.has_uneven_heads:
             return self.slot_bytes
-        heads, size = self.window_heads
+        heads, size = self.heads_of_windows()
         return 2 * heads * size * (self.kv_dtype_bytes or self.dtype_bytes)
 
     @property
     def has_uneven_heads(self) -> bool:
         """Whether layers with a window have other heads than those of full attention."""
         full = self.num_kv_heads, self.head_size
-        return self.window is not None and self.window_heads != full
+        return self.window is not None and self.heads_of_windows() != full
 
-    @property
-    def window_heads(self) -> tuple[int, int]:
+    def heads_of_windows(self) -> tuple[int, int]:
         """Heads of K and V of a layer with a window, and the values of one."""
         assert self.window is not None, "the model has no windows"
         return (
@@ -226,7 +225,7 @@ class ModelSpec:
         if not self.has_uneven_heads or self.window is None:
             return self.num_attention_layers * self.attention_params
         in_window = self.window.num_layers
-        of_window = self._attention_params(*self.window_heads, 2)
+        of_window = self._attention_params(*self.heads_of_windows(), 2)
         full = self.num_attention_layers - in_window
         return in_window * of_window + full * self.attention_params
 

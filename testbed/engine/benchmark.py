@@ -29,7 +29,7 @@ class Benchmark(AnswerDriven):
         if max_in_flight is not None:
             positive(max_in_flight=max_in_flight)
         self.rate = rate
-        self.num_requests: int = num_requests
+        self.num_requests = num_requests
         self.max_in_flight = max_in_flight
         self.burstiness = burstiness
 

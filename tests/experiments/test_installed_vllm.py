@@ -87,6 +87,14 @@ def test_a_vllm_that_hangs_is_ended_with_its_children(tmp_path):
     ends_within(5, int(child.read_text()))
 
 
+def test_what_outlives_a_vllm_that_fails_is_ended_and_the_cause_is_its_own(tmp_path):
+    child = tmp_path / "child"
+    python = python_that(tmp_path, does=f"sleep 60 & echo $! > {child}; exit 3")
+    with pytest.raises(InputError, match="exit code 3"):
+        run_plan(python, {}, tmp_path, 1)
+    ends_within(5, int(child.read_text()))
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from testbed.core.errors import InputError
-from testbed.core.request import Request
+from testbed.core.request import Request, Rows, Workload
+from testbed.experiments.vllm_engine import record as recorder
 from testbed.experiments.vllm_engine.record import (
     add_preemptions,
     check_plain,
@@ -88,6 +89,22 @@ def test_a_recorded_folder_is_what_validate_reads(testbed, tmp_path):
     assert errors["preemptions"]["real"] == 1
     assert errors["preemptions"]["simulated"] == 0
     assert any("500 KV blocks" in note for note in answer["notes"])
+
+
+def test_a_vllm_that_ran_out_of_time_leaves_no_log_to_read(tmp_path, monkeypatch):
+    """It says so and ends well; what it has served is its warm-up."""
+
+    def out_of_time(_python, _plan, folder, _limit_s):
+        write_rows(folder, [row(0, 100.0, 5.0, 5.1, 5.5, wave="warm-up")])
+        (folder / "plan.json").touch()
+        (folder / "preempted.csv").write_text("request_id,preemptions\n")
+
+    monkeypatch.setattr(recorder, "check_installed", lambda python: "0.20.2")
+    monkeypatch.setattr(recorder, "run_plan", out_of_time)
+    workload = Workload(Rows(np.array([20]), np.array([10])), np.array([0]))
+    with pytest.raises(InputError, match="served 0 of 1 requests within 420 s"):
+        recorder.record("vllm serve m", workload, "python", tmp_path / "out", 420)
+    assert not (tmp_path / "out" / "meta.json").exists()
 
 
 def test_arrivals_are_the_clients_with_the_clocks_set_by_the_fastest(tmp_path):
