@@ -183,30 +183,33 @@ def capacity(
     """
     _check_search(share, low, high, precision)
     _check_no_rate(overrides, options)
-    objectives = {"ttft_s": ttft_s, "tpot_s": tpot_s, "itl_s": itl_s, "e2e_s": e2e_s}
-    given = {name: seconds for name, seconds in objectives.items() if seconds is not None}
-    options |= {f"slo.{name}": seconds for name, seconds in given.items()}
+    options |= _given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
     _check_objectives(front_end().configure(overrides, options))
-    outcomes: dict[float, tuple[float, float]] = {}  # share inside and goodput by rate
-    costs: dict[float, str] = {}
-    futures: set[str] = set()
+    summaries: dict[float, dict[str, Any]] = {}  # by rate
 
     def is_sustained(rate: float) -> bool:
         rate = float(f"{rate:.4g}")
-        if rate not in outcomes:
-            summary = _measured(overrides, {**options, "rate": rate}, folder)
+        if rate not in summaries:
+            summaries[rate] = _measured(overrides, {**options, "rate": rate}, folder)
             if seen:
-                seen(rate, summary["slo"]["share_inside"] or 0.0)
-            outcomes[rate], costs[rate] = _inside(summary, rate), costs_of(summary)
-            futures.add(summary.get(RUN, {}).get("future_read") or "")
-        return outcomes[rate][0] >= share
+                seen(rate, summaries[rate]["slo"]["share_inside"] or 0.0)
+        return _inside(summaries[rate], rate)[0] >= share
 
     knee = sustained_rate(is_sustained, low, high, precision)
-    highest = max(
-        rate for rate, (inside, _) in outcomes.items() if inside >= share and rate <= knee
-    )
-    points = tuple((rate, *outcomes[rate]) for rate in sorted(outcomes))
-    return Capacity(highest, share, points, costs[highest], "; ".join(filter(None, futures)))
+    points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
+    highest = max(rate for rate, inside, _ in points if inside >= share and rate <= knee)
+    return Capacity(highest, share, points, costs_of(summaries[highest]), _futures(summaries))
+
+
+def _given_objectives(**objectives: float | None) -> dict[str, float]:
+    """The objectives that are given, as options of a run."""
+    return {f"slo.{name}": seconds for name, seconds in objectives.items() if seconds is not None}
+
+
+def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
+    """What the runs read of the future, in words; an empty text for nothing."""
+    read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
+    return "; ".join(sorted(filter(None, read)))
 
 
 @dataclass(frozen=True)

@@ -146,11 +146,6 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     if memory.foresees_prompts is not None:
         memory.foresees_prompts.foresee_prompts(workload.rows.prompts())
     beams = _beams(config, workload)
-    window_ps = (
-        None
-        if config.window_s is None
-        else (round(config.window_s[0] * PS), round(config.window_s[1] * PS))
-    )
     fleet = fleet_setup(config, workload, scheduler, cost, pool, beams, lengths)
     return Setup(
         asked,
@@ -160,7 +155,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         cost,
         config.model,
         pool,
-        window_ps,
+        _window_ps(config),
         config.slo,
         {
             **describe(asked, pool, scheduler, cost),
@@ -171,6 +166,13 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         fleet,
         None if speculation is None else speculation.acceptance,
     )
+
+
+def _window_ps(config: RunConfig) -> tuple[int, int] | None:
+    if config.window_s is None:
+        return None
+    start_s, stop_s = config.window_s
+    return round(start_s * PS), round(stop_s * PS)
 
 
 def _speculation(config: RunConfig) -> Speculation | None:

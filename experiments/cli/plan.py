@@ -23,38 +23,43 @@ if TYPE_CHECKING:
     from testbed.experiments.plan.prices import Rate
 
 RUNS = Path("runs/plan")
+Gpus = Annotated[
+    AtLeastOne, Parameter(help="only deployments of so many GPUs, all engines together")
+]
+Prices = Annotated[
+    Path,
+    Parameter(metavar="FILE", help="rank by your prices of a GPU's hour (TOML), not GPU hours"),
+]
+ShareOfRequests = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
+Precision = Annotated[
+    AboveZero, Parameter(metavar="P", help="highest rates are known to a factor of 1 + P")
+]
+Everything = Annotated[bool, Parameter(help="simulate every deployment that fits: slower")]
+Runs = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")]
+Page = Annotated[Path, Parameter(metavar="FILE", help="write one page; its rows open their runs")]
+Fronts = Annotated[Picture, Parameter(help="draw the Pareto fronts")]
 
 
 def plan(
     *overrides: Annotated[Override, Parameter(required=True)],
-    gpus: Annotated[
-        AtLeastOne | None, Parameter(help="only deployments of so many GPUs, all engines together")
-    ] = None,
-    prices: Annotated[
-        Path | None,
-        Parameter(metavar="FILE", help="rank by your prices of a GPU's hour (TOML), not GPU hours"),
-    ] = None,
+    gpus: Gpus | None = None,
+    prices: Prices | None = None,
     seeds: SeedCount | None = None,
-    share: Annotated[float, Parameter(help="share of the requests that must meet the SLO")] = 0.9,
-    precision: Annotated[
-        AboveZero, Parameter(metavar="P", help="highest rates are known to a factor of 1 + P")
-    ] = 0.05,
-    all: Annotated[
-        bool, Parameter(help="simulate every deployment that fits: slower, same answer")
-    ] = False,
+    share: ShareOfRequests = 0.9,
+    precision: Precision = 0.05,
+    all: Everything = False,
     config_dir: ConfigFolders | None = None,
     trust_plug_ins: TrustPlugIns = False,
-    runs: Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated runs")] = RUNS,
-    html: Annotated[
-        Path | None, Parameter(metavar="FILE", help="write one page; its rows open their runs")
-    ] = None,
-    figure: Annotated[Picture | None, Parameter(help="draw the Pareto fronts")] = None,
+    runs: Runs = RUNS,
+    html: Page | None = None,
+    figure: Fronts | None = None,
     json: AsJson = False,
 ) -> None:
     """Find the cheapest deployment that keeps an SLO.
 
     A deployment is a combination of the overrides' comma-separated values. slo.ttft_s=... (s to
-    the first token), slo.tpot_s=... (s per later token), or both, are among the overrides. With
+    the first token), slo.tpot_s=... (s per later token), slo.itl_s=... (s between two tokens) or
+    slo.e2e_s=... (s to the last token) are among the overrides; a request meets all of them. With
     arrivals.rate=..., or arrivals without a rate, it ranks what keeps the SLO at that load; else
     it finds each deployment's highest rate and ranks by the cost of a request. What arithmetic
     excludes is not simulated. Complete runs are read, so the same line continues a stopped plan;
@@ -62,11 +67,10 @@ def plan(
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
     """
-    from testbed.experiments.cli.output import plain_table, print_json, show
+    from testbed.experiments.cli.output import print_json, show
     from testbed.experiments.cli.run import given_words
     from testbed.experiments.plan.answer import plan_answer
     from testbed.experiments.plan.plan import Request, planned
-    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
 
     _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
@@ -81,15 +85,22 @@ def plan(
         runs,
         everything=all,
     )
-    found = planned(request, _report)
-    _write(found, html, figure, runs)
+    answer = planned(request, _report)
+    _write(answer, html, figure, runs)
     if json:
-        return print_json(plan_answer(found))
-    show(*lines_of(found))
-    for title, head, rows in tables_of(found):
+        return print_json(plan_answer(answer))
+    _show(answer, runs)
+    show(*map(str, filter(None, (figure, html))))
+
+
+def _show(answer: "Plan", runs: Path) -> None:
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.plan.shown import lines_of, shortened, tables_of
+
+    show(*lines_of(answer))
+    for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
     show("", f"run: a folder of {runs}, by the beginning of its name")
-    show(*map(str, filter(None, (figure, html))))
 
 
 def _rate(prices: Path | None) -> "Rate":
@@ -105,7 +116,7 @@ def _check_folders(*files: Path | None) -> None:
             raise InputError(f"{file}: the folder {file.parent} does not exist (make it first)")
 
 
-def _write(found: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:
+def _write(answer: "Plan", html: Path | None, figure: Path | None, runs: Path) -> None:
     """Write the files that are asked for, and with the page the reports that its rows open."""
     from testbed.experiments.plan.reports import write_reports
     from testbed.experiments.plan.shown import chart_of, page_of
@@ -113,10 +124,10 @@ def _write(found: "Plan", html: Path | None, figure: Path | None, runs: Path) ->
     from testbed.experiments.runs.whole_files import write_text
 
     if figure:
-        save(figure_of([chart_of(found)], columns=1), figure)
+        save(figure_of([chart_of(answer)], columns=1), figure)
     if html:
-        write_reports(found, runs)
-        write_text(html, page_of(found, html, runs))
+        write_reports(answer, runs)
+        write_text(html, page_of(answer, html, runs))
 
 
 def _report(text: str) -> None:

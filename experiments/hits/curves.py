@@ -74,11 +74,7 @@ def hit_curves(
     after every replay.
     """
     config = configured(words)
-    if config.replicas is not None:
-        raise InputError(
-            f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
-            f"(leave it out)"
-        )
+    _check_one_cache(config)
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
@@ -107,6 +103,14 @@ def hit_curves(
         },
         pools,
     )
+
+
+def _check_one_cache(config: RunConfig) -> None:
+    if config.replicas is not None:
+        raise InputError(
+            f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
+            f"(leave it out)"
+        )
 
 
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:
