@@ -101,9 +101,12 @@ class TokenClock:
         """All gaps so far; spans: the columns of the recorder's spans."""
         ends_ps = step_ends(spans)
         stays = self._stays.columns()
-        still = [(one, step, len(ends_ps), ps) for one, (step, ps) in self._members.items()]
-        still = [stay for stay in still if stay[2] > stay[1]]
-        rows = np.array(still, np.int64).reshape(-1, 4).T
+        unfinished = [
+            (request_id, first_step, self._num_steps, last_ps)
+            for request_id, (first_step, last_ps) in self._members.items()
+            if self._num_steps > first_step
+        ]
+        rows = np.array(unfinished, np.int64).reshape(-1, 4).T
         columns = [np.concatenate(pair) for pair in zip(stays.values(), rows, strict=True)]
         return _gaps(ends_ps, _by_first_step(columns), list(self._returns.columns().values()))
 

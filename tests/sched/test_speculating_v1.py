@@ -6,7 +6,7 @@ from tiny import OneMillisecond
 
 from testbed.api import simulate as run
 from testbed.build import build
-from testbed.core.request import Request
+from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.runs.front_end import HydraFrontEnd
 from testbed.memory.paged.paged import Paged
@@ -67,6 +67,22 @@ def test_asynchronous_run_takes_no_step_that_it_knows_to_be_useless():
     assert served(scheduler, (10, 2)).totals.iterations == 2
     scheduler = scheduler_of(Heads(3), kind=AsyncSpeculatingV1, ignore_eos=False)
     assert served(scheduler, (10, 2)).totals.iterations == 3
+
+
+@pytest.mark.parametrize("stop_ms", [5, 1000])
+def test_no_gaps_are_counted_with_drafts(stop_ms):
+    """Not for requests that are unfinished when the run stops either."""
+    scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)))
+    acceptance = scheduler.speculation.acceptance
+    recorder = simulate(
+        [Request(0, 0, 10, 12)],
+        scheduler,
+        OneMillisecond(),
+        MAX_LEN,
+        stop_ps=stop_ms * PS // 1000,
+        acceptance=acceptance,
+    )
+    assert not len(recorder.token_gaps().gaps_ps)
 
 
 def slots_after_a_rejected_step(speculation):
@@ -181,6 +197,7 @@ def test_last_block_of_a_hit_is_computed_again_with_heads():
         (("speculation=heads", "model=gpt-oss-20b", "~server.kv_memory_gib"), "windows or states"),
         (("speculation=heads", "policy=prefix_caching"), "last block of a hit"),
         (("speculation=heads", "policy=contiguous_oracle"), "true output length"),
+        (("speculation=heads", "slo.itl_s=0.1"), "gaps between the tokens"),
     ],
 )
 def test_what_is_not_modelled_with_drafts_is_refused(words, message):
