@@ -158,6 +158,15 @@ class EngineConfig:
     graphs: Annotated[
         Count, doc("largest batch of decodes that is captured as a CUDA graph; 0: none")
     ] = 256
+    prompt_graphs: Annotated[
+        Count,
+        Unit("tokens"),
+        doc("largest iteration with prompts whose layers are captured as CUDA graphs; 0: none"),
+    ] = 1024
+    launches_ahead: Annotated[
+        bool,
+        doc("launch an iteration while another runs, where the scheduler plans ahead"),
+    ] = True
     warm: Annotated[
         tuple[Count, ...],
         AS_LIST,

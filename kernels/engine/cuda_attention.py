@@ -14,7 +14,7 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Place, Pools
 from testbed.kernels.engine.network import PlainAttention
-from testbed.kernels.engine.ragged import Ragged, upload
+from testbed.kernels.engine.ragged import Ragged, Shapes, upload
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
 from testbed.kernels.launch.launch import Launch, stream_pointer
@@ -22,7 +22,6 @@ from testbed.kernels.launch.prefill_attention import bind_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone
 Step = Callable[[int, int], None]  # of a layer, on a stream
-Shapes = dict[str, tuple[tuple[int, ...], DTypeLike]]
 WORKSPACE_SEQS, WORKSPACE_CHUNKS = (
     512,
     32,
@@ -90,7 +89,9 @@ class CudaAttention(PlainAttention):
 
     def decode_shapes(self, num_seqs: int, longest: int) -> Shapes:
         """The arrays that layers of decodes read, for batches up to this size and context."""
-        shapes: Shapes = {"decode_contexts": ((num_seqs,), np.int32)}
+        shapes: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
+            "decode_contexts": ((num_seqs,), np.int32)
+        }
         tables, owners = (
             np.zeros((num_seqs, self.layout.table_width(longest)), np.int32),
             np.arange(num_seqs),

@@ -34,20 +34,25 @@ class EndTokens:
 
 
 class GpuExecutor(Executor):
-    """Launches a plan's work when the results of the plan before are in, and samples its tokens.
+    """Launches a plan's work, and samples its tokens when the GPU has done it.
 
-    It carries out one iteration of a plan. Which outputs end comes from the requests, and from
-    `end_tokens`, by request id, of those that may end early. Which beams survive comes from the
-    model. while_computing, if set, is called once in each iteration, when its work is launched and
-    its tokens are not there yet.
+    It carries out one iteration of a plan. A plan that was made while another runs is launched at
+    once, behind it, so that the GPU need not wait for the host; without launches_ahead it is
+    launched when the results of the other are in. Which outputs end comes from the requests, and
+    from `end_tokens`, by request id, of those that may end early. Which beams survive comes from
+    the model. while_computing, if set, is called once in each iteration, when its work is launched
+    and its tokens are not there yet.
     """
 
     clock: WallClock
 
-    def __init__(self, clock: WallClock, runner: Runner, outputs: Outputs) -> None:
+    def __init__(
+        self, clock: WallClock, runner: Runner, outputs: Outputs, *, launches_ahead: bool = True
+    ) -> None:
         super().__init__(clock)
         self.runner = runner
         self.outputs = outputs
+        self.launches_ahead = launches_ahead and not runner.slot_checker.follows_tokens
         self.records = Records(beams=runner.sampler.history)
         self.end_tokens: dict[int, EndTokens] = {}
         self.while_computing: Callable[[], None] | None = None
@@ -71,7 +76,7 @@ class GpuExecutor(Executor):
 
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
-        if not self._num_in_flight:
+        if self.launches_ahead or not self._num_in_flight:
             self._launched[flight] = self.runner.launch(plan)
         self._num_in_flight += 1
         return flight
@@ -79,11 +84,11 @@ class GpuExecutor(Executor):
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         flight.durations = UNKNOWN
         if flight not in self._launched:
-            self.runner.timer.start()
             self._launched[flight] = self.runner.launch(flight.plan)
 
     def drop(self, flight: Flight) -> None:
-        """See Executor; a plan behind another is launched when it begins."""
+        """See Executor; what it computes where it was launched already, nobody reads."""
+        self._launched.pop(flight, None)
         self._num_in_flight -= 1
 
     def wait_for_last(self, flight: Flight) -> Generator[Any, None, None]:
@@ -91,7 +96,7 @@ class GpuExecutor(Executor):
         yield from ()
 
     def wait(self, flight: Flight) -> Waiting:
-        launched = self._launched.pop(flight)
+        launched = self._launched[flight]
         if self.while_computing is not None:
             self.while_computing()
         parents = self.runner.sample(launched)
@@ -112,7 +117,9 @@ class GpuExecutor(Executor):
         if flight.outcome is None:
             flight.durations = Affine(duration_ps, 0, 1)
         times = flight.start_ps / PS, duration_ps / PS, *self.runner.timer.stop()
-        self.records.iterations.append(Iteration(*times, flight.work))
+        gpu_s = self._launched.pop(flight).time.seconds
+        self.records.iterations.append(Iteration(*times, gpu_s, flight.work))
+        self.runner.timer.start()
         return end_ps
 
     def _end_at_tokens(self, launched: Launched) -> None:
@@ -163,7 +170,7 @@ class GpuEngine:
     """The engine over a device: serves requests by the plans of a scheduler.
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the
-    second.
+    second. launches_ahead: see GpuExecutor.
     """
 
     def __init__(
@@ -174,6 +181,8 @@ class GpuEngine:
         max_len: int,
         window_s: tuple[float, float] | None = None,
         lengths: dict[int, int] | None = None,
+        *,
+        launches_ahead: bool = True,
     ) -> None:
         outputs = Outputs(
             scheduler.state, SyntheticBeams(), lengths
@@ -182,7 +191,7 @@ class GpuEngine:
         self.runner = runner
         self.clock = clock
         self.max_len = max_len
-        self.executor = GpuExecutor(clock, runner, outputs)
+        self.executor = GpuExecutor(clock, runner, outputs, launches_ahead=launches_ahead)
         self.records = self.executor.records
         window_ps = [round(at_s * PS) for at_s in window_s or ()]
         self.engine = Engine(

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.engine.cuda_attention import CudaAttention, Shapes
+from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.layout import Place
 from testbed.kernels.engine.network import Network
-from testbed.kernels.engine.ragged import Arrays, Ragged
+from testbed.kernels.engine.ragged import Arrays, Ragged, complete, fill_inputs, input_shapes
 from testbed.kernels.measure.timing import capture
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 SHORTEST_CONTEXT = 256
+NUM_IN_FLIGHT = 2  # iterations, the one that runs and the one behind it
 
 
 class Captured:
@@ -31,13 +31,12 @@ class Captured:
         self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: Any
     ) -> None:
         self.attention = attention
-        shapes: Shapes = {"tokens": ((num_seqs,), np.int64), "positions": ((num_seqs,), np.int64)}
-        self.arrays = Arrays(
-            shapes | attention.decode_shapes(num_seqs, longest), torch.device("cuda")
-        )
+        shapes = {**input_shapes(num_seqs), **attention.decode_shapes(num_seqs, longest)}
+        self.arrays = Arrays(shapes, torch.device("cuda"), NUM_IN_FLIGHT)
         attention.clear(self.arrays.host)
         self.arrays.send()
-        there, self._places = self.arrays.device, list[Place]()
+        self._places = [list[Place]() for _ in self.arrays.hosts]
+        there = self.arrays.device
         attention.open_decodes(there, longest)
 
         def run() -> None:
@@ -47,18 +46,22 @@ class Captured:
             self._graph = capture([run], 1, memory)
 
     def fill(self, batch: Ragged) -> None:
-        """Set the arrays of the next replay to this batch of decodes."""
-        host, num = self.arrays.host, len(batch.parts)
+        """Set the arrays of the next replay to this batch of decodes; those of the replay before
+        may be under way.
+        """
+        self.arrays.take_turns()
+        host, turn = self.arrays.host, self.arrays.turn
+        fill_inputs(host, batch)
         self.attention.clear(host)
-        host["tokens"][:num], host["positions"][:num] = batch.tokens, batch.positions
-        self.attention.fill(host, batch, self._places)
-        self._places = batch.places
+        self.attention.fill(host, batch, self._places[turn])
+        self._places[turn] = batch.places
 
-    def replay(self, num_seqs: int) -> Tensor:
-        """The logits of the batch."""
+    def replay(self, batch: Ragged) -> Tensor:
+        """The logits of the batch, for which the arrays were set."""
         self.arrays.send()
+        complete(self.arrays.device, batch)
         self._graph.replay()
-        return self._logits[:num_seqs]
+        return self._logits[: len(batch.parts)]
 
 
 @dataclass(slots=True)
@@ -85,7 +88,7 @@ class DecodeGraphs:
         captured = self.captured(len(batch.parts), longest)
         captured.fill(batch)
         self.launched()
-        return captured.replay(len(batch.parts))
+        return captured.replay(batch)
 
     def captured(self, num_seqs: int, longest: int) -> Captured:
         """The graph of the smallest bucket that fits the batch."""

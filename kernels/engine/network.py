@@ -3,6 +3,7 @@ uses slots.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -119,10 +120,13 @@ class Network:
 
     def run_layers(self, x: Tensor, positions: Tensor, bind: Bind) -> Tensor | None:
         """Every layer, on x in place; returns the bias that the last norm must add."""
-        one_layer = Pass(self, x, positions, bind)
+        buffers = Buffers.beside(x, self.arch)
+        steps, attend = LayerSteps(self, buffers, positions), bind(*buffers.attention(self.arch))
         carried: Tensor | None = None
         for i, layer in enumerate(self.layers):
-            carried = one_layer(i, layer, carried)
+            steps.before_attention(layer, carried)
+            attend(i)
+            carried = steps.after_attention(layer)
         return carried
 
     def project_out(self, x: Tensor, carried: Tensor | None, head: Tensor) -> Tensor:
@@ -133,41 +137,86 @@ class Network:
         return F.linear(h, head)
 
 
-class Pass:
-    """One forward pass: buffers that all layers share, and the operations bound to them."""
+class Buffers(NamedTuple):
+    """What the layers of a forward pass write, [num_tokens, ...] each, the same for all layers.
 
-    def __init__(self, network: Network, x: Tensor, positions: Tensor, bind: Bind) -> None:
+    x: the residual stream; h: a norm of it; qkv: queries, keys and values; attended: the output of
+    attention; active: the input of the last product; gated: gate and value of a gated one.
+    """
+
+    x: Tensor
+    h: Tensor
+    qkv: Tensor
+    attended: Tensor
+    active: Tensor
+    gated: Tensor | None
+
+    @classmethod
+    def beside(cls, x: Tensor, arch: Architecture) -> "Buffers":
+        """Buffers for the layers of a model, beside the residual stream."""
+        num_tokens, ffn = len(x), arch.spec.ffn_size
+        return cls(
+            x,
+            torch.empty_like(x),
+            x.new_empty(num_tokens, arch.q_width + 2 * arch.kv_width),
+            x.new_empty(num_tokens, arch.q_width),
+            x.new_empty(num_tokens, ffn),
+            None if arch.is_opt else x.new_empty(num_tokens, 2 * ffn),
+        )
+
+    def attention(self, arch: Architecture) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys, values and the output of attention, [num_tokens, heads, head_size]."""
+        q, k, v = torch.split(self.qkv, [arch.q_width, arch.kv_width, arch.kv_width], dim=1)
+        q, k, v, out = (x.unflatten(1, (-1, arch.spec.head_size)) for x in (q, k, v, self.attended))
+        return q, k, v, out
+
+    def first(self, num_tokens: int) -> "Buffers":
+        """The rows of the first tokens."""
+        x, h, qkv, attended, active, gated = self
+        end = num_tokens
+        return Buffers(
+            x[:end],
+            h[:end],
+            qkv[:end],
+            attended[:end],
+            active[:end],
+            None if gated is None else gated[:end],
+        )
+
+
+class LayerSteps:
+    """What a layer computes before and after attention, bound to the buffers of a forward pass, on
+    the stream current now.
+    """
+
+    def __init__(self, network: Network, buffers: Buffers, positions: Tensor) -> None:
         arch, maths = network.arch, network.maths
-        size, ffn = arch.spec.head_size, arch.spec.ffn_size
-        self.x, self.maths = x, maths
-        self.h = torch.empty_like(x)
-        self.qkv = x.new_empty(len(x), arch.q_width + 2 * arch.kv_width)
-        parts = torch.split(self.qkv, [arch.q_width, arch.kv_width, arch.kv_width], dim=1)
-        q, k, v = (part.unflatten(1, (-1, size)) for part in parts)
-        self.attended = x.new_empty(len(x), arch.q_width)
-        self.active = x.new_empty(len(x), ffn)
-        self.norm = maths.norm(self.h, x, arch.norm_eps)
+        self.buffers, self.maths = buffers, maths
+        q, k, _, _ = buffers.attention(arch)
+        self.norm = maths.norm(buffers.h, buffers.x, arch.norm_eps)
         self.turn = None if network.turns is None else maths.turn(q, k, positions, network.turns)
-        self.attend = bind(q, k, v, self.attended.unflatten(1, (-1, size)))
-        self.gated = None if arch.is_opt else x.new_empty(len(x), 2 * ffn)
-        self.silu_mul = None if self.gated is None else maths.silu_mul(self.active, self.gated)
+        gated = buffers.gated
+        self.silu_mul = None if gated is None else maths.silu_mul(buffers.active, gated)
 
-    def __call__(self, i: int, layer: Layer, carried: Tensor | None) -> Tensor | None:
-        """Run layer i; returns the bias that the next norm must add to x."""
+    def before_attention(self, layer: Layer, carried: Tensor | None) -> None:
+        """Queries, keys and values; carried: the bias that the norm must add to x."""
         self.norm(layer.norm_1, carried)
-        multiply(self.qkv, self.h, layer.qkv)
+        multiply(self.buffers.qkv, self.buffers.h, layer.qkv)
         if self.turn is not None:
             self.turn()
-        self.attend(i)
-        self.x.addmm_(self.attended, layer.out.weight)
+
+    def after_attention(self, layer: Layer) -> Tensor | None:
+        """The rest of the layer; returns the bias that the next norm must add to x."""
+        x, h, _, attended, active, gated = self.buffers
+        x.addmm_(attended, layer.out.weight)
         self.norm(layer.norm_2, layer.out.bias)
-        if self.gated is not None and self.silu_mul is not None:
-            multiply(self.gated, self.h, layer.up)
+        if gated is not None and self.silu_mul is not None:
+            multiply(gated, h, layer.up)
             self.silu_mul()
         else:
             assert layer.up.bias is not None, "OPT has biases everywhere"
-            self.maths.relu_product(self.active, self.h, layer.up.weight, layer.up.bias)
-        self.x.addmm_(self.active, layer.down.weight)
+            self.maths.relu_product(active, h, layer.up.weight, layer.up.bias)
+        x.addmm_(active, layer.down.weight)
         return layer.down.bias
 
 

@@ -83,9 +83,6 @@ class Moves:
             swap._replace(seconds=begin.elapsed_time(end) / 1e3) for swap, begin, end in self._timed
         ]
 
-    def settle(self) -> None:
-        """Return when all operations so far have finished."""
-
     def block_pairs(self, move: Move) -> tuple[str, Pairs]:
         """The tier below that a move reads or writes, and its copies as pairs of block ids (on the
         device, there).
@@ -202,10 +199,6 @@ class CudaMoves(Moves):
             stream = self._loads if move.target == DEVICE else self._stores
             stream.wait_stream(self._swaps)
             _, self.pending[move_id] = self._cross(move, stream)
-
-    def settle(self) -> None:
-        """See Moves; transfers to the host may still run."""
-        torch.cuda.current_stream().synchronize()
 
     def _cross(self, move: Move, stream: torch.cuda.Stream) -> Ends:
         """Move blocks on a stream, after the compute stream's work so far."""

@@ -4,6 +4,7 @@ token of each decode.
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState
 
 Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
+Shapes = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # and types, of arrays by name
 
 
 class Part(NamedTuple):
@@ -92,6 +94,10 @@ class TokenBuffers:
         assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
         return tokens[part.num_stored : end]
 
+    def is_late(self, part: Part) -> bool:
+        """Whether the part is one token, and the host does not have it yet."""
+        return part.new == 1 and len(self.tokens[part.seq.seq_id]) == part.num_stored
+
     @lru_cache(1 << 14)  # noqa: B019  (one object a run)
     def _content(self, content_id: int, length: int) -> list[int]:
         return self._random(f"content {content_id}", length)
@@ -101,10 +107,33 @@ class TokenBuffers:
         return [rng.randrange(self.vocab_size) for _ in range(length)]
 
 
+class UnderWay:
+    """Tokens that the device draws in the launch before: takers, the sequences that they are for;
+    tokens, int64 [num_takers] on the device.
+    """
+
+    def __init__(self, takers: SequenceOf[Sequence], tokens: Tensor) -> None:
+        self.tokens = tokens
+        self._rows = {seq.seq_id: row for row, seq in enumerate(takers)}
+
+    def row_of(self, seq: Sequence) -> int:
+        """The row of a sequence's newest token."""
+        return self._rows[seq.seq_id]
+
+
+class Late(NamedTuple):
+    """Which tokens of a batch the host does not have yet. rows: int64 [num_tokens], of each token
+    its row in `tokens` on the device, or -1 where the host has it.
+    """
+
+    tokens: Tensor
+    rows: Ints
+
+
 @dataclass(frozen=True, slots=True)
 class Ragged:
     """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one
-    per part.
+    per part; late: which tokens are 0 because the host does not have them yet, None: it has all.
 
     The first num_prompts parts are prompts; every other part is one token.
     """
@@ -115,6 +144,7 @@ class Ragged:
     positions: Ints
     wanted: Ints
     places: list[Place]
+    late: Late | None = None
 
     @property
     def query_starts(self) -> Ints:
@@ -123,13 +153,19 @@ class Ragged:
 
 
 def ragged(
-    prompts: list[Part], decodes: list[Part], token_buffers: TokenBuffers, tables: Tables
+    prompts: list[Part],
+    decodes: list[Part],
+    token_buffers: TokenBuffers,
+    tables: Tables,
+    under_way: UnderWay | None = None,
 ) -> Ragged:
-    """The arrays of these parts."""
+    """The arrays of these parts; under_way: the tokens of the launch before, unless the host has
+    them.
+    """
     parts = prompts + decodes
     new = np.array([part.new for part in parts], np.int64)
     ends, contexts = np.cumsum(new), np.array([part.context_len for part in parts], np.int64)
-    tokens = np.array([token for part in parts for token in token_buffers.read(part)], np.int64)
+    tokens, late = tokens_of(parts, token_buffers, under_way)
     return Ragged(
         parts,
         len(prompts),
@@ -137,7 +173,25 @@ def ragged(
         np.arange(len(tokens)) - np.repeat(ends - contexts, new),
         (ends - 1)[[part.wanted for part in parts]],
         [tables.place(part.seq, part.context_len) for part in parts],
+        late,
     )
+
+
+def tokens_of(
+    parts: list[Part], token_buffers: TokenBuffers, under_way: UnderWay | None
+) -> tuple[Ints, Late | None]:
+    """The tokens of these parts, and which of them the host does not have yet."""
+    if under_way is None or not any(map(token_buffers.is_late, parts)):
+        return np.array([t for part in parts for t in token_buffers.read(part)], np.int64), None
+    tokens, rows = list[int](), list[int]()
+    for part in parts:
+        if token_buffers.is_late(part):
+            tokens.append(0)
+            rows.append(under_way.row_of(part.seq))
+        else:
+            tokens += token_buffers.read(part)
+            rows += [-1] * part.new
+    return np.array(tokens, np.int64), Late(under_way.tokens, np.array(rows, np.int64))
 
 
 class Ahead:
@@ -164,7 +218,11 @@ class Ahead:
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
 
     def batch(
-        self, groups: list[SequenceGroup], token_buffers: TokenBuffers, tables: Tables
+        self,
+        groups: list[SequenceGroup],
+        token_buffers: TokenBuffers,
+        tables: Tables,
+        under_way: UnderWay | None,
     ) -> Ragged | None:
         """The batch in which these groups take a step, as `ragged` makes it; None if they were not
         all in the last.
@@ -176,10 +234,8 @@ class Ahead:
         positions = self._positions[rows]
         for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
-        tokens = [token_buffers.read(part)[0] for part in parts]
-        return Ragged(
-            parts, 0, np.array(tokens, np.int64), positions, np.arange(len(parts)), places
-        )
+        tokens, late = tokens_of(parts, token_buffers, under_way)
+        return Ragged(parts, 0, tokens, positions, np.arange(len(parts)), places, late)
 
 
 def parts_of(
@@ -201,7 +257,7 @@ def parts_of(
     decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, True) for seq in stepped]
     prompts += padding(plan)
     if plan.decode_seqs > len(members):
-        decodes += ended(stepping, state)
+        decodes += ended(plan, stepping, state)
     return prompts, decodes, owners + members
 
 
@@ -215,10 +271,15 @@ def padding(plan: Plan) -> Iterator[Part]:
             left -= again
 
 
-def ended(stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
+def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
     """The last stored token of each finished sequence that waits for the rest of its batch."""
-    decoding = {group.request.request_id for group in stepping}
-    waiting = [group for request_id, group in state.running.items() if request_id not in decoding]
+    groups = [*stepping, *(chunk.group for chunk in plan.chunks)]
+    computing = {group.request.request_id for group in groups}
+    waiting = [
+        group
+        for request_id, group in state.running.items()
+        if request_id not in computing and not group.todo
+    ]
     return [
         Part(seq, 1, seq.num_stored - 1, seq.num_stored, False)
         for group in waiting
@@ -230,21 +291,26 @@ class Arrays:
     """Arrays of given shapes and types, on the host as NumPy and on the device as tensors of the
     same names.
 
-    Host and device have one buffer each, so that one transfer copies all arrays.
+    Host and device have one buffer each, so that one transfer copies all arrays. num_hosts: buffers
+    of the host that take turns, so that the next arrays may be set while the last are copied.
     """
 
     def __init__(
-        self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]], device: torch.device
+        self,
+        shapes: Shapes,
+        device: torch.device,
+        num_hosts: int = 1,
     ) -> None:
         packed = np.dtype(
             [(name, kind, shape) for name, (shape, kind) in shapes.items()], align=True
         )
-        self._packed = torch.zeros(
-            packed.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda"
-        )
+        size, pinned = (num_hosts, packed.itemsize), device.type == "cuda"
+        self._packed = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
         self._there = torch.empty(packed.itemsize, dtype=torch.uint8, device=device)
-        (row,) = self._packed.numpy().view(packed)
-        self.host: dict[str, NDArray[Any]] = {name: row[name] for name in shapes}
+        self.hosts: list[dict[str, NDArray[Any]]] = [
+            {name: host[name] for name in shapes} for (host,) in self._packed.numpy().view(packed)
+        ]
+        self.turn = 0
         self.device: dict[str, Tensor] = {}
         fields: Any = packed.fields
         for name, (shape, kind) in shapes.items():
@@ -252,9 +318,18 @@ class Arrays:
             rows = self._there[at : at + field.itemsize].view(getattr(torch, np.dtype(kind).name))
             self.device[name] = rows.view(shape)
 
+    @property
+    def host(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the buffer whose turn it is."""
+        return self.hosts[self.turn]
+
+    def take_turns(self) -> None:
+        """The next buffer's turn."""
+        self.turn = (self.turn + 1) % len(self.hosts)
+
     def send(self) -> None:
         """Copy the host's arrays to the device on the current stream; the host does not wait."""
-        self._there.copy_(self._packed, non_blocking=True)
+        self._there.copy_(self._packed[self.turn], non_blocking=True)
 
 
 def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> dict[str, Tensor]:
@@ -264,3 +339,24 @@ def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> d
         packed.host[name][...] = array
     packed.send()
     return packed.device
+
+
+def input_shapes(num_tokens: int) -> Shapes:
+    """The arrays from which a forward pass begins."""
+    return {name: ((num_tokens,), np.int64) for name in ("tokens", "positions", "late")}
+
+
+def fill_inputs(host: Mapping[str, NDArray[Any]], batch: Ragged) -> None:
+    """Set the arrays of `input_shapes` to a batch."""
+    num = len(batch.tokens)
+    host["tokens"][:num], host["positions"][:num] = batch.tokens, batch.positions
+    if batch.late is not None:
+        host["late"][:num] = batch.late.rows
+
+
+def complete(device: Mapping[str, Tensor], batch: Ragged) -> None:
+    """Set the tokens that the host did not have, in the arrays of `input_shapes` on the device."""
+    if batch.late is None:
+        return
+    tokens, rows = (device[name][: len(batch.tokens)] for name in ("tokens", "late"))
+    tokens.copy_(torch.where(rows < 0, tokens, batch.late.tokens[rows]))

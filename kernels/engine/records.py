@@ -29,48 +29,78 @@ MEASURED = (
 )  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
 
-class Timer:
-    """Divides an iteration's time: the host's, its wait for the device and, on a GPU, the device's
-    by its own clock.
-    """
+class DeviceTime:
+    """The device's time for one launch, by its own clock; none without a GPU."""
 
     def __init__(self, on_gpu: bool = False) -> None:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if on_gpu else []
+        self._is_begun = False
+
+    def begin(self) -> None:
+        """Called before the device's first work; only the first call counts."""
+        if self._events and not self._is_begun:
+            self._is_begun = True
+            self._events[0].record()
+
+    def end(self) -> None:
+        """All work of the launch has been handed to the device."""
+        if self._events:
+            self._events[1].record()
+
+    def wait(self) -> None:
+        """Return when the device has done the work."""
+        if self._events:
+            self._events[1].synchronize()
+
+    @property
+    def seconds(self) -> float:
+        """From the first work to the last, which is done."""
+        if not self._is_begun:
+            return 0.0
+        return float(self._events[0].elapsed_time(self._events[1])) / 1e3
+
+
+class Timer:
+    """Divides an iteration's time into the host's and its wait for the device; and has the device's
+    time for what is being launched.
+    """
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        self._on_gpu = on_gpu
+        self._launch = DeviceTime()
         self.start()
 
     def start(self) -> None:
-        """Called when the iteration begins, before planning."""
-        self._start, self._waited, self._begun = time.perf_counter(), 0.0, False
+        """Called when the iteration begins, before planning where no plan is in flight."""
+        self._start, self._waited = time.perf_counter(), 0.0
+
+    def launch(self) -> DeviceTime:
+        """Called before a launch, whose time on the device this is."""
+        self._launch = DeviceTime(self._on_gpu)
+        return self._launch
 
     def launched(self) -> None:
-        """Called before the device's first work; only the first call of an iteration counts."""
-        if self._events and not self._begun:
-            self._begun = True
-            self._events[0].record()
+        """Called before each work of the launch that may be its first."""
+        self._launch.begin()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """All device work has been launched, and the host waits for its results."""
-        if self._events:
-            self._events[1].record()
+        """The host waits for the device's results."""
         start = time.perf_counter()
         yield
         self._waited += time.perf_counter() - start
 
-    def stop(self) -> tuple[float, float, float]:
-        """Called when the iteration has been committed; returns its host_s, waited_s and gpu_s."""
-        host_s, gpu_s = time.perf_counter() - self._start - self._waited, 0.0
-        if self._begun:
-            self._events[1].synchronize()
-            gpu_s = float(self._events[0].elapsed_time(self._events[1])) / 1e3
-        return host_s, self._waited, gpu_s
+    def stop(self) -> tuple[float, float]:
+        """Called when the iteration has been committed; returns its host_s and waited_s."""
+        return time.perf_counter() - self._start - self._waited, self._waited
 
 
 class Iteration(NamedTuple):
     """One iteration. Seconds: host_s of planning, launching, committing; waited_s for the GPU;
     gpu_s of GPU work.
 
-    Host and GPU work in parallel, so the duration is host_s + waited_s, without gpu_s.
+    Host and GPU work in parallel, so the duration is host_s + waited_s, without gpu_s. Where the
+    next iteration is launched before this one has ended, host_s is of that launch.
     """
 
     start_s: float

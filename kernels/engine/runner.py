@@ -18,12 +18,14 @@ from testbed.kernels.engine.ragged import (
     Part,
     Ragged,
     TokenBuffers,
+    UnderWay,
+    complete,
     parts_of,
     ragged,
     upload,
 )
-from testbed.kernels.engine.records import Timer
-from testbed.kernels.engine.sampler import Sampler, Wanted
+from testbed.kernels.engine.records import DeviceTime, Timer
+from testbed.kernels.engine.sampler import Drawn, Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
@@ -32,22 +34,25 @@ from testbed.sched.state import SchedulerState
 
 class Launched(NamedTuple):
     """A forward pass on the device: its batch, what happens to its rows, the logits of these and
-    their most likely tokens, None where no row is wanted. recomputed: groups that are prefilled
-    again.
+    the tokens drawn from them, None where nothing is computed. recomputed: groups that are
+    prefilled again; time: the device's.
     """
 
     batch: Ragged
     wanted: Wanted
     recomputed: dict[int, SequenceGroup]
     logits: Tensor | None
-    best: Tensor | None
+    drawn: Drawn | None
+    time: DeviceTime
 
 
 class Runner:
     """Everything between a plan and its results: `launch`, then `sample`, then `follow`.
 
-    `slot_checker` checks the owners of slots, or nothing. `forward` computes the logits of an
-    iteration's wanted rows. longest is the longest prompt of the warm-up, in tokens.
+    A plan may be launched before the results of the one before are there: tokens go from one launch
+    to the next on the device. `slot_checker` checks the owners of slots, or nothing. `forward`
+    computes the logits of an iteration's wanted rows. longest is the longest prompt of the warm-up,
+    in tokens.
     """
 
     def __init__(
@@ -73,34 +78,41 @@ class Runner:
         self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
         self._ahead: Ahead | None = None
+        self._under_way: UnderWay | None = None
 
     def launch(self, plan: Plan) -> Launched:
         """Launch a plan's moves and its forward pass; the device works on when this returns."""
+        device_time = self.timer.launch()
         self.prepare(plan)
         batch, owners = self.batch(plan, self.stepping(plan))
-        logits = best = None
+        wanted = Wanted(owners, self.sampler)
+        logits = drawn = self._under_way = None
         if batch.parts:
             self.slot_checker.before(batch)
             logits = self.forward(batch)
-            best = logits.argmax(dim=1)
+            with torch.inference_mode():
+                drawn = self.sampler.draw(logits, wanted)
+            self._under_way = UnderWay(drawn.takers, drawn.tokens)
+        device_time.end()
         self._ahead = Ahead(batch, owners)
         recomputed = {
             chunk.group.request.request_id: chunk.group
             for chunk in plan.chunks
             if chunk.last and chunk.group.num_generated
         }
-        return Launched(batch, Wanted(owners, self.sampler), recomputed, logits, best)
+        return Launched(batch, wanted, recomputed, logits, drawn, device_time)
 
     def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
         """Wait for the device and append the sampled tokens; returns the parents of each beam
         request that took a step.
         """
         with self.timer.waiting():
-            self.moves.settle()
+            launched.time.wait()
         parents: dict[int, tuple[Replacement, ...]] = {}
-        if launched.logits is not None and launched.best is not None:
+        if launched.logits is not None and launched.drawn is not None:
             self.slot_checker.after(launched.batch, launched.logits)
-            parents = self.sampler.sample(launched.logits, launched.wanted, launched.best)
+            self.sampler.keep(launched.drawn)
+            parents = self.sampler.search(launched.logits, launched.wanted)
         self._late = {
             request_id: g for request_id, g in launched.recomputed.items() if request_id in parents
         }
@@ -110,12 +122,13 @@ class Runner:
         """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are
         prepared already.
         """
+        buffers, tables, under_way = self.token_buffers, self.tables, self._under_way
         if self._ahead and len(groups) == plan.decode_seqs and not (plan.chunks or plan.ops):
-            ready = self._ahead.batch(groups, self.token_buffers, self.tables)
+            ready = self._ahead.batch(groups, buffers, tables, under_way)
             if ready is not None:
                 return ready, [(group, 0) for group in groups]
         prompts, decodes, owners = parts_of(plan, groups, self.state)
-        return ragged(prompts, decodes, self.token_buffers, self.tables), owners
+        return ragged(prompts, decodes, buffers, tables, under_way), owners
 
     def follow(self, outcome: Outcome, results: Results) -> None:
         """Called after the plan was committed: forks have changed the tables of some sequences."""
@@ -213,7 +226,11 @@ class Runner:
     def _forward(self, batch: Ragged) -> Tensor:
         self.timer.launched()
         arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
+        if batch.late is not None:
+            arrays["late"] = batch.late.rows
         with torch.inference_mode():
             there = upload(arrays, self.network.weights.embedding.device)
+            complete(there, batch)
             self.attention.open(batch)
-            return self.network.logits(**there, attention=self.attention)
+            inputs = there["tokens"], there["positions"], there["wanted"]
+            return self.network.logits(*inputs, self.attention)

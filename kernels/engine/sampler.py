@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Owner, TokenBuffers
+from testbed.kernels.engine.ragged import Owner, TokenBuffers, upload
 from testbed.sched.beams import Replacement, pairs
 
 Draw = tuple[Sequence, int, float]
@@ -84,9 +84,9 @@ class TopP:
         self.seed = seed
         self.own_seed = own_seed
 
-    def choose(self, logits: Tensor, numbers: Iterable[float]) -> list[int]:
-        """One token for each row of logits [num_rows, vocab_size], by a random number from 0 to 1
-        for each.
+    def choose(self, logits: Tensor, numbers: Iterable[float]) -> Tensor:
+        """One token for each row of logits [num_rows, vocab_size], int64 on their device, by a
+        random number from 0 to 1 for each.
         """
         shares, tokens = torch.sort(
             torch.softmax(logits.float() / self.temperature, dim=1), descending=True, stable=True
@@ -95,13 +95,28 @@ class TopP:
         kept = torch.where(sums - shares < self.top_p, shares, 0.0).cumsum(dim=1)
         aim = torch.tensor([*numbers], device=logits.device)[:, None] * kept[:, -1:]
         places = torch.searchsorted(kept, aim, right=True).clamp_max(logits.shape[1] - 1)
-        return tokens.gather(1, places).flatten().tolist()
+        return tokens.gather(1, places).flatten()
 
     def uniform(self, request_id: int, index: int, num_generated: int) -> float:
         """The random number of a step of a request's sequence: it costs tens of microseconds."""
         stream = [4] if self.own_seed else [3, request_id]
         key = [self.seed, *stream, index, num_generated]
         return float(np.random.default_rng(key).random(dtype=np.float32))
+
+
+class Drawn:
+    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
+
+    on_host: their copy, which is under way until the launch has ended.
+    """
+
+    def __init__(self, takers: list[Sequence], tokens: Tensor) -> None:
+        self.takers = takers
+        self.tokens = tokens
+        self.on_host = tokens
+        if tokens.is_cuda:
+            self.on_host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self.on_host.copy_(tokens, non_blocking=True)
 
 
 class Sampler:
@@ -121,24 +136,34 @@ class Sampler:
         # Of each search: its candidates' log-probabilities, and the results of recompute so far.
         self._beams: dict[int, tuple[list[float], dict[int, Best]]] = {}
 
-    def sample(
-        self, logits: Tensor, wanted: "Wanted", best: Tensor
-    ) -> dict[int, tuple[Replacement, ...]]:
-        """Append a token to every sequence that has one; returns the parents of each beam request
-        that took a step.
+    def draw(self, logits: Tensor, wanted: "Wanted") -> Drawn:
+        """The next token of every sequence that no search chooses for; nothing waits for the
+        device.
 
-        logits: [num_rows, vocab_size]; best: [num_rows], the most likely tokens.
+        logits: [num_rows, vocab_size].
+        """
+        parts: list[Tensor] = []
+        if wanted.alone:
+            parts.append(_rows(logits.argmax(dim=1), [row for _, row in wanted.alone]))
+        for rule, draws in wanted.drawn.values():
+            _, rows, numbers = zip(*draws, strict=True)
+            parts.append(rule.choose(_rows(logits, rows), numbers))
+        tokens = torch.cat(parts) if parts else logits.new_empty(0, dtype=torch.int64)
+        return Drawn(wanted.takers, tokens)
+
+    def keep(self, drawn: Drawn) -> None:
+        """Append drawn tokens, which are on the host now, to the sequences that are still there."""
+        buffers = self.token_buffers.tokens
+        for seq, token in zip(drawn.takers, drawn.on_host.tolist(), strict=True):
+            if seq.seq_id in buffers:
+                buffers[seq.seq_id].append(token)
+
+    def search(self, logits: Tensor, wanted: "Wanted") -> dict[int, tuple[Replacement, ...]]:
+        """Append a token to every candidate of a search; returns the parents of each beam request
+        that took a step.
         """
         parents: dict[int, tuple[Replacement, ...]] = {}
         buffers = self.token_buffers.tokens
-        for rule, draws in wanted.drawn.values():
-            seqs, rows, numbers = zip(*draws, strict=True)
-            chosen = logits if rows == tuple(range(len(logits))) else logits[list(rows)]
-            for seq, token in zip(seqs, rule.choose(chosen, numbers), strict=True):
-                buffers[seq.seq_id].append(token)
-        tokens = best.tolist() if wanted.alone else []
-        for seq, row in wanted.alone:
-            buffers[seq.seq_id].append(tokens[row])
         for request_id, (group, members, own) in wanted.beams.items():
             survivors = self._search(logits[own], group, members)
             if survivors is not None:
@@ -188,7 +213,8 @@ class Wanted:
     """The rows of the logits by what happens to them: `alone` take the most likely token, others
     are drawn or searched.
 
-    A row of a request that has not forked yet is read once for each of its sequences. `drawn` has,
+    takers: the sequences of `alone` and of `drawn`, in that order. A row of a request that has not
+    forked yet is read once for each of its sequences. `drawn` has,
     by temperature and top_p, a rule with these and the sequence, the row and the random number of
     each draw. `beams` has each search's group, members and rows by request id.
     """
@@ -205,6 +231,9 @@ class Wanted:
                 beam[2].append(row)
             else:
                 self._add(group, member, row, sampler.rule_of(group))
+        self.takers = [seq for seq, _ in self.alone]
+        for _, draws in self.drawn.values():
+            self.takers += [seq for seq, _, _ in draws]
 
     def _add(self, group: SequenceGroup, member: int, row: int, rule: TopP | None) -> None:
         """The sequence that owns the row, or, before a group forks, each of its sequences."""
@@ -217,3 +246,11 @@ class Wanted:
         for i in members:
             number = rule.uniform(group.request.request_id, i, step)
             draws.append((group.sequences[i], row, number))
+
+
+def _rows(values: Tensor, rows: Iterable[int]) -> Tensor:
+    """These rows; the tensor itself where they are all of its rows."""
+    numbers = np.fromiter(rows, np.int64)
+    if np.array_equal(numbers, np.arange(len(values))):
+        return values
+    return values[upload({"rows": numbers}, values.device)["rows"]]

@@ -23,6 +23,7 @@ from testbed.kernels.engine.layout import Blocks, Extents, Pages, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.pool_moves import CudaMoves, Moves
+from testbed.kernels.engine.prompt_graphs import PromptGraphs
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
@@ -45,7 +46,9 @@ class Options:
 
     debug checks every slot at every step; seed determines prompts without content and random draws;
     parallel samples the sequences of a request with several; registered is the length of the
-    registered prefix; lengths: what the oracles of the run read, see `simulate`.
+    registered prefix; lengths: what the oracles of the run read, see `simulate`; launches_ahead:
+    see GpuExecutor; prompt_graphs: the most tokens of an iteration with prompts that is launched
+    as graphs.
     """
 
     debug: bool = False
@@ -57,6 +60,8 @@ class Options:
     warm: tuple[int, ...] = ()
     registered: int = 0
     lengths: dict[int, int] | None = None
+    launches_ahead: bool = True
+    prompt_graphs: int = 0
 
 
 def assemble(
@@ -88,14 +93,27 @@ def assemble(
         runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
     if options.registered:
         runner.register_prefix(options.registered)
-    if options.graphs and isinstance(attention, CudaAttention):
-        graphs = DecodeGraphs(network, attention, max_len, runner.forward, timer.launched)
-        graphs.capture(options.graphs, max_len)
-        runner.forward = graphs.forward
+    if isinstance(attention, CudaAttention):
+        if options.prompt_graphs:
+            most = options.prompt_graphs
+            prompts = PromptGraphs(network, attention, most, runner.forward, timer.launched)
+            runner.forward = prompts.forward
+        if options.graphs:
+            graphs = DecodeGraphs(network, attention, max_len, runner.forward, timer.launched)
+            graphs.capture(options.graphs, max_len)
+            runner.forward = graphs.forward
     for num_tokens in options.warm:
         runner.warm(num_tokens)
     clock = options.clock or WallClock()
-    return GpuEngine(scheduler, runner, clock, max_len, options.window_s, options.lengths)
+    return GpuEngine(
+        scheduler,
+        runner,
+        clock,
+        max_len,
+        options.window_s,
+        options.lengths,
+        launches_ahead=options.launches_ahead,
+    )
 
 
 def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) -> Blocks:
@@ -188,6 +206,8 @@ def make_engine(
         options.warm,
         prefix,
         setup.lengths,
+        options.launches_ahead,
+        options.prompt_graphs,
     )
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 

@@ -28,7 +28,9 @@ class SlotError(RuntimeError):
 
 
 class NoSlotChecker:
-    """Checks nothing."""
+    """Checks nothing. follows_tokens: whether it needs all tokens when a plan is launched."""
+
+    follows_tokens = False
 
     def planned(self, plan: Plan) -> None:
         """Called before a plan is executed."""
@@ -50,6 +52,8 @@ class SlotChecker(NoSlotChecker):
     """Every slot has an id of its token together with all tokens before; `_written` has the writer
     and the position.
     """
+
+    follows_tokens = True
 
     def __init__(
         self,

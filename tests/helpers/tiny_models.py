@@ -110,7 +110,7 @@ def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **o
     made = with_lengths(policy or Paged, lengths)(spec)
     spec = made.pool if isinstance(made, Grouped) else spec
     built = with_lengths(scheduler or mixed, lengths)(made)
-    chosen = Options(debug=debug, clock=StepClock(), lengths=lengths, **options)
+    chosen = Options(debug=debug, lengths=lengths, **({"clock": StepClock()} | options))
     return assemble(built, spec, arch, weights(arch), chosen)
 
 

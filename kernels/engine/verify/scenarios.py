@@ -16,7 +16,8 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.sampler import Wanted
+from testbed.kernels.engine.runner import Launched, Runner
+from testbed.kernels.engine.sampler import Drawn, Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
@@ -27,10 +28,12 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 from testbed.oracles import with_lengths
+from testbed.sched.beams import Replacement
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import AsyncVllmV1
 
 MAX_LEN = 512  # of prompt and output together
 LARGE, TIGHT = (
@@ -39,12 +42,16 @@ LARGE, TIGHT = (
 )  # slots of a pool that fits all requests, and of one that causes preemptions
 
 
+PROMPT_GRAPHS = 256  # tokens; some iterations with prompts have more
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One run; `happened` is an event that it must cause, one of the recorder's totals or the
     policy's counters.
 
-    The first `distinct` prompts are sent again and again.
+    The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
+    for the debug mode launched, while another runs.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Scenario:
     common: int = 0
     distinct: int = 1000
     happened: str = ""
+    ahead: bool = False
 
     def pool(self) -> PoolSpec:
         """The device's pool, and a swap space and a tier that are large enough."""
@@ -65,6 +73,16 @@ class Scenario:
 
     def scheduler(self, policy: MemoryPolicy) -> Scheduler:
         """The scheduler with this policy."""
+        if self.ahead:
+            return AsyncVllmV1(
+                policy,
+                self.rule(),
+                max_num_batched_tokens=96,
+                max_num_seqs=64,
+                long_prefill_token_threshold=0,
+                scheduler_reserve_full_isl=True,
+                ignore_eos=True,
+            )
         if self.chunked:
             return ChunkedPrefill(policy, self.rule(), max_num_batched_tokens=96, max_num_seqs=64)
         return MixedPrefill(policy, self.rule(), max_num_batched_tokens=2048, max_num_seqs=64)
@@ -101,6 +119,10 @@ SCENARIOS = [
     Scenario("loads from a tier", TieredCaching, TIGHT, distinct=16, happened="loaded_blocks"),
     Scenario("swap and back", Paged, TIGHT, Swap, happened="swaps"),
     Scenario("recompute", Paged, TIGHT, Recompute, happened="recomputes"),
+    Scenario("launched ahead, recompute", Paged, TIGHT, happened="recomputes", ahead=True),
+    Scenario(
+        "launched ahead, prefix hit", PrefixCaching, common=100, happened="hit_tokens", ahead=True
+    ),
     Scenario("fork and copy-on-write", Paged, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("fork into extents", ContiguousPow2, num_seqs=4, num_requests=16, happened="copies"),
     Scenario("beams of 4", Paged, num_seqs=4, beam=True, num_requests=16, happened="copies"),
@@ -140,9 +162,12 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int
     memory = capabilities_of(policy)
     pool = memory.pool_in_slots(pool)
     debug = not graphs and memory.layered is None
-    options = Options(debug, clock=StepClock(0.1), graphs=graphs, lengths=lengths)
+    clock, prompt_graphs = StepClock(0.1), PROMPT_GRAPHS if graphs else 0
+    options = Options(
+        debug, clock=clock, graphs=graphs, lengths=lengths, prompt_graphs=prompt_graphs
+    )
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
-    rows = watched(engine.runner.sampler)
+    rows = watched(engine.runner)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals
     events = (
         getattr(totals, scenario.happened, policy.counters().get(scenario.happened))
@@ -156,15 +181,25 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int
     return rows
 
 
-def watched(sampler: Any) -> list[Row]:
-    """A list to which the sampler will add every row that it gets."""
-    rows, sample = list[Row](), sampler.sample
+def watched(runner: Runner) -> list[Row]:
+    """A list to which every row is added when its token is read: the logits were copied when it was
+    drawn, since a graph that is launched meanwhile overwrites them.
+    """
+    rows, copies = list[Row](), dict[int, Tensor]()
+    draw, sample = runner.sampler.draw, runner.sample
 
-    def watch(logits: Tensor, wanted: Wanted, best: Tensor) -> Any:
-        for row, (group, index) in enumerate(wanted.owners):
-            tokens = sampler.token_buffers.tokens[group.sequences[index].seq_id]
-            rows.append((tuple(tokens), logits[row].clone()))
-        return sample(logits, wanted, best)
+    def watch_draw(logits: Tensor, wanted: Wanted) -> Drawn:
+        copies[id(wanted)] = logits.clone()
+        return draw(logits, wanted)
 
-    sampler.sample = watch
+    def watch_sample(launched: Launched) -> dict[int, tuple[Replacement, ...]]:
+        logits = copies.pop(id(launched.wanted), None)
+        for row, (group, index) in enumerate(launched.wanted.owners):
+            tokens = runner.token_buffers.tokens[group.sequences[index].seq_id]
+            assert logits is not None, "an owner has a row"
+            rows.append((tuple(tokens), logits[row]))
+        return sample(launched)
+
+    watching: Any = runner
+    watching.sampler.draw, watching.sample = watch_draw, watch_sample
     return rows

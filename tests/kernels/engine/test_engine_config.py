@@ -206,15 +206,23 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: type("Event", (), event)())
     timer = Timer(on_gpu)
     timer.start()
+    device_time = timer.launch()
     now.append(1.0)
     timer.launched()
     now.append(1.25)
-    timer.launched()  # once an iteration
+    timer.launched()  # once a launch
+    device_time.end()
     with timer.waiting():  # its end and its begin are 1/64 s apart
         now.append(2.0)
     at_start_s, waited_s, at_stop_s = 2 / 64, 0.75, 2.0 + 2 / 64
     host_s = at_stop_s - at_start_s - waited_s
-    assert timer.stop() == pytest.approx((host_s, waited_s, 0.25 * on_gpu), abs=1e-12)
+    assert timer.stop() == pytest.approx((host_s, waited_s), abs=1e-12)
+    assert device_time.seconds == pytest.approx(0.25 * on_gpu, abs=1e-12)
+
+
+def test_a_launch_that_hands_no_work_to_the_device_takes_no_time_there():
+    timer = Timer()
+    assert timer.launch().seconds == 0
 
 
 @pytest.mark.parametrize(
