@@ -70,6 +70,13 @@ def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
     return is_right
 
 
+def verify_launches(model: str) -> bool:
+    """Whether the engine chooses the same tokens by graphs, launched ahead, as kernel by kernel."""
+    against = on_gpu("engine.verify.against_plain", "gpu verify-launches")
+    is_right: bool = against.verify_launches(model)
+    return is_right
+
+
 def run_pairs(out: Path, limit_s: float) -> list[str]:
     """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device

@@ -162,7 +162,7 @@ class EngineConfig:
         Count,
         Unit("tokens"),
         doc("largest iteration with prompts whose layers are captured as CUDA graphs; 0: none"),
-    ] = 1024
+    ] = 2048
     launches_ahead: Annotated[
         bool,
         doc("launch an iteration while another runs, where the scheduler plans ahead"),

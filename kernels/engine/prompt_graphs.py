@@ -29,7 +29,7 @@ from testbed.kernels.measure.timing import capture
 
 # Sizes up to each number of tokens lie so many apart: a matrix product of few tokens takes the time
 # of its weights, one of many that of its tokens.
-STEPS = ((256, 16), (512, 32), (8192, 64))
+STEPS = ((256, 16), (512, 32), (2048, 64), (8192, 256))
 LARGEST = STEPS[-1][0]
 
 

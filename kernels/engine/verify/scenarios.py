@@ -51,7 +51,7 @@ class Scenario:
     policy's counters.
 
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
-    for the debug mode launched, while another runs.
+    for the debug mode launched, while another runs. below: slots of the swap space and of a tier.
     """
 
     name: str
@@ -66,26 +66,28 @@ class Scenario:
     distinct: int = 1000
     happened: str = ""
     ahead: bool = False
+    max_num_seqs: int = 64
+    below: int = LARGE
 
     def pool(self) -> PoolSpec:
-        """The device's pool, and a swap space and a tier that are large enough."""
-        return PoolSpec(self.num_slots, MAX_LEN, (*host(LARGE), Tier("dram", LARGE)))
+        """The device's pool, the swap space and the tier."""
+        return PoolSpec(self.num_slots, MAX_LEN, (*host(self.below), Tier("dram", self.below)))
 
     def scheduler(self, policy: MemoryPolicy) -> Scheduler:
         """The scheduler with this policy."""
+        limits = {"max_num_batched_tokens": 96, "max_num_seqs": self.max_num_seqs}
         if self.ahead:
             return AsyncVllmV1(
                 policy,
                 self.rule(),
-                max_num_batched_tokens=96,
-                max_num_seqs=64,
+                **limits,
                 long_prefill_token_threshold=0,
                 scheduler_reserve_full_isl=True,
                 ignore_eos=True,
             )
         if self.chunked:
-            return ChunkedPrefill(policy, self.rule(), max_num_batched_tokens=96, max_num_seqs=64)
-        return MixedPrefill(policy, self.rule(), max_num_batched_tokens=2048, max_num_seqs=64)
+            return ChunkedPrefill(policy, self.rule(), **limits)
+        return MixedPrefill(policy, self.rule(), **limits | {"max_num_batched_tokens": 2048})
 
     def requests(self, vocab_size: int, seed: int = 0) -> list[Request]:
         """Ragged prompts of 1 to 200 tokens, the first `common` the same in all; outputs of 4 to

@@ -1,0 +1,90 @@
+"""The engine's fast path against its plain one: a model's real shape, random weights in bf16.
+
+The plain path, the debug mode, launches kernel after kernel, each iteration when the results of the
+one before are in. The fast path replays CUDA graphs and launches an iteration while another runs. A
+matrix product of another size may round in another way, as it does between two batch sizes of the
+plain path; so a sequence may take another token where two are almost equally likely.
+
+The tolerance is fixed before the fast path runs: if no logit differs by more than d between two
+batch sizes, then two paths that round as differently choose the same token wherever the best two
+logits are more than 2 d apart.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from testbed.core.shapes import read_model
+from testbed.kernels.engine.architecture import of_spec
+from testbed.kernels.engine.verify.scenarios import Row, Scenario, record
+from testbed.kernels.engine.weights import random_weights
+from testbed.memory.paged.paged import Paged
+
+GRAPHS, SMALL_BATCH = 64, 5
+Logits = dict[tuple[int, ...], Tensor]  # by the tokens before
+
+
+class Comparison(NamedTuple):
+    """choices: places at which both paths had the same tokens before; differing: those at which
+    they chose another token next, and largest_margin: how far apart the plain path's best two
+    logits were at one of them.
+    """
+
+    choices: int
+    differing: int
+    largest_margin: float
+    tolerance: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the paths differ only where the plain one could have chosen either."""
+        return self.choices > 0 and self.largest_margin <= self.tolerance
+
+    def __str__(self) -> str:
+        margin = f", where the best two logits are at most {self.largest_margin:.4f} apart"
+        return (
+            f"{self.choices} choices with the same tokens before, {self.differing} differ"
+            f"{margin if self.differing else ''}; tolerance {self.tolerance:.4f}: "
+            f"{'right' if self.is_right else 'WRONG'}"
+        )
+
+
+def verify_launches(name: str) -> bool:
+    """Compare the paths on a shipped model; prints the result, and returns whether it is right."""
+    arch = of_spec(read_model(name))
+    weights = random_weights(arch, 0, "cuda", torch.bfloat16)
+    scenario = Scenario(name, partial(Paged, block_size=16), below=0, ahead=True)
+    plain = by_tokens(record(scenario, arch, weights))
+    small = by_tokens(record(replace(scenario, max_num_seqs=SMALL_BATCH), arch, weights))
+    tolerance = 2 * largest_difference(plain, small)
+    fast = by_tokens(record(scenario, arch, weights, GRAPHS))
+    compared = comparison(plain, fast, tolerance)
+    print(f"{name}: {compared}")
+    return compared.is_right
+
+
+def by_tokens(rows: list[Row]) -> Logits:
+    """Logits by the tokens before."""
+    return dict(rows)
+
+
+def largest_difference(one: Logits, other: Logits) -> float:
+    """The largest difference of a logit between rows with the same tokens before."""
+    common = one.keys() & other.keys()
+    return max(float((one[key].float() - other[key].float()).abs().max()) for key in common)
+
+
+def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:
+    """Where both had the same tokens before: what they chose next."""
+    common = plain.keys() & fast.keys()
+    margins = [margin_of(plain[key]) for key in common if plain[key].argmax() != fast[key].argmax()]
+    return Comparison(len(common), len(margins), max(margins, default=0.0), tolerance)
+
+
+def margin_of(logits: Tensor) -> float:
+    """How far apart the best two are."""
+    best, second = torch.topk(logits.float(), 2).values.tolist()
+    return float(best - second)

@@ -1,0 +1,44 @@
+"""What two paths chose is compared where they had the same tokens before."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from testbed.kernels.engine.verify.against_plain import (  # noqa: E402
+    by_tokens,
+    comparison,
+    largest_difference,
+)
+
+PLAIN = by_tokens(
+    [
+        ((1,), torch.tensor([0.0, 3.0, 1.0])),
+        ((1, 1), torch.tensor([2.0, 1.75, 0.0])),
+        ((1, 1, 0), torch.tensor([5.0, 0.0, 0.0])),
+    ]
+)
+CLOSE = by_tokens(
+    [
+        ((1,), torch.tensor([0.0, 3.0, 1.25])),
+        ((1, 1), torch.tensor([1.75, 2.0, 0.0])),
+        ((1, 1, 1), torch.tensor([0.0, 9.0, 0.0])),
+    ]
+)
+
+
+def test_another_choice_is_right_where_both_are_about_as_likely():
+    tolerance = 2 * largest_difference(PLAIN, CLOSE)
+    compared = comparison(PLAIN, CLOSE, tolerance)
+    assert compared == (2, 1, 0.25, 0.5)
+    assert compared.is_right
+
+
+def test_another_choice_is_wrong_where_one_was_clearly_best():
+    wrong = CLOSE | {(1,): torch.tensor([4.0, 3.0, 1.0])}
+    compared = comparison(PLAIN, wrong, 0.5)
+    assert (compared.differing, compared.largest_margin) == (2, 2.0)
+    assert not compared.is_right
+
+
+def test_nothing_in_common_is_not_right():
+    assert not comparison(PLAIN, {}, 0.5).is_right
