@@ -1,15 +1,15 @@
-"""A profile of the engine: a shipped profile whose sections without attention are measured on the
-engine's layers.
+"""A profile of the engine: a profile of this GPU whose sections without attention are measured on
+the engine's layers.
 
 `testbed gpu calibrate` measures layers in torch, operation by operation, and one kind of work at a
 time. With --engine all layers of the real model run in sequence as in an iteration, fused and with
 RoPE, the largest token counts first and without a pause: under load, at the clock that the power
-limit allows, which the note records. Then whole iterations are served, decodes as graphs, prompts
-eagerly; their time beyond the sum of all sections (transfers of arrays, late launches, kernels that
-wait for each other) becomes a section: `launched_eager` for iterations with a prompt, which run
-kernel by kernel, and `launched_graph` for decodes, which run as a CUDA graph. Decode batches are
-padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections do
-not change.
+limit allows, which the note records. Then whole iterations are served as graphs; their time beyond
+the sum of all sections (transfers of arrays, late launches, kernels that wait for each other)
+becomes a section: `launched_eager` for iterations with a prompt, whose attention is launched
+between the graphs of two layers, and `launched_graph` for decodes, which run as one graph. Batches
+are padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections
+are those of the profile that ships for this GPU, or are measured first where none ships.
 """
 
 import gc
@@ -31,11 +31,12 @@ from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
+from testbed.kernels.engine.prompt_graphs import sizes_up_to
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights, random_weights
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
-from testbed.kernels.measure.profile_sections import described, shipped
+from testbed.kernels.measure.profile_sections import described, shipped, whole_profile
 from testbed.kernels.measure.sweeps import Point, point, ragged_lens
 from testbed.kernels.measure.timing import Timing, fingerprint, warm_up
 from testbed.memory.capabilities import capabilities_of
@@ -171,17 +172,20 @@ def beyond(iterations: list[Iteration], cost: CostModel) -> Timing:
 
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
-TOKENS = (*GRAPHS, *range(160, 1025, 32), *range(1152, 2561, 128), *range(2816, 4097, 256))
+PROMPT_GRAPHS = 2048  # tokens
+SIZES = sizes_up_to(PROMPT_GRAPHS)
+TOKENS = (*SIZES, 2304, 2560, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16, 32, 64)
-OPTIONS = Options(graphs=128, warm=tuple(length + DECODES for length in PROMPTS))
+OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
 def with_engine_sections(name: str) -> dict[str, Any]:
-    """The shipped profile of a model with the engine's sections."""
+    """The profile of a model on this GPU with the engine's sections."""
     free()
     spec = read_model(name)
-    arch, profile = of_spec(spec), shipped(spec, 1)
+    arch, profile = of_spec(spec), shipped(spec, 1) or whole_profile(spec, 1)
+    free()
     network = Network(arch, random_weights(arch, 0, "cuda", torch.float16), FusedMaths())
     warm_up()
     clocks: list[int] = []  # after each point
@@ -198,7 +202,7 @@ def with_engine_sections(name: str) -> dict[str, Any]:
     )
     profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
     profile.pop("fit", None)  # of the replaced sections
-    profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": GRAPHS}
+    profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": SIZES}
     profile["sections"] |= described(launched_points(profile, network))
     return profile
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from testbed.kernels.engine.graphs import NUM_IN_FLIGHT
+from testbed.kernels.engine.graphs import BUCKETS, NUM_IN_FLIGHT
 from testbed.kernels.engine.network import Buffers, LayerSteps, Network, PlainAttention
 from testbed.kernels.engine.ragged import (
     Arrays,
@@ -27,9 +27,9 @@ from testbed.kernels.engine.ragged import (
 from testbed.kernels.engine.weights import Layer
 from testbed.kernels.measure.timing import capture
 
-# Sizes up to each number of tokens lie so many apart: a matrix product of few tokens takes the time
-# of its weights, one of many that of its tokens.
-STEPS = ((256, 16), (512, 32), (2048, 64), (8192, 256))
+# Beyond the sizes of decodes, those up to each number of tokens lie so many apart: a product of a
+# few tokens takes the time of its weights, one of many that of its tokens.
+STEPS = ((512, 32), (2048, 64), (8192, 256))
 LARGEST = STEPS[-1][0]
 
 
@@ -137,9 +137,7 @@ def sizes_up_to(max_tokens: int) -> list[int]:
     """The numbers of tokens that graphs are captured for, up to the first that has room for
     max_tokens, or LARGEST.
     """
-    sizes, size = list[int](), 0
+    sizes = list(BUCKETS)
     for end, step in STEPS:
-        while size < min(end, max_tokens):
-            size += step
-            sizes.append(size)
-    return sizes
+        sizes += range(sizes[-1] + step, end + 1, step)
+    return sizes[: bisect_left(sizes, max_tokens) + 1]

@@ -21,7 +21,7 @@ from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import Choices, ProfileCost
-from testbed.cost.sections import AXES, read_profile
+from testbed.cost.sections import AXES, PROFILES, read_profile
 from testbed.kernels.engine.network import Network
 from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
@@ -88,10 +88,14 @@ def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
     }
 
 
-def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
-    """The profile that ships for this device, of which some sections will be replaced."""
+def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any] | None:
+    """The profile that ships for this device, of which some sections will be replaced; None where
+    none ships.
+    """
     here = fingerprint()
     name = file_name({"fingerprint": here, "model": asdict(model), "num_gpus": num_gpus})
+    if not (PROFILES / name).exists():
+        return None
     profile = read_profile(name.removesuffix(".json"))
     if (there := profile["fingerprint"]["device"]) != here["device"]:
         raise InputError(f"{name}: was measured on {there}, this device is {here['device']}")

@@ -22,8 +22,8 @@ class Layers:
     output.
 
     Batches up to the largest of cuda_graph_sizes are padded to the next. An iteration with a prompt
-    takes `eager` more for its tokens, because its kernels are launched one by one; decodes alone
-    `graph`, though these are one graph.
+    takes `eager` more for its tokens, because its kernels, or those of attention, are launched one
+    by one; decodes alone `graph`, though these are one graph.
     """
 
     def __init__(

@@ -41,10 +41,10 @@ def on_gpu(test):
 
 def test_sizes_have_room_and_waste_little():
     sizes = sizes_up_to(1000)
-    assert sizes[:3] == [16, 32, 48]
-    assert sizes[-1] >= 1000
-    assert all(larger - size <= max(16, size / 8) for size, larger in pairwise(sizes))
-    assert sizes_up_to(1) == [16]
+    assert sizes[:4] == [1, 2, 4, 8]
+    assert sizes[-1] == 1024
+    assert all(larger <= max(size + 32, 2 * size, size * 1.14) for size, larger in pairwise(sizes))
+    assert sizes_up_to(17)[-1] == 24
     assert sizes_up_to(LARGEST + 5)[-1] == LARGEST
 
 
