@@ -203,7 +203,10 @@ def serve_connection(connection: Connection, config: RunConfig) -> None:
         connection.send(Refused(str(error)))
         return
     connection.send(Ready(engine.runner.token_buffers.vocab_size))
-    Desk(engine, clock, connection).run()
+    try:
+        Desk(engine, clock, connection).run()
+    finally:
+        engine.close()
 
 
 def check_ends(setup: Setup) -> None:

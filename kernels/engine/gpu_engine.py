@@ -153,6 +153,7 @@ class GpuExecutor(Executor):
 
     def move(self, plan: Plan) -> None:
         self.runner.prepare(plan)
+        self.runner.moves.flush()
 
     def added(self, group: SequenceGroup) -> None:
         self.runner.token_buffers.start(group)
@@ -170,7 +171,8 @@ class GpuEngine:
     """The engine over a device: serves requests by the plans of a scheduler.
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the
-    second. launches_ahead: see GpuExecutor.
+    second. launches_ahead: see GpuExecutor. close: ends what the engine has begun on other devices;
+    the caller calls it after the last request.
     """
 
     def __init__(
@@ -183,6 +185,7 @@ class GpuEngine:
         lengths: dict[int, int] | None = None,
         *,
         launches_ahead: bool = True,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         outputs = Outputs(
             scheduler.state, SyntheticBeams(), lengths
@@ -191,6 +194,7 @@ class GpuEngine:
         self.runner = runner
         self.clock = clock
         self.max_len = max_len
+        self.close = close
         self.executor = GpuExecutor(clock, runner, outputs, launches_ahead=launches_ahead)
         self.records = self.executor.records
         window_ps = [round(at_s * PS) for at_s in window_s or ()]

@@ -46,6 +46,12 @@ class Pools:
         """What fills a slot so that it reads as NaN."""
         return float("nan") if self.scales is None else NAN_E4M3
 
+    def erase(self, slots: Ints) -> None:
+        """Fill whole blocks or extents, in slots, so that they read as NaN."""
+        heads = self.spec.num_kv_heads
+        rows = (slots[:, None] * heads + np.arange(heads)).ravel()  # of whole blocks: any order
+        self.rows()[:, torch.from_numpy(rows).to(self.device.device)] = self.nan
+
     def rows(self) -> Tensor:
         """All planes as rows, [num_planes, num_rows, head_size]."""
         return self.device.view(self.device.shape[0], -1, self.spec.head_size)

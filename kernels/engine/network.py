@@ -13,6 +13,7 @@ from torch import Tensor
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.layout import Blocks, Pools
 from testbed.kernels.engine.maths import PlainMaths, rotary_table
+from testbed.kernels.engine.parallel.ranks import ONE_RANK, OneRank
 from testbed.kernels.engine.ragged import Ragged
 from testbed.kernels.engine.weights import Affine, Layer, Weights
 from testbed.kernels.verify.reference import dequantized, full_attention, quantized
@@ -90,12 +91,22 @@ class PlainAttention:
 
 
 class Network:
-    """A model's weights and its forward pass; the matrix products add the residuals."""
+    """A model's weights and its forward pass; the matrix products add the residuals.
 
-    def __init__(self, arch: Architecture, weights: Weights, maths: PlainMaths) -> None:
+    arch and weights are those of a rank, whose results `ranks` joins with the others'.
+    """
+
+    def __init__(
+        self,
+        arch: Architecture,
+        weights: Weights,
+        maths: PlainMaths,
+        ranks: OneRank = ONE_RANK,
+    ) -> None:
         self.arch = arch
         self.weights = weights
         self.maths = maths
+        self.ranks = ranks
         self.layers = [_turned(layer) for layer in weights.layers]
         self.turns = None if arch.is_opt else rotary_table(arch, str(weights.embedding.device))
 
@@ -113,7 +124,7 @@ class Network:
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The residual stream before the first layer, [num_tokens, hidden]."""
         w = self.weights
-        x = F.embedding(tokens, w.embedding)
+        x = self.ranks.embed(tokens, w.embedding)
         if w.positions is not None:
             x += F.embedding(positions, w.positions)
         return x
@@ -134,7 +145,7 @@ class Network:
         h = torch.empty_like(x)
         if len(x):
             self.maths.norm(h, x, self.arch.norm_eps)(self.weights.norm, carried)
-        return F.linear(h, head)
+        return self.ranks.gather(F.linear(h, head))
 
 
 class Buffers(NamedTuple):
@@ -191,7 +202,7 @@ class LayerSteps:
 
     def __init__(self, network: Network, buffers: Buffers, positions: Tensor) -> None:
         arch, maths = network.arch, network.maths
-        self.buffers, self.maths = buffers, maths
+        self.buffers, self.maths, self.ranks = buffers, maths, network.ranks
         q, k, _, _ = buffers.attention(arch)
         self.norm = maths.norm(buffers.h, buffers.x, arch.norm_eps)
         self.turn = None if network.turns is None else maths.turn(q, k, positions, network.turns)
@@ -208,7 +219,7 @@ class LayerSteps:
     def after_attention(self, layer: Layer) -> Tensor | None:
         """The rest of the layer; returns the bias that the next norm must add to x."""
         x, h, _, attended, active, gated = self.buffers
-        x.addmm_(attended, layer.out.weight)
+        self.ranks.add_product(x, attended, layer.out.weight)
         self.norm(layer.norm_2, layer.out.bias)
         if gated is not None and self.silu_mul is not None:
             multiply(gated, h, layer.up)
@@ -216,7 +227,7 @@ class LayerSteps:
         else:
             assert layer.up.bias is not None, "OPT has biases everywhere"
             self.maths.relu_product(active, h, layer.up.weight, layer.up.bias)
-        x.addmm_(active, layer.down.weight)
+        self.ranks.add_product(x, active, layer.down.weight)
         return layer.down.bias
 
 

@@ -2,20 +2,21 @@
 and copy engines.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from testbed.core.errors import PlugInError
-from testbed.core.slots import DEVICE, HOST, Copy, Move, Ops, Transfer, ceil_div
+from testbed.core.slots import DEVICE, HOST, Copy, Extent, Move, Ops, Transfer, ceil_div
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Pools
 from testbed.kernels.engine.records import SwapTime
 from testbed.kernels.launch import cache_ops
 from testbed.kernels.launch.cache_ops import MAX_GRID, bind_stage_blocks, copies_of_runs, issue
 from testbed.sched.state import SchedulerState
 
+LiveTables = Callable[[], list[list[Extent]]]  # of the sequences on the device
 Pairs = list[tuple[int, int]]
 Ends = tuple[
     torch.cuda.Event, torch.cuda.Event
@@ -25,14 +26,13 @@ Ends = tuple[
 class Moves:
     """The operations at once; a transfer in the background has landed when the next call asks.
 
-    `state` has the tables of all sequences on the device; only extents need them, to find a slot's
-    owner.
+    Only extents need the tables of the sequences on the device, to find a slot's owner.
     """
 
-    def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
+    def __init__(self, pools: Pools, layout: Blocks, live: LiveTables) -> None:
         self.pools = pools
         self.layout = layout
-        self.state = state
+        self.live = live
         self.pending: dict[
             int, torch.cuda.Event | None
         ] = {}  # ends of transfers; None where it is over
@@ -56,6 +56,17 @@ class Moves:
     def ended(self) -> list[int]:
         """The pending transfers that have ended."""
         return [move_id for move_id, end in self.pending.items() if end is None or end.query()]
+
+    def land(self, move_id: int) -> None:
+        """Let all later work use what a transfer that has begun reads and writes: it has ended, or
+        is waited for.
+        """
+        end = self.pending.pop(move_id)
+        if end is not None:
+            torch.cuda.current_stream().wait_event(end)
+
+    def flush(self) -> None:
+        """No forward pass will follow what was performed and begun."""
 
     def copy(self, copies: tuple[Copy, ...]) -> None:
         """Copy slots on the device, in order where one copy depends on another."""
@@ -113,13 +124,8 @@ class Moves:
         """The rows that the copies read, and those that they write; extents without an owner are
         left out.
         """
-        groups, policy, rows = (
-            self.state.running.values(),
-            self.state.policy,
-            (list[Ints](), list[Ints]()),
-        )
-        extents = isinstance(self.layout, Extents)
-        live = [policy.table(seq) for group in groups for seq in group.resident] if extents else []
+        rows = list[Ints](), list[Ints]()
+        live = self.live() if isinstance(self.layout, Extents) else []
         for src, dst, length in copies:
             run = np.arange(length)
             read, written = (self.layout.rows_of_slots(first + run, live) for first in (src, dst))
@@ -129,6 +135,13 @@ class Moves:
         return [
             np.concatenate([np.empty(0, np.int64), *(r.ravel() for r in side)]) for side in rows
         ]
+
+
+def live_tables(state: SchedulerState) -> LiveTables:
+    """The tables of the sequences that a scheduler has on the device."""
+    return lambda: [
+        state.policy.table(seq) for group in state.running.values() for seq in group.resident
+    ]
 
 
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
@@ -161,8 +174,8 @@ class CudaMoves(Moves):
     stream each, for a link carries both ways.
     """
 
-    def __init__(self, pools: Pools, layout: Blocks, state: SchedulerState) -> None:
-        super().__init__(pools, layout, state)
+    def __init__(self, pools: Pools, layout: Blocks, live: LiveTables) -> None:
+        super().__init__(pools, layout, live)
         self._swaps, self._loads, self._stores = (torch.cuda.Stream() for _ in range(3))
         if not isinstance(layout, Extents):  # load the kernel now: the block is written as it is
             pool = pools.blocks(layout.block_size)

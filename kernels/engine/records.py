@@ -7,8 +7,8 @@ This module needs neither Hydra nor pandas, so that it runs on the GPU's machine
 import csv
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,11 +62,14 @@ class DeviceTime:
 
 class Timer:
     """Divides an iteration's time into the host's and its wait for the device; and has the device's
-    time for what is being launched.
+    time for what is being launched. guard: a context around each wait.
     """
 
-    def __init__(self, on_gpu: bool = False) -> None:
+    def __init__(
+        self, on_gpu: bool = False, guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self._on_gpu = on_gpu
+        self._guard = guard
         self._launch = DeviceTime()
         self.start()
 
@@ -87,7 +90,8 @@ class Timer:
     def waiting(self) -> Iterator[None]:
         """The host waits for the device's results."""
         start = time.perf_counter()
-        yield
+        with self._guard():
+            yield
         self._waited += time.perf_counter() - start
 
     def stop(self) -> tuple[float, float]:

@@ -1,6 +1,5 @@
 """Executes one plan: its moves, one forward pass over prompts and decodes, and sampling."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
+from testbed.kernels.engine.on_device import Forward, eager
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import (
     Ahead,
@@ -19,10 +19,8 @@ from testbed.kernels.engine.ragged import (
     Ragged,
     TokenBuffers,
     UnderWay,
-    complete,
     parts_of,
     ragged,
-    upload,
 )
 from testbed.kernels.engine.records import DeviceTime, Timer
 from testbed.kernels.engine.sampler import Drawn, Sampler, Wanted
@@ -51,8 +49,8 @@ class Runner:
 
     A plan may be launched before the results of the one before are there: tokens go from one launch
     to the next on the device. `slot_checker` checks the owners of slots, or nothing. `forward`
-    computes the logits of an iteration's wanted rows. longest is the longest prompt of the warm-up,
-    in tokens.
+    computes the logits of an iteration's wanted rows, `eager` does so kernel by kernel. longest is
+    the longest prompt of the warm-up, in tokens.
     """
 
     def __init__(
@@ -74,7 +72,8 @@ class Runner:
         self.slot_checker = NoSlotChecker()
         self.token_buffers: TokenBuffers = sampler.token_buffers
         self.tables = Tables(state.memory, moves.layout)
-        self.forward: Callable[[Ragged], Tensor] = self._forward
+        self.eager: Forward = eager(network, attention, timer.launched)
+        self.forward: Forward = self.eager
         self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
         self._ahead: Ahead | None = None
@@ -164,7 +163,7 @@ class Runner:
         """The transfers that have ended since the last call."""
         landed = self.moves.ended()
         for move_id in landed:
-            del self.moves.pending[move_id]
+            self.moves.land(move_id)
             self.slot_checker.landed(move_id)
         return landed
 
@@ -193,7 +192,7 @@ class Runner:
         part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
         batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
-        self.slot_checker.after(batch, self._forward(batch))
+        self.slot_checker.after(batch, self.eager(batch))
         del self.token_buffers.tokens[-1]
 
     def warm(self, num_tokens: int) -> None:
@@ -208,7 +207,7 @@ class Runner:
             self._prompt(-2 - i, [0] * n, [Extent(0, ceil_div(n, size) * size)], n, "an idle batch")
             for i, n in enumerate(lengths)
         ]
-        self._forward(ragged(parts, [], self.token_buffers, self.tables)).argmax(dim=1).tolist()
+        self.eager(ragged(parts, [], self.token_buffers, self.tables)).argmax(dim=1).tolist()
         for part in parts:
             del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
 
@@ -222,15 +221,3 @@ class Runner:
             self.tables.layout.place(table, name),
         )
         return Part(seq, len(tokens), 0, written, True)
-
-    def _forward(self, batch: Ragged) -> Tensor:
-        self.timer.launched()
-        arrays = {"tokens": batch.tokens, "positions": batch.positions, "wanted": batch.wanted}
-        if batch.late is not None:
-            arrays["late"] = batch.late.rows
-        with torch.inference_mode():
-            there = upload(arrays, self.network.weights.embedding.device)
-            complete(there, batch)
-            self.attention.open(batch)
-            inputs = there["tokens"], there["positions"], there["wanted"]
-            return self.network.logits(*inputs, self.attention)

@@ -16,14 +16,12 @@ from testbed.description import RUN
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
-from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.gpu_engine import GpuEngine
-from testbed.kernels.engine.graphs import DecodeGraphs
-from testbed.kernels.engine.layout import Blocks, Extents, Pages, make_pools
-from testbed.kernels.engine.maths import FusedMaths, PlainMaths
-from testbed.kernels.engine.network import Network, PlainAttention
-from testbed.kernels.engine.pool_moves import CudaMoves, Moves
-from testbed.kernels.engine.prompt_graphs import PromptGraphs
+from testbed.kernels.engine.layout import Blocks, Extents, Pages
+from testbed.kernels.engine.on_device import Graphs, on_device, with_graphs
+from testbed.kernels.engine.parallel.leader import ALONE, Alone
+from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.pool_moves import live_tables
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
@@ -65,46 +63,39 @@ class Options:
 
 
 def assemble(
-    scheduler: Scheduler, pool: PoolSpec, arch: Architecture, weights: Weights, options: Options
+    scheduler: Scheduler,
+    pool: PoolSpec,
+    arch: Architecture,
+    weights: Weights,
+    options: Options,
+    lead: Alone = ALONE,
 ) -> GpuEngine:
     """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
-    on a GPU.
+    on a GPU. arch, weights: of rank 0, where `lead` leads workers.
     """
-    spec = arch.spec
+    state, clock = scheduler.state, options.clock or WallClock()
     layout = _checked_layout(scheduler.memory, arch, options)
-    # In pages all layers share a pool, whose slots are those of one layer
-    pooled = isinstance(layout, Pages)
-    pools = make_pools(
-        spec, pool, layout.block_size, weights.embedding, 1 if pooled else spec.num_layers
-    )
-    if pools.scales is not None and weights.kv_scales is not None:
-        pools.scales.copy_(weights.kv_scales)
+    device = on_device(arch, weights, pool, layout, live_tables(state), lead.ranks)
     sampler = Sampler(
-        TokenBuffers(spec.vocab_size, options.seed), options.parallel or TopP(seed=options.seed)
+        TokenBuffers(arch.spec.vocab_size, options.seed),
+        options.parallel or TopP(seed=options.seed),
     )
-    state, on_gpu = scheduler.state, weights.embedding.is_cuda
-    network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths())
-    attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
-    moves, timer = (CudaMoves if on_gpu else Moves)(pools, layout, state), Timer(on_gpu)
-    max_len = min(spec.max_len, pool.max_len)
-    longest = min(max_len, pool.num_slots // spec.num_layers if pooled else pool.num_slots)
-    runner = Runner(state, network, attention, moves, sampler, timer, longest)
+    max_len = min(arch.spec.max_len, pool.max_len)
+    # In pages all layers share a pool, whose slots are those of one layer
+    num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
+    timer = Timer(weights.embedding.is_cuda, lead.guard)
+    parts = device.network, device.attention, lead.moves(device.moves)
+    runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
     if options.debug:
-        runner.slot_checker = SlotChecker(state, pools, runner.tables, sampler.token_buffers, pool)
+        slots = state, device.pools, runner.tables, sampler.token_buffers, pool
+        runner.slot_checker = checker = SlotChecker(*slots)
+        checker.erase = lead.erasing(checker.erase)
+    _launch_by_graphs(runner, pool, max_len, options, lead)
     if options.registered:
         runner.register_prefix(options.registered)
-    if isinstance(attention, CudaAttention):
-        if options.prompt_graphs:
-            most = options.prompt_graphs
-            prompts = PromptGraphs(network, attention, most, runner.forward, timer.launched)
-            runner.forward = prompts.forward
-        if options.graphs:
-            graphs = DecodeGraphs(network, attention, max_len, runner.forward, timer.launched)
-            graphs.capture(options.graphs, max_len)
-            runner.forward = graphs.forward
     for num_tokens in options.warm:
         runner.warm(num_tokens)
-    clock = options.clock or WallClock()
+    lead.watched_by(clock)
     return GpuEngine(
         scheduler,
         runner,
@@ -113,7 +104,20 @@ def assemble(
         options.window_s,
         options.lengths,
         launches_ahead=options.launches_ahead,
+        close=lead.close,
     )
+
+
+def _launch_by_graphs(
+    runner: Runner, pool: PoolSpec, max_len: int, options: Options, lead: Alone
+) -> None:
+    """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
+    graphs = Graphs(options.graphs, options.prompt_graphs, max_len)
+    lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
+    with lead.guard():
+        parts = runner.network, runner.attention, graphs, runner.eager, runner.timer.launched
+        runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
+    runner.eager = lead.forward(runner.eager, runner.tables, is_eager=True)
 
 
 def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) -> Blocks:
@@ -162,7 +166,10 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
     """
     engine = engine or make_engine(setup)
-    records = engine.serve(list(setup.workload))
+    try:
+        records = engine.serve(list(setup.workload))
+    finally:
+        engine.close()
     fingerprint = fingerprint_of(setup)
     about = {"kind": "gpu" if fingerprint else "cpu", "fingerprint": fingerprint}
     counters = dict(setup.scheduler.policy.counters())
@@ -179,24 +186,48 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
 def make_engine(
     setup: Setup, weights: Weights | None = None, clock: WallClock | None = None
 ) -> GpuEngine:
-    """The engine of a setup; `weights` are the model's, where they are in memory already. clock: a
-    new one by default.
+    """The engine of a setup, with workers where it has several GPUs; `weights` are the model's,
+    where they are in memory already. clock: a new one by default. Close it after use.
     """
-    config = setup.config
-    options = engine_options(config.engine)
     _check(setup)
-    arch = architecture(options, setup.model)
+    options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus
+    arch, chosen = architecture(options, setup.model), _chosen(setup, options, clock)
+    source = Source(arch, options.weights, setup.config.seed, options.device, options.dtype)
+    if num_gpus > 1:
+        return _parallel_engine(setup, source, chosen, weights)
     where = options.device, getattr(torch, options.dtype)
     if weights is None and options.weights == "random":
-        weights = random_weights(arch, config.seed, *where)
+        weights = random_weights(arch, setup.config.seed, *where)
     weights = weights or load_weights(arch, Path(options.weights), *where)
+    return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
+
+
+def _parallel_engine(
+    setup: Setup, source: Source, options: Options, weights: Weights | None
+) -> GpuEngine:
+    num_gpus = setup.config.server.num_gpus
+    if weights is not None:
+        raise InputError(
+            f"server.num_gpus={num_gpus}: the workers load their weights themselves (give none)"
+        )
+    arch, own, lead = start(source, num_gpus)
+    try:
+        return assemble(setup.scheduler, setup.pool, arch, own, options, lead)
+    except BaseException:
+        lead.close()
+        raise
+
+
+def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Options:
+    """The options of a setup's engine."""
+    config = setup.config
     prefix = (
         setup.workload.rows.registered_prefix
         if setup.scheduler.memory.registers_prefixes is not None
         else 0
     )
     parallel = TopP(options.temperature, options.top_p, config.seed)
-    chosen = Options(
+    return Options(
         options.debug,
         config.seed,
         parallel,
@@ -209,7 +240,6 @@ def make_engine(
         options.launches_ahead,
         options.prompt_graphs,
     )
-    return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
 
 
 def engine_options(options: EngineConfig | None) -> EngineConfig:
@@ -248,9 +278,6 @@ def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
 
 def _check(setup: Setup) -> None:
     """Raise InputError for options that the engine does not support."""
-    num_gpus = setup.config.server.num_gpus
-    if num_gpus != 1:
-        raise InputError(f"server.num_gpus={num_gpus}: the engine runs on one GPU")
     tiers = setup.config.server.tiers or {}
     for name, tier in tiers.items():
         if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:

@@ -6,6 +6,7 @@ finds its own tokens in the slots of its table. So no two sequences have a slot 
 tokens, and no copy or move is forgotten.
 """
 
+from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -50,7 +51,7 @@ class NoSlotChecker:
 
 class SlotChecker(NoSlotChecker):
     """Every slot has an id of its token together with all tokens before; `_written` has the writer
-    and the position.
+    and the position. `erase` fills slots with NaN.
     """
 
     follows_tokens = True
@@ -64,7 +65,7 @@ class SlotChecker(NoSlotChecker):
         pool: PoolSpec,
     ) -> None:
         self.state = state
-        self.pools = pools
+        self.erase: Callable[[Ints], None] = pools.erase
         self.tables = tables
         self.token_buffers = token_buffers
         self.memory = TokenMemory(pool)
@@ -130,13 +131,7 @@ class SlotChecker(NoSlotChecker):
         owned[self._slots(-1, [*others.pinned, *others.cached, *others.in_transit])] = True
         gone = np.flatnonzero(self._owned & ~owned)
         if len(gone):
-            heads = self.pools.spec.num_kv_heads
-            rows = (
-                gone[:, None] * heads + np.arange(heads)
-            ).ravel()  # whole blocks or extents: any order
-            self.pools.rows()[:, torch.from_numpy(rows).to(self.pools.device.device)] = (
-                self.pools.nan
-            )
+            self.erase(gone)
             for slot in gone.tolist():
                 self.memory.tiers[DEVICE].pop(slot, None)
         self._owned = owned

@@ -78,6 +78,23 @@ class Weights:
     kv_scales: Tensor | None = None
 
 
+class Whole:
+    """The part of a model that is all of it."""
+
+    __slots__ = ()
+
+    def cut(self, name: str, tensor: Tensor) -> Tensor:
+        """The part of a tensor with this name of Hugging Face's."""
+        return tensor
+
+    def cut_kv_heads(self, scales: Tensor) -> Tensor:
+        """The part of scales, [..., num_kv_heads]."""
+        return scales
+
+
+WHOLE = Whole()
+
+
 def safetensors_of(folder: Path) -> dict[str, Any]:
     """The open file of each tensor in a folder's *.safetensors files, by the tensor's name."""
     try:
@@ -93,8 +110,10 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
     return file_of
 
 
-def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dtype) -> Weights:
-    """The weights in a Hugging Face folder."""
+def load_weights(
+    arch: Architecture, folder: Path, device: str, dtype: torch.dtype, part: Whole = WHOLE
+) -> Weights:
+    """The weights in a Hugging Face folder, or a part of them."""
     files = safetensors_of(folder)
     bare = arch.is_opt and "model.decoder.embed_tokens.weight" not in files
 
@@ -113,23 +132,30 @@ def load_weights(arch: Architecture, folder: Path, device: str, dtype: torch.dty
                 f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires "
                 f"{list(shape)}"
             )
-        return tensor.to(device=device, dtype=dtype)
+        return part.cut(name, tensor).to(device=device, dtype=dtype)
 
     names = [
         f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"
     ]
     scales, shape = None, (arch.spec.num_layers, 2, arch.spec.num_kv_heads)
     if any(name in files for name in names):
-        scales = torch.stack(
-            [read(name).float().flatten().expand(shape[2:]) for name in names]
-        ).view(shape)
+        scales = part.cut_kv_heads(
+            torch.stack([read(name).float().flatten().expand(shape[2:]) for name in names]).view(
+                shape
+            )
+        )
     return replace(_built(arch, get), kv_scales=scales)
 
 
-def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtype) -> Weights:
-    """Weights of the same shapes: matrices normal by their inputs, gains around 1, biases small."""
+def random_weights(
+    arch: Architecture, seed: int, device: str, dtype: torch.dtype, part: Whole = WHOLE
+) -> Weights:
+    """Weights of the same shapes: matrices normal by their inputs, gains around 1, biases small.
 
-    def get(name: str, shape: tuple[int, ...]) -> Tensor:
+    A part has the values of the whole model's.
+    """
+
+    def values_of(name: str, shape: tuple[int, ...]) -> Tensor:
         generator = torch.Generator(device).manual_seed(seed << 32 | crc32(name.encode()))
         values = torch.randn(shape, generator=generator, device=device, dtype=dtype)
         if "embed" in name:
@@ -137,6 +163,9 @@ def random_weights(arch: Architecture, seed: int, device: str, dtype: torch.dtyp
         if len(shape) == 2:
             return values * float(shape[1] ** -0.5)
         return values * 0.05 + (1.0 if "norm" in name and name.endswith("weight") else 0.0)
+
+    def get(name: str, shape: tuple[int, ...]) -> Tensor:
+        return part.cut(name, values_of(name, shape))
 
     return _built(arch, get)
 

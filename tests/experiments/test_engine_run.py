@@ -80,8 +80,9 @@ def test_engine_and_simulator_are_built_alike(tmp_path):
     ("options", "words"),
     [
         (
-            "server=h200 server.num_gpus=2 ~server.kv_memory_gib server.num_blocks=300",
-            "runs on one GPU",
+            "server=h200 server.num_gpus=2 ~server.kv_memory_gib server.num_blocks=300 "
+            "model.ffn_size=63",
+            "a feed-forward layer of 63 values must be divisible by it",
         ),
         (
             "beams=recorded beams.path=beams.csv workload.beam=true workload.num_seqs=2",

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from ranks_in_threads import led_by_threads
 
 from testbed.core.layers import Window
 from testbed.core.request import Request
@@ -13,8 +14,9 @@ from testbed.core.specs import ModelSpec
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import FAMILIES, Architecture
 from testbed.kernels.engine.maths import rotary_table
+from testbed.kernels.engine.parallel.shards import Shard
 from testbed.kernels.engine.serve import Options, assemble
-from testbed.kernels.engine.weights import random_weights
+from testbed.kernels.engine.weights import WHOLE, random_weights
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
@@ -44,8 +46,8 @@ def architecture(family):
     )
 
 
-def weights(arch, seed=0):
-    return random_weights(arch, seed, "cpu", torch.float32)
+def weights(arch, seed=0, part=WHOLE):
+    return random_weights(arch, seed, "cpu", torch.float32, part)
 
 
 def dense_logits(arch, w, tokens):
@@ -102,8 +104,12 @@ def pool(num_slots, host_slots=0):
     return PoolSpec(num_slots, 128, host(host_slots))
 
 
-def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **options):
-    """A CPU engine; `policy` and `scheduler` are made with the pool and with the policy."""
+def engine(
+    family="opt", policy=None, scheduler=None, spec=None, debug=True, num_ranks=1, **options
+):
+    """A CPU engine; `policy` and `scheduler` are made with the pool and with the policy. Ranks are
+    threads.
+    """
     arch = architecture(family)
     spec = replace(spec or pool(512, 512), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
     lengths = {}
@@ -111,7 +117,11 @@ def engine(family="opt", policy=None, scheduler=None, spec=None, debug=True, **o
     spec = made.pool if isinstance(made, Grouped) else spec
     built = with_lengths(scheduler or mixed, lengths)(made)
     chosen = Options(debug=debug, lengths=lengths, **({"clock": StepClock()} | options))
-    return assemble(built, spec, arch, weights(arch), chosen)
+    if num_ranks == 1:
+        return assemble(built, spec, arch, weights(arch), chosen)
+    shard, *others = [Shard(arch, rank, num_ranks) for rank in range(num_ranks)]
+    lead = led_by_threads([shard, *others], [weights(arch, part=part) for part in others])
+    return assemble(built, spec, shard.local, weights(arch, part=shard), chosen, lead)
 
 
 def mixed(policy, preemption=None, budget=64, max_num_seqs=16):

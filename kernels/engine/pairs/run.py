@@ -29,6 +29,7 @@ from testbed.kernels.engine.pairs.plan import (
     Stage,
     figures,
 )
+from testbed.kernels.engine.pool_moves import live_tables
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
 from testbed.kernels.engine.runner import Runner
@@ -58,7 +59,7 @@ class Machine:
         setup = setup or self._built()
         old, state, config = self._first.runner, setup.scheduler.state, setup.config
         sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
-        moves = type(old.moves)(old.moves.pools, old.moves.layout, state)
+        moves = type(old.moves)(old.moves.pools, old.moves.layout, live_tables(state))
         runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
         runner.forward = old.forward
         return GpuEngine(

@@ -18,11 +18,11 @@ from two_sizes import TwoSizes  # noqa: E402
 from testbed.core.errors import PlugInError  # noqa: E402
 from testbed.core.slots import Copy, Extent  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
+from testbed.kernels.engine import runner  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent  # noqa: E402
 from testbed.kernels.engine.records import write_run  # noqa: E402
-from testbed.kernels.engine.runner import Runner  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
@@ -172,10 +172,13 @@ def test_dependent_copies_are_separate_launches():
 
 def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     """It writes no slot, keeps no sequence, and the run after it says what it would have said."""
-    plain, batches, forward = tiny.engine(), [], Runner._forward
-    monkeypatch.setattr(
-        Runner, "_forward", lambda self, batch: batches.append(batch) or forward(self, batch)
-    )
+    plain, batches, eager = tiny.engine(), [], runner.eager
+
+    def watched(*parts):
+        forward = eager(*parts)
+        return lambda batch: batches.append(batch) or forward(batch)
+
+    monkeypatch.setattr(runner, "eager", watched)
     warm = tiny.engine(warm=(5, 300))
     assert [[part[1:] for part in batch.parts] for batch in batches] == [
         [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])

@@ -79,7 +79,7 @@ def by_graphs(engine, family):
     network = Network(arch, moved, PlainMaths())
     runner.network, runner.attention = network, PlainAttention(pools, layout, arch.windows)
     runner.moves = type(runner.moves)(pools, layout, runner.state)
-    graphs = PromptGraphs(network, runner.attention, 64, runner._forward, runner.timer.launched)
+    graphs = PromptGraphs(network, runner.attention, 64, runner.eager, runner.timer.launched)
     runner.forward = graphs.forward
 
 
