@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import OutOfMemoryError
 
 from testbed.build import Setup
 from testbed.config import EngineConfig
@@ -21,6 +22,7 @@ from testbed.kernels.engine.layout import Blocks, Extents, Pages
 from testbed.kernels.engine.on_device import Graphs, on_device, with_graphs
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.watch import WorkerError, out_of_memory
 from testbed.kernels.engine.pool_moves import live_tables
 from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Timer, write_run
@@ -83,18 +85,19 @@ def assemble(
     max_len = min(arch.spec.max_len, pool.max_len)
     # In pages all layers share a pool, whose slots are those of one layer
     num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
-    timer = Timer(weights.embedding.is_cuda, lead.guard)
+    timer = Timer(weights.embedding.is_cuda, lead.device_wait)
     parts = device.network, device.attention, lead.moves(device.moves)
     runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
     if options.debug:
         slots = state, device.pools, runner.tables, sampler.token_buffers, pool
         runner.slot_checker = checker = SlotChecker(*slots)
         checker.erase = lead.erasing(checker.erase)
-    _launch_by_graphs(runner, pool, max_len, options, lead)
-    if options.registered:
-        runner.register_prefix(options.registered)
-    for num_tokens in options.warm:
-        runner.warm(num_tokens)
+    with lead.guard():
+        _launch_by_graphs(runner, pool, max_len, options, lead)
+        if options.registered:
+            runner.register_prefix(options.registered)
+        for num_tokens in options.warm:
+            runner.warm(num_tokens)
     lead.watched_by(clock)
     return GpuEngine(
         scheduler,
@@ -114,9 +117,8 @@ def _launch_by_graphs(
     """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
     graphs = Graphs(options.graphs, options.prompt_graphs, max_len)
     lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
-    with lead.guard():
-        parts = runner.network, runner.attention, graphs, runner.eager, runner.timer.launched
-        runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
+    parts = runner.network, runner.attention, graphs, runner.eager, runner.timer.launched
+    runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
     runner.eager = lead.forward(runner.eager, runner.tables, is_eager=True)
 
 
@@ -210,12 +212,15 @@ def _parallel_engine(
         raise InputError(
             f"server.num_gpus={num_gpus}: the workers load their weights themselves (give none)"
         )
-    arch, own, lead = start(source, num_gpus)
     try:
-        return assemble(setup.scheduler, setup.pool, arch, own, options, lead)
-    except BaseException:
-        lead.close()
-        raise
+        arch, own, lead = start(source, num_gpus)
+        try:
+            return assemble(setup.scheduler, setup.pool, arch, own, options, lead)
+        except BaseException:
+            lead.close()
+            raise
+    except OutOfMemoryError as error:
+        raise WorkerError(out_of_memory(error)) from error
 
 
 def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Options:

@@ -41,15 +41,19 @@ class Distributed:
             os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast off
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # errors are for Watch to handle
             torch.cuda.set_device(rank)
-        limit_s = NCCL_LIMIT_S if on_gpu else GLOO_LIMIT_S
-        dist.init_process_group(
-            "nccl" if on_gpu else "gloo",
-            store=store,
-            rank=rank,
-            world_size=num_ranks,
-            timeout=timedelta(seconds=limit_s),
-        )
-        self._connect()
+        limit = timedelta(seconds=NCCL_LIMIT_S if on_gpu else GLOO_LIMIT_S)
+        backend, size = "nccl" if on_gpu else "gloo", num_ranks
+        # The ranks meet under a number that a start which failed has counted up in this process.
+        dist.distributed_c10d._world.group_count = 0
+        try:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        except RuntimeError as error:
+            raise CollectiveError(str(error)) from error
+        try:
+            self._connect()
+        except RuntimeError:
+            self.close()
+            raise
 
     def _connect(self) -> None:
         """NCCL connects at the first collective, which no graph may capture."""
@@ -63,25 +67,25 @@ class Distributed:
     def add(self, x: Tensor) -> None:
         try:
             dist.all_reduce(x)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise CollectiveError(str(error)) from error
 
     def gather(self, x: Tensor) -> Tensor:
         parts = x.new_empty(self._num_ranks, *x.shape)
         try:
             GATHER(parts.flatten(0, 1), x)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise CollectiveError(str(error)) from error
         return parts
 
     def share(self, x: Tensor) -> None:
         try:
             dist.broadcast(x, src=0)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise CollectiveError(str(error)) from error
 
     def abort(self) -> None:
-        """End the collectives that are under way, so that nobody waits for them any more."""
+        """End NCCL's collectives that are under way; gloo's end with the other processes."""
         if self._on_gpu and dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
 

@@ -42,7 +42,11 @@ class Alone:
         return ONE_RANK
 
     def guard(self) -> AbstractContextManager[None]:
-        """Around everything that waits for the device or for the workers."""
+        """Around everything that waits for the workers, also by a device that waits for theirs."""
+        return nullcontext()
+
+    def device_wait(self) -> AbstractContextManager[None]:
+        """Around a wait for the device that takes an iteration at most."""
         return nullcontext()
 
     def watched_by(self, clock: WallClock) -> None:
@@ -73,8 +77,8 @@ ALONE = Alone()
 class Guard:
     """Watches nothing: what waits for workers, waits. See Watch."""
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """Around what waits for the workers."""
+    def waiting(self, *, for_device: bool = False) -> AbstractContextManager[None]:
+        """Around what waits for the workers; for_device: what takes an iteration at most."""
         return nullcontext()
 
     def on_failure(self, call: Callable[[], object]) -> None:
@@ -104,6 +108,9 @@ class Leader(Alone):
 
     def guard(self) -> AbstractContextManager[None]:
         return self._guard.waiting()
+
+    def device_wait(self) -> AbstractContextManager[None]:
+        return self._guard.waiting(for_device=True)
 
     def watched_by(self, clock: WallClock) -> None:
         self._guard.on_failure(lambda: clock.post(self._guard.check))

@@ -3,7 +3,7 @@
 import atexit
 import subprocess
 import sys
-from collections.abc import Sequence
+from contextlib import ExitStack
 from multiprocessing import Pipe
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from testbed.kernels.engine.parallel.leader import Leader
 from testbed.kernels.engine.parallel.ranks import Ranks
 from testbed.kernels.engine.parallel.shards import Shard, check_divides, weights_of
 from testbed.kernels.engine.parallel.signs import HERE, LOADED
-from testbed.kernels.engine.parallel.watch import Watch, Worker, WorkerError
+from testbed.kernels.engine.parallel.watch import Watch, Worker
 from testbed.kernels.engine.parallel.worker import Job
 from testbed.kernels.engine.weights import Weights
 
@@ -59,8 +59,6 @@ class LeaderOfProcesses(Leader):
         atexit.unregister(self.close)
         try:
             super().close()
-        except WorkerError:
-            pass  # which was raised where it happened
         finally:
             self._collectives.close()
 
@@ -89,18 +87,17 @@ def start(source: Source, num_ranks: int) -> Started:
         [_process(_job(source, rank, num_ranks, store.port)) for rank in range(1, num_ranks)],
         limits_waits=on_gpu,
     )
-    try:
+    with ExitStack() as undo:
+        undo.callback(watch.kill)
         watch.wait_until(HERE.stage)
-        with watch.waiting():
-            collectives = Distributed(store, 0, num_ranks, on_gpu=on_gpu)
+        collectives = watch.call(lambda: Distributed(store, 0, num_ranks, on_gpu=on_gpu))
+        undo.callback(collectives.close)
         watch.abort = collectives.abort
         shard = Shard(source.arch, 0, num_ranks)
         where = source.device, getattr(torch, source.dtype)
         weights = weights_of(shard, source.weights, source.seed, *where)
         watch.wait_until(LOADED.stage)
-    except BaseException:
-        _kill(watch)
-        raise
+        undo.pop_all()
     ranks = Ranks(0, shard.first_token, source.arch.spec.vocab_size, collectives)
     return Started(shard.local, weights, LeaderOfProcesses(watch, ranks, collectives))
 
@@ -121,10 +118,3 @@ def _process(job: Job) -> Worker:
     theirs.close()
     ours.send(job)
     return Worker(job.rank, process, ours)
-
-
-def _kill(watch: Watch) -> None:
-    processes: Sequence[Worker] = watch.workers
-    for worker in processes:
-        worker.kill()
-    watch.end()

@@ -7,21 +7,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection, wait
 from signal import Signals
 from subprocess import Popen, TimeoutExpired
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import OutOfMemoryError
 
+from testbed.kernels.engine.parallel.collectives import GLOO_LIMIT_S, CollectiveError
 from testbed.kernels.engine.parallel.leader import Guard
 from testbed.kernels.engine.parallel.signs import ALONE, Alive, Failed, Reached
 
 SILENT_S = 6.0  # without a sign of life a worker hangs
 STUCK_S = 6.0  # a wait for a GPU that is longer means that the ranks wait for each other
 NAMING_S = 2.0  # in which the worker that failed first is found
-END_S = 3.0  # in which a process must end
+END_S = 2.0  # in which a process must end
+
+T = TypeVar("T")
 
 
 class WorkerError(RuntimeError):
@@ -64,8 +68,7 @@ class Worker:
             return f"{self.name}: failed: {self.failed}"
         code = self.process.poll()
         if code is not None and code != ALONE:
-            how = f"was killed by {Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            return f"{self.name}: {how}"
+            return f"{self.name}: {_how(code)}"
         silent_s = time.monotonic() - self.last_sign_s
         if code is None and silent_s > SILENT_S:
             return f"{self.name}: hangs: no sign of life for {silent_s:.0f} s"
@@ -86,7 +89,7 @@ class Worker:
 
 class Watch(Guard):
     """The watch over all workers. abort: ends collectives that rank 0 waits for; limits_waits:
-    whether a wait has a limit here, as on a GPU, where collectives have none.
+    whether a wait for the device has a limit here, as on a GPU, where collectives have none.
     """
 
     def __init__(self, workers: Sequence[Worker], *, limits_waits: bool) -> None:
@@ -94,7 +97,9 @@ class Watch(Guard):
         self.failure = ""
         self.abort: Callable[[], None] = lambda: None
         self._limits_waits = limits_waits
-        self._waits_since_s: float | None = None
+        self._num_waits = 0  # one inside the other
+        self._since_s = 0.0  # the innermost
+        self._device_since_s: float | None = None
         self._has_failed, self._is_over = threading.Event(), threading.Event()
         self._calls: list[Callable[[], object]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,8 +114,8 @@ class Watch(Guard):
         if self.failure:
             call()
 
-    def waiting(self) -> AbstractContextManager[None]:
-        return self._waiting()
+    def waiting(self, *, for_device: bool = False) -> AbstractContextManager[None]:
+        return self._waiting(for_device)
 
     def wait_until(self, stage: str) -> None:
         """Wait until all workers have reached a stage of their start."""
@@ -118,8 +123,22 @@ class Watch(Guard):
             self.check()
             time.sleep(0.01)
 
+    def call(self, function: Callable[[], T]) -> T:
+        """The result of a function that waits for the workers where nothing can interrupt it. It
+        has a thread of its own, so that a worker's failure is raised at once.
+        """
+        result: Future[T] = Future()
+        threading.Thread(target=_resolve, args=(result, function), daemon=True).start()
+        while not result.done():
+            self.check()
+            time.sleep(0.01)
+        with self.waiting():
+            return result.result()
+
     def end(self) -> None:
-        """Wait until the workers have ended; kill those that do not."""
+        """Wait until the workers have ended; kill those that do not. Raises WorkerError if one had
+        not come to its end.
+        """
         self._is_over.set()
         end_s = time.monotonic() + END_S
         for worker in self.workers:
@@ -128,23 +147,35 @@ class Watch(Guard):
             except TimeoutExpired:
                 worker.kill()
         self._thread.join(END_S)
+        self.failure = self.failure or self._problem_at_end()
+        self.check()
+
+    def kill(self) -> None:
+        """End the workers at once; the caller has an error to raise."""
+        self._is_over.set()
+        for worker in self.workers:
+            worker.kill()
+        self._thread.join(END_S)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _waiting(self, for_device: bool) -> Iterator[None]:
         self.check()
-        self._waits_since_s = time.monotonic()
+        before, self._num_waits = self._device_since_s, self._num_waits + 1
+        self._since_s = time.monotonic()
+        self._device_since_s = self._since_s if for_device else before
         try:
             yield
         except OutOfMemoryError as error:
-            raise WorkerError(f"worker 0 (this process): ran out of memory: {error}") from error
-        except (RuntimeError, OSError) as error:
+            raise WorkerError(out_of_memory(error)) from error
+        except (CollectiveError, OSError) as error:
             self._has_failed.wait(NAMING_S)
             self.check()
-            raise WorkerError(
-                f"{self._last_done()}: the ranks' exchange failed: {error}"
-            ) from error
+            raise WorkerError(f"{self._last_done()}: cannot be reached: {error}") from error
+        except Exception:
+            self.check()
+            raise
         finally:
-            self._waits_since_s = None
+            self._device_since_s, self._num_waits = before, self._num_waits - 1
         self.check()
 
     def _run(self) -> None:
@@ -165,7 +196,7 @@ class Watch(Guard):
         """What is wrong; workers that only lost the others are named last."""
         if problem := next(filter(None, [worker.problem() for worker in self.workers]), ""):
             return problem
-        since_s = self._waits_since_s
+        since_s = self._device_since_s
         if self._limits_waits and since_s is not None and time.monotonic() - since_s > STUCK_S:
             return f"{self._last_done()}: hangs: rank 0 waits for {STUCK_S:.0f} s"
         if all(worker.process.poll() is not None for worker in self.workers):
@@ -184,15 +215,31 @@ class Watch(Guard):
         self._has_failed.set()
         for call in self._calls:
             call()
-        if self._still_waits(END_S / 2):
-            self.abort()
-        if self._still_waits(END_S / 2):
+        self.abort()
+        end_s = max(time.monotonic(), self._since_s + GLOO_LIMIT_S) + END_S
+        while self._num_waits and time.monotonic() < end_s:
+            time.sleep(0.01)
+        if self._num_waits:
             print(f"error: {line}", file=sys.stderr, flush=True)
             os._exit(1)
 
-    def _still_waits(self, limit_s: float) -> bool:
-        """Whether rank 0 does not get out of a wait in this time."""
-        end_s = time.monotonic() + limit_s
-        while self._waits_since_s is not None and time.monotonic() < end_s:
-            time.sleep(0.01)
-        return self._waits_since_s is not None
+    def _problem_at_end(self) -> str:
+        codes = [(worker.name, worker.process.returncode) for worker in self.workers]
+        return next((f"{name}: {_how(code)} at its end" for name, code in codes if code), "")
+
+
+def _resolve(result: "Future[T]", function: Callable[[], T]) -> None:
+    try:
+        result.set_result(function())
+    except BaseException as error:
+        result.set_exception(error)
+
+
+def out_of_memory(error: OutOfMemoryError) -> str:
+    """The line for rank 0's own memory."""
+    return f"worker 0 (this process): ran out of memory: {' '.join(str(error).split())}"
+
+
+def _how(code: int) -> str:
+    """How a process ended."""
+    return f"was killed by {Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,140 @@
+"""Workers as processes over gloo: the whole path of `server.num_gpus`, and what becomes of a run
+whose worker fails.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import test_engine_config as configs  # noqa: E402
+from refusals import refuses  # noqa: E402
+
+from testbed.build import build  # noqa: E402
+from testbed.config import RunConfig  # noqa: E402
+from testbed.kernels.engine.parallel import processes  # noqa: E402
+from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
+
+LIMIT_S = 10
+CPU = {"device": "cpu", "dtype": "float32"}
+
+
+def setup(tmp_path, num_gpus, **changes):
+    values = configs.run_config(tmp_path, **changes)
+    values["server"]["num_gpus"] = num_gpus
+    return build(RunConfig.from_values(values))
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """The workers that a test starts, all of which must have ended after it."""
+    started, start = [], processes._process
+
+    def noted(job):
+        started.append(start(job))
+        return started[-1]
+
+    monkeypatch.setattr(processes, "_process", noted)
+    yield started
+    assert all(worker.process.poll() is not None for worker in started)
+
+
+@pytest.mark.parametrize("num_gpus", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_give_the_tables_and_tokens_of_one(tmp_path, workers, num_gpus):
+    outputs = []
+    for n in (1, num_gpus):
+        built = setup(tmp_path, n)
+        engine = make_engine(built)
+        summary = serve_into(tmp_path / f"out{n}", built, engine)
+        assert summary["requests"] == {"arrived": 3, "finished": 3, "rejected": 0}
+        outputs.append(engine.records.outputs)
+    assert outputs[0] == outputs[1]
+    assert [worker.process.returncode for worker in workers] == [0] * (num_gpus - 1)
+
+
+def after(number, call, strike):
+    """`call`, which strikes before it is called for the last of `number` times."""
+    count = iter(range(1, number + 1))
+
+    def counted(*arguments, **options):
+        if next(count, 0) == number:
+            strike()
+        return call(*arguments, **options)
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        pytest.param(signal.SIGSTOP, "hangs: no sign of life for", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("place", ["start", "iteration", "end"])
+def test_a_worker_that_fails_ends_the_run_with_its_name(
+    tmp_path, monkeypatch, workers, number, words, place
+):
+    struck_s = []
+
+    def strike():
+        struck_s.append(time.monotonic())
+        os.kill(workers[-1].process.pid, number)
+
+    def run():
+        if place == "start":
+            begin = processes.Distributed
+            monkeypatch.setattr(processes, "Distributed", after(1, begin, strike))
+        engine = make_engine(setup(tmp_path, 2, engine=CPU))
+        if place == "iteration":
+            engine.runner.forward = after(3, engine.runner.forward, strike)
+        if place == "end":
+            engine.close = after(1, engine.close, strike)
+        serve_into(tmp_path / "out", setup(tmp_path, 2, engine=CPU), engine)
+
+    at_end = "was killed by SIGKILL at its end" if place == "end" else words
+    refuses(rf"worker 1 \(process [0-9]+\): {at_end}", run, error=WorkerError)
+    assert time.monotonic() - struck_s[0] < LIMIT_S
+
+
+def test_an_error_of_a_worker_is_told_in_its_words(tmp_path, monkeypatch, workers):
+    """As of one whose memory is too small."""
+    job = processes._job
+    monkeypatch.setattr(processes, "_job", lambda *args: job(*args)._replace(dtype="float3"))
+    words = r"worker 1 .*: failed: AttributeError: .*float3"
+    refuses(words, make_engine, setup(tmp_path, 2), error=WorkerError)
+
+
+ORPHANS = """
+import os, sys, pathlib
+sys.path[:0] = sys.argv[2:]
+import test_parallel_processes as tests
+engine = tests.make_engine(tests.setup(pathlib.Path(sys.argv[1]), 2))
+print(*[w.process.pid for w in engine.close.__self__._guard.workers], flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_no_worker_outlives_rank_0(tmp_path):
+    words = [sys.executable, "-c", ORPHANS, str(tmp_path), *sys.path]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    (pid,) = map(int, done.stdout.split())
+    end_s = time.monotonic() + LIMIT_S
+    while is_there(pid) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert not is_there(pid)
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
