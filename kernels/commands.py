@@ -77,6 +77,17 @@ def verify_launches(model: str) -> bool:
     return is_right
 
 
+def verify_parallel(model: str | None, num_gpus: int) -> bool:
+    """Whether the engine on so many GPUs computes what it does on one, on a shipped model's shape,
+    or on small models of every family (None).
+    """
+    if num_gpus < 2:
+        raise InputError(f"--gpus {num_gpus}: compares several GPUs with one (give 2 or more)")
+    against = on_gpu("engine.verify.against_one_gpu", "gpu verify-parallel")
+    is_right: bool = against.verify_parallel(model, num_gpus)
+    return is_right
+
+
 def run_pairs(out: Path, limit_s: float) -> list[str]:
     """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device

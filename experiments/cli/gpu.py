@@ -170,6 +170,24 @@ def verify_launches(
 
 
 @app.command
+def verify_parallel(
+    model: Annotated[
+        str | None,
+        Parameter(metavar="MODEL", help="a shipped model, in bf16 (default: small ones, in fp32)"),
+    ] = None,
+    /,
+    *,
+    gpus: Annotated[WholeNumber, Parameter(metavar="N", help="number of GPUs")] = 2,
+) -> int:
+    """Check the engine on several GPUs against itself on one.
+
+    Random weights; prefix hits, swaps, forks, beams, chunks, launches ahead. Logits may differ by
+    twice what two batch sizes on one GPU do. Exit code 1 where they differ by more.
+    """
+    return int(not commands.verify_parallel(model, gpus))
+
+
+@app.command
 def bench(
     *,
     out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv and h200.md")] = Path(

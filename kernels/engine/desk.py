@@ -1,5 +1,6 @@
 """The process of an engine behind a server: requests come and tokens go through a connection."""
 
+import sys
 import threading
 from functools import partial
 from multiprocessing.connection import Connection
@@ -12,6 +13,7 @@ from testbed.core.request import Request
 from testbed.engine.listeners import TokenListener
 from testbed.engine.wall_clock import WallAlarm, WallClock
 from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
+from testbed.kernels.engine.parallel.watch import WorkerError
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
 from testbed.serving.clients import unknown_requests
@@ -199,14 +201,15 @@ def serve_connection(connection: Connection, config: RunConfig) -> None:
         check_ends(setup)
         clock = DeskClock()
         engine = make_engine(setup, clock=clock)
-    except InputError as error:
+    except (InputError, WorkerError) as error:
         connection.send(Refused(str(error)))
         return
     connection.send(Ready(engine.runner.token_buffers.vocab_size))
     try:
-        Desk(engine, clock, connection).run()
-    finally:
-        engine.close()
+        with engine:
+            Desk(engine, clock, connection).run()
+    except WorkerError as error:
+        print(f"engine: error: {error}", file=sys.stderr, flush=True)
 
 
 def check_ends(setup: Setup) -> None:

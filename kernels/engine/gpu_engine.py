@@ -1,6 +1,7 @@
 """Carries an engine's plans out on a device, in real time; its records."""
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from testbed.core.request import PS, Request
@@ -171,8 +172,8 @@ class GpuEngine:
     """The engine over a device: serves requests by the plans of a scheduler.
 
     window_s are two times: batch and memory are averaged between them, and no plan begins after the
-    second. launches_ahead: see GpuExecutor. close: ends what the engine has begun on other devices;
-    the caller calls it after the last request.
+    second. launches_ahead: see GpuExecutor. close: ends what the engine has begun on other devices,
+    and raises where that has failed; `with engine:` calls it.
     """
 
     def __init__(
@@ -207,6 +208,14 @@ class GpuEngine:
             snapshots_ps=window_ps,
             stop_ps=window_ps[1] if window_ps else UNBOUNDED,
         )
+
+    def __enter__(self) -> "GpuEngine":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close the engine; what has gone wrong before is what is raised."""
+        with suppress(Exception) if error is not None else nullcontext():
+            self.close()
 
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""

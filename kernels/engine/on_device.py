@@ -52,16 +52,17 @@ def on_device(
     live: LiveTables,
     ranks: OneRank = ONE_RANK,
 ) -> OnDevice:
-    """These parts for a pool, by kernels where the weights are on a GPU."""
-    spec, on_gpu = arch.spec, weights.embedding.is_cuda
+    """These parts for a pool: by kernels where the weights have 16 bits on a GPU, else in torch."""
+    spec, like = arch.spec, weights.embedding
+    by_kernels = like.is_cuda and like.dtype != torch.float32
     # In pages all layers share a pool, whose slots are those of one layer
     num_pools = 1 if isinstance(layout, Pages) else spec.num_layers
-    pools = make_pools(spec, pool, layout.block_size, weights.embedding, num_pools)
+    pools = make_pools(spec, pool, layout.block_size, like, num_pools)
     if pools.scales is not None and weights.kv_scales is not None:
         pools.scales.copy_(weights.kv_scales)
-    network = Network(arch, weights, FusedMaths() if on_gpu else PlainMaths(), ranks)
-    attention = (CudaAttention if on_gpu else PlainAttention)(pools, layout, arch.windows)
-    moves = (CudaMoves if on_gpu else Moves)(pools, layout, live)
+    network = Network(arch, weights, FusedMaths() if by_kernels else PlainMaths(), ranks)
+    attention = (CudaAttention if by_kernels else PlainAttention)(pools, layout, arch.windows)
+    moves = (CudaMoves if by_kernels else Moves)(pools, layout, live)
     return OnDevice(pools, network, attention, moves)
 
 

@@ -2,6 +2,7 @@
 in real time.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ def assemble(
     options: Options,
     lead: Alone = ALONE,
 ) -> GpuEngine:
-    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights are
-    on a GPU. arch, weights: of rank 0, where `lead` leads workers.
+    """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights
+    have 16 bits on a GPU. arch, weights: of rank 0, where `lead` leads workers.
     """
     state, clock = scheduler.state, options.clock or WallClock()
     layout = _checked_layout(scheduler.memory, arch, options)
@@ -167,11 +168,8 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
 
     engine: a result of `make_engine` for this setup, where the caller inspects it afterwards.
     """
-    engine = engine or make_engine(setup)
-    try:
+    with engine or make_engine(setup) as engine:
         records = engine.serve(list(setup.workload))
-    finally:
-        engine.close()
     fingerprint = fingerprint_of(setup)
     about = {"kind": "gpu" if fingerprint else "cpu", "fingerprint": fingerprint}
     counters = dict(setup.scheduler.policy.counters())
@@ -217,7 +215,8 @@ def _parallel_engine(
         try:
             return assemble(setup.scheduler, setup.pool, arch, own, options, lead)
         except BaseException:
-            lead.close()
+            with suppress(WorkerError):
+                lead.close()
             raise
     except OutOfMemoryError as error:
         raise WorkerError(out_of_memory(error)) from error

@@ -131,6 +131,7 @@ class Leader(Alone):
                 connection.send_bytes(message)
 
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> None:
+        self._compiler = Compiler()
         self.tell(Build(pool, layout, graphs, debug))
         self.send()
 

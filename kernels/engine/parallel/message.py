@@ -43,8 +43,9 @@ class Command(Protocol):
 
 
 class Build(NamedTuple):
-    """Make pools, and capture graphs. starts_as_nan: slots without an owner read as NaN (debug
-    mode).
+    """Make pools, and capture graphs, in place of those of an engine before.
+
+    starts_as_nan: slots without an owner read as NaN (debug mode).
     """
 
     pool: PoolSpec
@@ -53,6 +54,7 @@ class Build(NamedTuple):
     starts_as_nan: bool
 
     def apply(self, worker: Works) -> None:
+        worker.members.clear()
         worker.build(self.pool, self.layout, self.graphs)
         if self.starts_as_nan:
             pools = worker.device.pools

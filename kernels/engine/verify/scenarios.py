@@ -16,6 +16,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.kernels.engine.sampler import Drawn, Wanted
 from testbed.kernels.engine.serve import Options, assemble
@@ -151,9 +152,15 @@ SCENARIOS = [
 Row = tuple[tuple[int, ...], Tensor]  # tokens so far, and logits of the next
 
 
-def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int = 0) -> list[Row]:
+def record(
+    scenario: Scenario,
+    arch: Architecture,
+    weights: Weights,
+    graphs: int = 0,
+    lead: Alone = ALONE,
+) -> list[Row]:
     """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it;
-    returns every choice.
+    returns every choice. arch, weights: of rank 0, where `lead` leads workers.
 
     Raises where the scenario did not cause the expected event.
     """
@@ -168,7 +175,7 @@ def record(scenario: Scenario, arch: Architecture, weights: Weights, graphs: int
     options = Options(
         debug, clock=clock, graphs=graphs, lengths=lengths, prompt_graphs=prompt_graphs
     )
-    engine = assemble(scenario.scheduler(policy), pool, short, weights, options)
+    engine = assemble(scenario.scheduler(policy), pool, short, weights, options, lead)
     rows = watched(engine.runner)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals
     events = (

@@ -20,6 +20,8 @@ from testbed.config import RunConfig  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
 from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
+from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
+from testbed.kernels.engine.verify.scenarios import SCENARIOS  # noqa: E402
 
 LIMIT_S = 10
 CPU = {"device": "cpu", "dtype": "float32"}
@@ -138,3 +140,16 @@ def is_there(pid):
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "num_ranks"), [("opt", 4), ("one kv head", 2)])
+def test_logits_differ_by_no_more_than_those_of_two_batch_sizes(family, num_ranks):
+    model = against_one_gpu.Model(against_one_gpu.FAMILIES[family], "cpu", "float32")
+    names = ("prefix hit", "swap and back", "beams of 4")
+    scenarios = [scenario for scenario in SCENARIOS if scenario.name in names]
+    judged = list(against_one_gpu.compare(model, num_ranks, scenarios, (0,)))
+    assert [name for name, _, _ in judged] == ["prefix hit", "swap and back", "beams of 4"]
+    for _, _, of_ranks in judged:
+        assert of_ranks.is_right, str(of_ranks)
+        assert of_ranks.difference > 0  # the ranks' sums are not one rank's

@@ -1,0 +1,152 @@
+"""The engine over several ranks against the engine on one: small models of every family in fp32,
+and a shipped model's shape in bf16, with random weights.
+
+Sums over ranks round in another order, as matrix products of another batch size do. So the
+tolerance is fixed before the ranks run: twice the largest difference of a logit between two batch
+sizes of one rank. No logit may differ by more where the tokens before it are the same, and another
+token may be chosen only where the best two are nearer than that.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec
+from testbed.kernels.engine.architecture import Architecture, of_spec
+from testbed.kernels.engine.parallel.processes import Source, Started, start
+from testbed.kernels.engine.verify.against_plain import (
+    SMALL_BATCH,
+    Comparison,
+    Logits,
+    by_tokens,
+    comparison,
+    largest_difference,
+)
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, Scenario, record
+from testbed.kernels.engine.weights import Weights, random_weights
+from testbed.memory.paged.paged import Paged
+
+GRAPHS = 64
+FAMILIES = {
+    "opt": Architecture(ModelSpec("opt", 2, 256, 4, 4, 64, 512, 2, 509, 512, True), "opt"),
+    "llama": Architecture(ModelSpec("llama", 2, 256, 4, 2, 64, 512, 3, 509, 512), "llama"),
+    "qwen2": Architecture(
+        ModelSpec("qwen2", 2, 256, 4, 2, 64, 512, 3, 509, 512, True), "qwen2", qkv_bias=True
+    ),
+    "one kv head": Architecture(ModelSpec("llama", 2, 256, 4, 1, 64, 512, 3, 509, 512), "llama"),
+}
+# Of the scenarios: prefix cache, tier, swaps, forks, beams, chunks, extents, launches ahead.
+NAMES = (
+    "blocks of 16",
+    "prefix hit",
+    "loads from a tier",
+    "swap and back",
+    "fork and copy-on-write",
+    "fork into extents",
+    "beams of 4",
+    "chunked prefill",
+    "launched ahead, recompute",
+)
+BASE = Scenario("two batch sizes", partial(Paged, block_size=16), below=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is compared: a model with random weights of seed 0."""
+
+    arch: Architecture
+    device: str
+    dtype: str
+
+    @property
+    def source(self) -> Source:
+        """Where the ranks find it."""
+        return Source(self.arch, "random", 0, self.device, self.dtype)
+
+    def weights(self) -> Weights:
+        """All of its weights."""
+        return random_weights(self.arch, 0, self.device, getattr(torch, self.dtype))
+
+
+class Judged(NamedTuple):
+    """A comparison of choices, and the largest difference of a logit."""
+
+    choices: Comparison
+    difference: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether choices and logits are within the tolerance."""
+        return self.choices.is_right and self.difference <= self.choices.tolerance
+
+    def __str__(self) -> str:
+        choices, difference = self
+        return (
+            f"{choices.choices} choices with the same tokens before, {choices.differing} differ; "
+            f"logits differ by at most {difference:.3g}; tolerance {choices.tolerance:.3g}: "
+            f"{'right' if self.is_right else 'WRONG'}"
+        )
+
+
+def verify_parallel(name: str | None, num_gpus: int) -> bool:
+    """Compare so many GPUs with one, on a shipped model in bf16, or on small ones in fp32 (None);
+    prints a line for each scenario, and returns whether all are right.
+    """
+    graphs: tuple[int, ...] = (0,) if name is None else (0, GRAPHS)
+    is_right = True
+    for key, model in models_of(name).items():
+        for scenario, mode, judged in compare(model, num_gpus, chosen(), graphs):
+            is_right = is_right and judged.is_right
+            print(f"{key}, {num_gpus} GPUs, {scenario}, {mode}: {judged}", flush=True)
+    return is_right
+
+
+def models_of(name: str | None) -> dict[str, Model]:
+    """A shipped model in bf16, or the small ones in fp32 (None)."""
+    if name is None:
+        return {key: Model(arch, "cuda", "float32") for key, arch in FAMILIES.items()}
+    return {name: Model(of_spec(read_model(name)), "cuda", "bfloat16")}
+
+
+def chosen() -> list[Scenario]:
+    """The scenarios of NAMES."""
+    return [scenario for scenario in SCENARIOS if scenario.name in NAMES]
+
+
+def compare(
+    model: Model, num_ranks: int, scenarios: Iterable[Scenario], graphs: Iterable[int]
+) -> Iterator[tuple[str, str, Judged]]:
+    """The comparison of each scenario, in debug mode (graphs 0) or by graphs."""
+    weights = model.weights()
+    tolerance = tolerance_of(model, weights)
+    ranks = start(model.source, num_ranks)
+    with closing(ranks.lead):
+        for scenario in scenarios:
+            one = by_tokens(record(scenario, model.arch, weights))
+            for size in graphs:
+                many = recorded(ranks, scenario, size)
+                yield scenario.name, "graphs" if size else "debug", judge(one, many, tolerance)
+
+
+def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:
+    """What the ranks compute."""
+    return by_tokens(record(scenario, ranks.arch, ranks.weights, graphs, ranks.lead))
+
+
+def tolerance_of(model: Model, weights: Weights) -> float:
+    """From two batch sizes of one rank."""
+    large, small = (
+        by_tokens(record(replace(BASE, max_num_seqs=size), model.arch, weights))
+        for size in (BASE.max_num_seqs, SMALL_BATCH)
+    )
+    return 2 * largest_difference(large, small)
+
+
+def judge(one: Logits, many: Logits, tolerance: float) -> Judged:
+    """One rank against many."""
+    return Judged(comparison(one, many, tolerance), largest_difference(one, many))

@@ -1,0 +1,87 @@
+"""On two GPUs: ranks over NCCL against one GPU, and what becomes of a run whose worker fails."""
+
+import os
+import signal
+import time
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if torch.cuda.device_count() < 2:
+    pytest.skip("needs two NVIDIA GPUs", allow_module_level=True)
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from refusals import refuses  # noqa: E402
+
+from testbed.core.errors import InputError  # noqa: E402
+from testbed.core.request import Request  # noqa: E402
+from testbed.engine.wall_clock import StepClock  # noqa: E402
+from testbed.kernels.engine.parallel import processes  # noqa: E402
+from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
+from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, Model  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
+from testbed.memory.policy import PoolSpec  # noqa: E402
+from testbed.sched.mixed import MixedPrefill  # noqa: E402
+from testbed.sched.preemption import Recompute  # noqa: E402
+
+LIMIT_S = 10
+GRAPHS = 16
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("dtype", "graphs"), [("float32", 0), ("bfloat16", GRAPHS)])
+def test_ranks_compute_what_one_gpu_does(family, dtype, graphs):
+    model = Model(FAMILIES[family], "cuda", dtype)
+    for name, _, judged in against_one_gpu.compare(model, 2, against_one_gpu.chosen(), (graphs,)):
+        assert judged.is_right, f"{name}: {judged}"
+
+
+def served(struck_s, number, place):
+    """Serve by two GPUs, and strike worker 1 at a place."""
+    model = Model(FAMILIES["llama"], "cuda", "bfloat16")
+    ranks = processes.start(model.source, 2)
+    worker = ranks.lead._guard.workers[0].process
+
+    def strike():
+        struck_s.append(time.monotonic())
+        os.kill(worker.pid, number)
+
+    if place == "start":
+        strike()
+    pool = PoolSpec(4096, 512)
+    scheduler = MixedPrefill(
+        Paged(pool, block_size=16), Recompute(), max_num_batched_tokens=512, max_num_seqs=16
+    )
+    options = Options(clock=StepClock(), graphs=GRAPHS, prompt_graphs=64, warm=(64,))
+    with assemble(scheduler, pool, ranks.arch, ranks.weights, options, ranks.lead) as engine:
+        forward, calls = engine.runner.forward, []
+
+        def counted(batch):
+            calls.append(batch)
+            if place == "iteration" and len(calls) == 3:
+                strike()
+            return forward(batch)
+
+        engine.runner.forward = counted
+        engine.serve([Request(i, i * 10**12, 20, 30) for i in range(4)])
+        if place == "end":
+            strike()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("place", ["start", "iteration", "end"])
+def test_a_worker_that_fails_ends_the_run_and_leaves_no_memory(number, place):
+    struck_s = []
+    free = torch.cuda.mem_get_info(1)[0]
+    refuses(r"worker 1 \(process [0-9]+\):", served, struck_s, number, place, error=WorkerError)
+    assert time.monotonic() - struck_s[0] < LIMIT_S
+    assert torch.cuda.mem_get_info(1)[0] > free - 2**30
+
+
+def test_more_ranks_than_gpus_are_refused():
+    model = Model(FAMILIES["opt"], "cuda", "float16")
+    if torch.cuda.device_count() < 4:
+        refuses("this machine has", processes.start, model.source, 4, error=InputError)
