@@ -97,18 +97,24 @@ def run_pairs(out: Path, limit_s: float) -> list[str]:
     return missing
 
 
-def checked_models(
-    names: Sequence[str], *, tp: int, out: Path, engine: bool
-) -> list[tuple[str, int]]:
+def checked_models(names: Sequence[str], *, tp: int, out: Path) -> list[tuple[str, int]]:
     """Every model with its degree; raises InputError unless each can be measured and written."""
     models = [_degree_of(name, tp) for name in names]
-    if engine and any(num_gpus > 1 for _, num_gpus in models):
-        raise InputError("--engine: the engine runs on one GPU (leave --tp out)")
     if len(models) > 1 and not out.is_dir():
         raise InputError(f"--out {out}: several models need a folder that exists")
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}")
     return models
+
+
+def check_present(models: Sequence[tuple[str, int]], num_present: int) -> None:
+    """Raise InputError for a degree above the GPUs that there are: the engine runs on all of it."""
+    for name, num_gpus in models:
+        if num_gpus > num_present:
+            raise InputError(
+                f"{name}: tensor-parallel degree {num_gpus} needs as many GPUs for the engine, "
+                f"this machine has {num_present} (leave --system engine out, or give less)"
+            )
 
 
 def _degree_of(entry: str, default: int) -> tuple[str, int]:
@@ -139,16 +145,18 @@ def calibrate(
     from testbed.core.shapes import read_model
     from testbed.cost.sections import dump, read_profile
 
-    models = checked_models(names, tp=tp, out=out, engine=engine)
+    models = checked_models(names, tp=tp, out=out)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
+    if engine:
+        check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
     if not on_gpu("verify.verify_attention", "gpu calibrate").verify(rounds):
         raise SystemExit("a kernel disagrees with its reference: nothing was measured")
     for name, num_gpus in models:
         started = time.monotonic()
         if engine:
             measured = on_gpu("engine.calibrate", "gpu calibrate --engine")
-            profile = measured.with_engine_sections(name)
+            profile = measured.with_engine_sections(name, num_gpus)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = out / sections.file_name(profile) if out.is_dir() else out

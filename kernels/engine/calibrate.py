@@ -10,11 +10,15 @@ becomes a section: `launched_eager` for iterations with a prompt, whose attentio
 between the graphs of two layers, and `launched_graph` for decodes, which run as one graph. Batches
 are padded to the sizes of CUDA graphs (cuda_graph_sizes). Attention, moves and the other sections
 are those of the profile that ships for this GPU, or are measured first where none ships.
+
+On several GPUs layers are measured on one shard, alone, and whole iterations on all GPUs: their
+time beyond layers and all-reduces is that of the control message, of the split embedding, of the
+gathered logits, and of ranks that wait for each other.
 """
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +28,7 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost
 from testbed.kernels.engine.architecture import Architecture, of_spec
@@ -31,10 +36,14 @@ from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
+from testbed.kernels.engine.parallel.leader import ALONE, Alone
+from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.parallel.shards import Shard
 from testbed.kernels.engine.prompt_graphs import sizes_up_to
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights, random_weights
+from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
 from testbed.kernels.measure.profile_sections import described, shipped, whole_profile
 from testbed.kernels.measure.sweeps import Point, point, ragged_lens
@@ -55,11 +64,14 @@ Kind = Callable[[PoolSpec], MemoryPolicy]
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model, and the options of its engines."""
+    """A loaded model, or rank 0's part of one whose workers `lead` leads; and the options of its
+    engines.
+    """
 
     arch: Architecture
     weights: Weights
     options: Options
+    lead: Alone = ALONE
 
     def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> GpuEngine:
         """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice
@@ -76,7 +88,7 @@ class Bench:
         )
         graphs = min(self.options.graphs, num_seqs)
         options = replace(self.options, graphs=graphs, lengths=outputs)
-        return assemble(scheduler, pool, self.arch, self.weights, options)
+        return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
 
 
 def free() -> None:
@@ -180,13 +192,16 @@ PROMPTS, BATCHES = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 2032), (1, 8, 16,
 OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
-def with_engine_sections(name: str) -> dict[str, Any]:
-    """The profile of a model on this GPU with the engine's sections."""
+def with_engine_sections(name: str, num_gpus: int = 1) -> dict[str, Any]:
+    """The profile of a model on these GPUs with the engine's sections: the layers of a shard on one
+    of them, and whole iterations on all.
+    """
     free()
     spec = read_model(name)
-    arch, profile = of_spec(spec), shipped(spec, 1) or whole_profile(spec, 1)
+    arch = of_spec(spec)
+    profile = shipped(spec, num_gpus) or whole_profile(spec, num_gpus)
     free()
-    network = Network(arch, random_weights(arch, 0, "cuda", torch.float16), FusedMaths())
+    network = network_of_shard(arch, num_gpus)
     warm_up()
     clocks: list[int] = []  # after each point
     points = {
@@ -203,19 +218,38 @@ def with_engine_sections(name: str) -> dict[str, Any]:
     profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
     profile.pop("fit", None)  # of the replaced sections
     profile |= {"fingerprint": fingerprint(), "cuda_graph_sizes": SIZES}
-    profile["sections"] |= described(launched_points(profile, network))
+    if num_gpus == 1:
+        bench = Bench(arch, network.weights, OPTIONS)
+        profile["sections"] |= described(launched_points(profile, spec, None, bench))
+        return profile
+    del network
+    free()
+    server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
+    ranks = start(Source(arch, "random", 0, "cuda", "float16"), num_gpus)
+    with closing(ranks.lead):
+        bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
+        profile["sections"] |= described(launched_points(profile, spec, server, bench))
     return profile
 
 
-def launched_points(profile: dict[str, Any], network: Network) -> dict[str, list[Point]]:
+def network_of_shard(arch: Architecture, num_gpus: int) -> Network:
+    """Rank 0's layers, with its part of the vocabulary, as they compute without the others."""
+    shard = Shard(arch, 0, num_gpus)
+    weights = random_weights(arch, 0, "cuda", torch.float16, shard)
+    local = replace(shard.local, spec=replace(shard.local.spec, vocab_size=shard.num_tokens))
+    return Network(local, weights, FusedMaths())
+
+
+def launched_points(
+    profile: dict[str, Any], spec: ModelSpec, server: ServerSpec | None, bench: Bench
+) -> dict[str, list[Point]]:
     """Time of whole iterations beyond the profile's other sections, with a prompt and of decodes
-    alone.
+    alone: on several GPUs also that of the message, of split embeddings and of gathered logits.
     """
-    bench = Bench(network.arch, network.weights, OPTIONS)
 
     def kernels(kernel: str, spread: str) -> CostModel:
         choices = Choices(kernel=kernel, spread=spread, overhead_s=0.0)
-        return ProfileCost(network.arch.spec, None, profile, choices)
+        return ProfileCost(spec, server, profile, choices)
 
     cost = kernels("paged", "equal")
     served = prompts_with_decodes(bench, PROMPTS, cost)

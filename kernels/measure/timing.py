@@ -81,6 +81,11 @@ def time_stream(call: Callable[[], object], repeats: int = 5) -> Timing:
     return Timing.of([_elapsed_us(call) for _ in range(repeats)])
 
 
+def num_gpus() -> int:
+    """GPUs of this machine."""
+    return torch.cuda.device_count()
+
+
 def capture(
     calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None
 ) -> torch.cuda.CUDAGraph:

@@ -17,7 +17,7 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import MEASUREMENTS, checked_models  # noqa: E402
+from testbed.kernels.commands import MEASUREMENTS, check_present, checked_models  # noqa: E402
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
@@ -97,12 +97,11 @@ def test_every_measurement_has_a_name() -> None:
     assert measurements.keys() == set(MEASUREMENTS.values())
 
 
-def test_only_models_on_one_gpu_are_calibrated_with_the_engine(tmp_path: Path) -> None:
-    def checked(models: list[str]) -> list[tuple[str, int]]:
-        return checked_models(models, tp=1, engine=True, out=tmp_path)
-
-    assert checked(["opt-13b", "llama-3-8b:1"]) == [("opt-13b", 1), ("llama-3-8b", 1)]
-    refuses("--engine: the engine runs on one GPU", checked, ["opt-13b", "llama-3-8b:2"])
+def test_models_are_calibrated_on_as_many_gpus_as_each_says(tmp_path: Path) -> None:
+    models = checked_models(["opt-13b", "llama-3-8b:2"], tp=4, out=tmp_path)
+    assert models == [("opt-13b", 4), ("llama-3-8b", 2)]
+    check_present(models, 4)
+    refuses("opt-13b: tensor-parallel degree 4 needs as many GPUs", check_present, models, 2)
 
 
 SOURCES = ("v1_gather.cu", "v2_online.cu", "v3_batch.cu", "v4_ragged.cu")

@@ -1,8 +1,11 @@
 """A worker's loop: does on its own shard what the messages of rank 0 say."""
 
+import gc
 import pickle
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+
+import torch
 
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
@@ -42,7 +45,11 @@ class Follower:
         self.has_ended = False
 
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs) -> None:
-        """Make the parts on the device, and capture the graphs."""
+        """Make the parts on the device, and capture the graphs; those before leave first."""
+        if hasattr(self, "device"):
+            del self.device, self.eager, self.forward
+            gc.collect()
+            torch.cuda.empty_cache()
         parts = on_device(self.arch, self.weights, pool, layout, lambda: self.live, self.ranks)
         self.device = parts
         self.eager = eager(parts.network, parts.attention)

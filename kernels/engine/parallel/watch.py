@@ -20,9 +20,9 @@ from testbed.kernels.engine.parallel.collectives import GLOO_LIMIT_S, Collective
 from testbed.kernels.engine.parallel.leader import Guard
 from testbed.kernels.engine.parallel.signs import ALONE, Alive, Failed, Reached
 
-SILENT_S = 6.0  # without a sign of life a worker hangs
+SILENT_S = 7.0  # without a sign of life a worker hangs
 STUCK_S = 6.0  # a wait for a GPU that is longer means that the ranks wait for each other
-NAMING_S = 2.0  # in which the worker that failed first is found
+NAMING_S = 2.5  # in which the worker that failed first is found
 END_S = 2.0  # in which a process must end
 
 T = TypeVar("T")

@@ -64,7 +64,7 @@ def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
 def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
     monkeypatch.setattr(calibrate, "assemble", lambda *given: given)
     requests = [Request(i, 0, length, 5) for i, length in enumerate((10, 20, 30))]
-    scheduler, pool, *_, options = calibrate.Bench(1, 2, Options(graphs=9)).engine(
+    scheduler, pool, *_, options, _ = calibrate.Bench(1, 2, Options(graphs=9)).engine(
         kind, requests, 2
     )
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)

@@ -11,14 +11,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from ranks_in_threads import led_by_threads  # noqa: E402
 from refusals import refuses  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
 from test_launching_ahead import ahead  # noqa: E402
 
+from testbed.kernels.engine import calibrate  # noqa: E402
 from testbed.kernels.engine.parallel.message import Compute  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard, check_divides  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
-from testbed.memory.contiguous.reservations import ContiguousPow2  # noqa: E402
+from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.memory.contiguous.reservations import (  # noqa: E402
+    ContiguousOracle,
+    ContiguousPow2,
+)
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec, Tier, host  # noqa: E402
@@ -188,3 +194,20 @@ def test_tokens_drawn_on_rank_0_reach_the_others_before_the_host_has_them(monkey
 )
 def test_what_ranks_cannot_divide_is_refused(changes, num_ranks, words):
     refuses(words, check_divides, replace(tiny.SHAPES["llama"], **changes), num_ranks)
+
+
+def test_workers_serve_one_engine_after_the_other():
+    """As calibration does, which gives each batch an engine with a pool of its own."""
+    arch = tiny.architecture("llama")
+    shards = [Shard(arch, rank, 2) for rank in range(2)]
+    first, second = (tiny.weights(arch, part=shard) for shard in shards)
+    lead = led_by_threads(shards, [second])
+    options = Options(clock=tiny.StepClock(1e-3))
+    bench = calibrate.Bench(shards[0].local, first, options, lead)
+    alone = calibrate.Bench(arch, tiny.weights(arch), options)
+    requests = tiny.requests([(20, 6), (9, 8)])
+    for kind in (Paged, ContiguousOracle):
+        engines = [each.engine(kind, requests, 2) for each in (alone, bench)]
+        outputs = [engine.serve(requests).outputs for engine in engines]
+        assert outputs[0] == outputs[1]
+    lead.close()
