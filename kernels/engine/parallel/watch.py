@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from signal import Signals
 from subprocess import Popen, TimeoutExpired
@@ -170,7 +170,8 @@ class Watch(Guard):
         except (CollectiveError, OSError) as error:
             self._has_failed.wait(NAMING_S)
             self.check()
-            raise WorkerError(f"{self._last_done()}: cannot be reached: {error}") from error
+            words = " ".join(str(error).split())
+            raise WorkerError(f"{self._last_done()}: cannot be reached: {words}") from error
         except Exception:
             self.check()
             raise
@@ -215,7 +216,8 @@ class Watch(Guard):
         self._has_failed.set()
         for call in self._calls:
             call()
-        self.abort()
+        with suppress(RuntimeError, ValueError):  # rank 0 may be ending them itself
+            self.abort()
         end_s = max(time.monotonic(), self._since_s + GLOO_LIMIT_S) + END_S
         while self._num_waits and time.monotonic() < end_s:
             time.sleep(0.01)
