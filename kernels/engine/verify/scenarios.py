@@ -16,8 +16,9 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.ragged import Drawn
 from testbed.kernels.engine.runner import Launched, Runner
-from testbed.kernels.engine.sampler import Drawn, Wanted
+from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
