@@ -52,7 +52,8 @@ class Scenario:
     policy's counters.
 
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
-    for the debug mode launched, while another runs. below: slots of the swap space and of a tier.
+    for the debug mode launched, while another runs, prompts by graphs. below: slots of the swap
+    space and of a tier.
     """
 
     name: str
