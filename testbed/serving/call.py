@@ -98,6 +98,11 @@ class Call:
             self.cancel()
             raise
 
+    @property
+    def arrival_ps(self) -> int:
+        """When the engine got the first prompt, by its clock."""
+        return self.prompts[0].arrival_ps
+
     def cancel(self) -> None:
         """Free what the prompts hold."""
         for served in self.prompts:

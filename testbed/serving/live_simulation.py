@@ -30,7 +30,7 @@ class LiveSimulation(Live, Listener):
     ) -> None:
         check_no_faults(setup)
         super().__init__(setup.model.max_len, metrics, log)
-        self._speed = speed
+        self.speed = speed
         self._clock = SimClock()
         self.door: Engine | Fleet = (
             self._engine(setup) if setup.fleet is None else self._fleet(setup, setup.fleet)
@@ -52,7 +52,7 @@ class LiveSimulation(Live, Listener):
             self.door.start()
         else:
             self._clock.start(self.door.serve())
-        self.real_time = RealTimeClock(self._clock, self._speed)
+        self.real_time = RealTimeClock(self._clock, self.speed)
         self._task = asyncio.create_task(self.real_time.run())
         self._task.add_done_callback(self._run_ended)
 

@@ -52,9 +52,20 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     make = _simulated if config.engine is None else _generated
     metrics = Metrics(setup.model.name)
     live, answering, prompts = make(setup, options, metrics)
-    metrics.observe(live)
+    metrics.observe(live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
     return Service(live, name, metrics, answering, prompts, limits, key)
+
+
+def pool_labels(setup: Setup) -> dict[str, str]:
+    """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
+    a pool is not of blocks.
+    """
+    config, size = setup.config, setup.config.policy.parameters.get("block_size")
+    if size is None or config.servers or len(setup.pool.groups) > 1:
+        return {}
+    num_blocks = setup.pool.num_slots // size + config.null_blocks
+    return {"block_size": str(size), "num_gpu_blocks": str(num_blocks)}
 
 
 def _simulated(
