@@ -38,13 +38,19 @@ class RealTimeClock:
     @property
     def due_ps(self) -> int:
         """The simulated time that it should be now."""
-        return self._origin_ps + round((self._now_s() - self._origin_s) * self.speed * PS)
+        return self._at_ps(self._now_s())
 
-    def call(self, callback: Callable[[], object]) -> int:
+    def _at_ps(self, moment_s: float) -> int:
+        return self._origin_ps + round((moment_s - self._origin_s) * self.speed * PS)
+
+    def call(self, callback: Callable[[], object], since_s: float | None = None) -> int:
         """Call back at the simulated time that it should be now, such as a `submit` or `cancel`;
         returns that time. It is called by `run`, before any engine takes its turn then.
+
+        since_s: when its cause was there, by now_s; what has been simulated since is not undone.
         """
-        at_ps = max(self.due_ps, self.clock.now_ps)
+        cause_ps = self.due_ps if since_s is None else self._at_ps(since_s)
+        at_ps = max(cause_ps, self.clock.now_ps)
         self.clock.call_at(at_ps, callback)
         self._woken.set()
         return at_ps

@@ -1,6 +1,7 @@
 """Simulated engines behind asyncio, whose time passes as fast as real time."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from testbed.build import FleetSetup, Setup
@@ -40,6 +41,7 @@ class LiveSimulation(Live, Listener):
             engine.listen_to_tokens(Tokens(self))
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
+        self._untold: list[Callable[[], None]] = []
 
     @property
     def engines(self) -> list[Engine]:
@@ -88,7 +90,7 @@ class LiveSimulation(Live, Listener):
         return self.real_time.lag_s, self.real_time.max_lag_s
 
     def _hand_over(self, served: Served) -> None:
-        self.real_time.call(partial(self._arrive, served))
+        self.real_time.call(partial(self._arrive, served), served.received_s)
 
     def _arrive(self, served: Served) -> None:
         served.arrive(self._clock.now_ps)
@@ -99,18 +101,37 @@ class LiveSimulation(Live, Listener):
         self.real_time.call(partial(self.door.cancel, request_id))
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._finished(request_id)
+        self._behind_first_tokens(partial(self._finished, request_id))
 
     def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._rejected(request_id, reason)
+        self._behind_first_tokens(partial(self._rejected, request_id, reason))
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._cancelled(request_id)
+        self._behind_first_tokens(partial(self._cancelled, request_id))
 
     def token_of(self, request_id: int, time_ps: int) -> None:
         """Each sequence of the request has another token, which has no id."""
+        if self.unfinished[request_id].num_steps:
+            self._behind_first_tokens(partial(self._add_token, request_id, time_ps))
+        else:
+            self._add_token(request_id, time_ps)
+
+    def _add_token(self, request_id: int, time_ps: int) -> None:
         served = self.unfinished[request_id]
         self._stepped(served, time_ps, [(None,) * served.request.num_seqs])
+
+    def _behind_first_tokens(self, tell: Callable[[], None]) -> None:
+        """Tell it when the loop has sent the first tokens of this moment, whose clients wait
+        longest. What is told so keeps its order.
+        """
+        if not self._untold:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._untold.append(tell)
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
 
     def _engine(self, setup: Setup) -> Engine:
         return simulated_engine(

@@ -1,5 +1,6 @@
 """A server on a socket: built from a configuration, run by uvicorn."""
 
+import gc
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
+from testbed.serving.timed_http import TimedHttp
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
@@ -132,6 +134,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         log_level="warning",
         server_header=False,
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
+        http=TimedHttp,
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s,
     )
@@ -147,7 +150,10 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
         file=sys.stderr,
         flush=True,
     )
-    uvicorn.Server(uvicorn_config(make_app(service), options)).run()
+    server = uvicorn.Server(uvicorn_config(make_app(service), options))
+    gc.collect()
+    gc.freeze()  # collections walk what requests have made, and not all that was imported
+    server.run()
     left_out = service.live.num_cancelled
     if left_out:
         print(f"{left_out} requests were cancelled; a log leaves them out", file=sys.stderr)
