@@ -10,6 +10,7 @@ from testbed.engine.sim_clock import SimClock
 
 BURST_S = 0.01  # the loop lets other tasks run after so long
 AWAKE_S = 0.001  # a sleep may end so much late: the last millisecond is waited awake
+HEAD_START_S = 0.0005  # before an event's time its Python begins, which takes longer
 
 
 class RealTimeClock:
@@ -75,8 +76,8 @@ class RealTimeClock:
     def _happen(self) -> bool:
         """Let events happen that are due; False if there are more than fit a burst."""
         env, end_s = self.clock.env, self._now_s() + BURST_S
-        while (next_ps := env.peek()) <= self.due_ps:
-            self.lag_s = (self.due_ps - next_ps) / PS / self.speed
+        while (next_ps := env.peek()) <= self._at_ps(self._now_s() + HEAD_START_S):
+            self.lag_s = max(self.due_ps - next_ps, 0) / PS / self.speed
             self.max_lag_s = max(self.max_lag_s, self.lag_s)
             env.step()
             if self._now_s() >= end_s:
@@ -89,7 +90,7 @@ class RealTimeClock:
         next_ps = self.clock.env.peek()
         delay_s = None
         if next_ps != float("inf"):
-            delay_s = (next_ps - self.due_ps) / PS / self.speed - AWAKE_S
+            delay_s = (next_ps - self.due_ps) / PS / self.speed - AWAKE_S - HEAD_START_S
         if delay_s is not None and delay_s <= 0:
             await asyncio.sleep(0)
             return

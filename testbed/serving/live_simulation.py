@@ -20,6 +20,8 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
 from testbed.serving.served import Served
 
+ALONE_S = 0.001  # by which first tokens go ahead: a client that reads many streams reads them first
+
 
 class LiveSimulation(Live, Listener):
     """One engine or several behind a router, whose simulated time passes `speed` times as fast as
@@ -42,6 +44,7 @@ class LiveSimulation(Live, Listener):
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
         self._untold: list[Callable[[], None]] = []
+        self._telling: asyncio.TimerHandle | None = None
 
     @property
     def engines(self) -> list[Engine]:
@@ -114,6 +117,7 @@ class LiveSimulation(Live, Listener):
         if self.unfinished[request_id].num_steps:
             self._behind_first_tokens(partial(self._add_token, request_id, time_ps))
         else:
+            self._tell_after(ALONE_S / self.speed)
             self._add_token(request_id, time_ps)
 
     def _add_token(self, request_id: int, time_ps: int) -> None:
@@ -124,11 +128,15 @@ class LiveSimulation(Live, Listener):
         """Tell it when the loop has sent the first tokens of this moment, whose clients wait
         longest. What is told so keeps its order.
         """
-        if not self._untold:
-            asyncio.get_running_loop().call_soon(self._tell)
+        self._tell_after(0.0)
         self._untold.append(tell)
 
+    def _tell_after(self, delay_s: float) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(delay_s, self._tell)
+
     def _tell(self) -> None:
+        self._telling = None
         untold, self._untold = self._untold, []
         for tell in untold:
             tell()

@@ -133,6 +133,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,  # nobody reads a client's address
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
         http=TimedHttp,
         limit_concurrency=options.limits.max_connections,

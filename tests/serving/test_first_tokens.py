@@ -37,7 +37,7 @@ def test_first_tokens_overtake_later_ones_and_ends_keep_their_order(live):
         live.on_finished(0, 2 * PS)
         live.token_of(1, 2 * PS)
         assert (old_events.qsize(), new_events.qsize()) == (0, 1)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
         assert [tokens for _, tokens in (old_events.get_nowait(), old_events.get_nowait())] == [
             (None,),
             (),

@@ -62,7 +62,7 @@ def test_a_capacity_that_rests_on_the_future_says_so():
     assert any(oracle.future_read in line for line in lines_of(answer))
     plain = Capacities({0: capacity(policy="paged", **options)})
     assert plain.of_seed[0].future_read == ""
-    assert not any("future" in line for line in lines_of(capacity_answer(plain)))
+    assert not any("future" in line for line in lines_of(capacity_answer(plain, {})))
 
 
 def test_tables_of_a_reproduction_have_a_column_of_what_reads_the_future(tmp_path):
