@@ -16,7 +16,7 @@ from testbed.core.request import PS
 from testbed.cost.model import CostModel, Work
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.whole import Whole
-from testbed.machine import make_cost, make_pool
+from testbed.machine import cost_of, make_pool
 
 FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted
 
@@ -29,8 +29,7 @@ class Machine:
 
     @cached_property
     def cost(self) -> CostModel:
-        config = self.config
-        return make_cost(config.cost, config.model, config.server, config.software)
+        return cost_of(self.config)
 
     @cached_property
     def num_slots(self) -> int:
