@@ -1,5 +1,6 @@
 """A plan's searches against their plain version, which simulates every deployment."""
 
+import gc
 import random
 from pathlib import Path
 
@@ -73,7 +74,17 @@ def test_the_search_finds_the_optimum_of_the_enumeration(tmp_path, words):
     assert plan.num_simulations < everything.num_simulations
 
 
+@pytest.fixture
+def usual_collector():
+    """Hundreds of runs in one process need the garbage collector, which other tests put off."""
+    put_off = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*put_off)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_collector")
 @pytest.mark.parametrize(("seed", "rate"), [(0, ""), (1, ""), (2, " arrivals.rate=10")])
 def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
     words, prices = drawn(seed)
