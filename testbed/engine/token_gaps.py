@@ -32,12 +32,12 @@ class TokenGaps(NamedTuple):
     def longest_of(self, request_ids: Counts) -> Counts:
         """The longest gap of each of these requests; -1 where it has none."""
         order = np.argsort(self.request_ids)
-        known = self.request_ids[order]
-        places = np.searchsorted(known, request_ids)
-        is_known = places < len(known)
-        is_known[is_known] = known[places[is_known]] == request_ids[is_known]
+        with_gaps = self.request_ids[order]
+        places = np.searchsorted(with_gaps, request_ids)
+        has_gaps = places < len(with_gaps)
+        has_gaps[has_gaps] = with_gaps[places[has_gaps]] == request_ids[has_gaps]
         longest = np.full(len(request_ids), -1, np.int64)
-        longest[is_known] = self.longest_ps[order][places[is_known]]
+        longest[has_gaps] = self.longest_ps[order][places[has_gaps]]
         return longest
 
 
