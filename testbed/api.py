@@ -14,7 +14,7 @@ from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.description import RUN, costs_of, flat, merge_axes
-from testbed.knee import sustained_rate
+from testbed.knee import highest_rate
 from testbed.replications import Interval, interval
 from testbed.result import Result, front_end
 from testbed.run import run
@@ -187,17 +187,14 @@ def capacity(
     _check_objectives(front_end().configure(overrides, options))
     summaries: dict[float, dict[str, Any]] = {}  # by rate
 
-    def is_sustained(rate: float) -> bool:
-        rate = float(f"{rate:.4g}")
-        if rate not in summaries:
-            summaries[rate] = _measured(overrides, {**options, "rate": rate}, folder)
-            if seen:
-                seen(rate, summaries[rate]["slo"]["share_inside"] or 0.0)
-        return _inside(summaries[rate], rate)[0] >= share
+    def share_inside(rate: float) -> float:
+        summaries[rate] = _measured(overrides, {**options, "rate": rate}, folder)
+        if seen:
+            seen(rate, summaries[rate]["slo"]["share_inside"] or 0.0)
+        return _inside(summaries[rate], rate)[0]
 
-    knee = sustained_rate(is_sustained, low, high, precision)
+    highest = highest_rate(share_inside, share, low, high, precision)
     points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
-    highest = max(rate for rate, inside, _ in points if inside >= share and rate <= knee)
     return Capacity(highest, share, points, costs_of(summaries[highest]), _futures(summaries))
 
 

@@ -22,7 +22,7 @@ from testbed.fleet.limits import check_fleet, check_split
 from testbed.fleet.parts import EngineParts
 from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
-from testbed.machine import make_cost, make_pool
+from testbed.machine import cost_of, make_pool
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.protocols import ReadsColumns
@@ -131,7 +131,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
         config = with_drafts(config, speculation)
     policy, pool = _policy_and_pool(config, lengths, speculation)
     memory = capabilities_of(policy)
-    cost = make_cost(config.cost, config.model, config.server, config.software)
+    cost = cost_of(config)
     if speculation is not None:
         cost = speculative_cost(cost, speculation, config.model, config.server)
     preemption = _made(config, "preemption", lengths, cost)
@@ -215,7 +215,7 @@ def fleet_setup(
     def make_parts(number: int) -> EngineParts:
         own, own_lengths = config.of_engine(number), dict[int, int]()
         policy, own_pool = _policy_and_pool(own, own_lengths)
-        own_cost = make_cost(own.cost, own.model, own.server, own.software)
+        own_cost = cost_of(own)
         preemption = _made(own, "preemption", own_lengths, own_cost)
         _check_tiers(own, capabilities_of(policy), preemption)
         own_scheduler = _made(own, "scheduler", own_lengths, policy, preemption)

@@ -221,6 +221,8 @@ def checked_cost(cost: CostModel, work: Work) -> int:
     time_ps = cost.iteration(work)
     valid = type(time_ps) is int and time_ps > 0
     require(10, valid, f"iteration() answered {time_ps!r}; a cost is an int above 0, in ps")
+    least_ps = cost.least(work.num_tokens)
+    require(10, least_ps <= time_ps, f"least() says {least_ps} ps, iteration() {time_ps} ps")
     return time_ps
 
 

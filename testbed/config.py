@@ -182,6 +182,10 @@ class SoftwareConfig:
     """Software times of the simulated system, which cost models charge."""
 
     name: Annotated[str, doc("the system")]
+    iterations: Annotated[
+        str | None,
+        doc("shipped profiles of its whole iterations, which cost=auto takes where one fits"),
+    ] = None
     overhead_s: Annotated[
         Seconds | None, doc("of an iteration; null: the minimum that the profile measured")
     ] = None

@@ -15,7 +15,7 @@ from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
-from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
@@ -198,9 +198,12 @@ def _part(part: Part, built: object) -> str:
     )
 
 
+OF_NO_TIME = ("name", "iterations")  # fields of a SoftwareConfig
+
+
 def cost_source(config: RunConfig, cost: CostModel) -> str:
     times = (
-        {key: value for key, value in asdict(config.software).items() if key != "name"}
+        {key: value for key, value in asdict(config.software).items() if key not in OF_NO_TIME}
         if config.software
         else {}
     )
@@ -281,8 +284,10 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 
 
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
-    if "system" in fingerprint:
-        return f"whole iterations of {fingerprint['system']}, its software included"
+    if SYSTEM in fingerprint:
+        whole = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
+        taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
+        return whole + taken
     if name is not None:
         return f"software time of {name}"
     return (

@@ -36,6 +36,28 @@ def sustained_rate(
     return sqrt(low * high)
 
 
+def highest_rate(
+    share_inside: Callable[[float], float],
+    needed: float,
+    low: float,
+    high: float,
+    precision: float,
+) -> float:
+    """The highest rate, of those that the search of `sustained_rate` tries with four digits, at
+    which share_inside is at least `needed`; each rate is asked for once.
+    """
+    tried = dict[float, float]()
+
+    def is_sustained(rate: float) -> bool:
+        rate = float(f"{rate:.4g}")
+        if rate not in tried:
+            tried[rate] = share_inside(rate)
+        return tried[rate] >= needed
+
+    knee = sustained_rate(is_sustained, low, high, precision)
+    return max(rate for rate, inside in tried.items() if inside >= needed and rate <= knee)
+
+
 def bracket(rates: list[float], is_sustained: Callable[[float], bool]) -> tuple[float, float]:
     """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is
     extended.

@@ -16,6 +16,8 @@ from testbed.parts import Part
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.speculation.speculation import Speculation
 
+ITERATIONS = "iterations"  # the parameter of costs that names profiles of whole iterations
+PLANS_AHEAD = "testbed.sched.vllm_v1.AsyncVllmV1"
 KNOWN_TIERS = {DEVICE: "the GPUs' memory", HOST: "the swap space"}
 
 
@@ -86,6 +88,17 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
                 f"server.tiers: {above.name} ({above.bandwidth / 1e9:g} GB/s) is above {below.name}"
                 f" ({below.bandwidth / 1e9:g} GB/s): give the faster tier first"
             )
+
+
+def cost_of(config: RunConfig) -> CostModel:
+    """The cost model of a run. Whole iterations were measured with asynchronous scheduling, in one
+    engine without drafts: other runs take none by themselves.
+    """
+    part = config.cost
+    is_other = config.scheduler.name != PLANS_AHEAD or config.speculation is not None
+    if is_other or config.prefill_replicas is not None:
+        part = part.updated(**{ITERATIONS: None}) if ITERATIONS in part.parameters else part
+    return make_cost(part, config.model, config.server, config.software)
 
 
 def make_cost(

@@ -88,6 +88,13 @@ def latencies(log: PackedRows) -> dict[str, Floats]:
     }
 
 
+def longest_gaps(log: PackedRows, gaps: TokenGaps) -> Floats:
+    """The longest time in s between two tokens of every served request that has several."""
+    columns = log.columns()
+    longest_ps = gaps.longest_of(columns["request_id"][columns["finish_ps"] >= 0])
+    return longest_ps[longest_ps >= 0] / PS
+
+
 def pool_shares(
     totals: Totals, num_slots: int, elapsed_ps: int
 ) -> dict[str, dict[str, float | None]]:
@@ -138,6 +145,7 @@ def summarize(
         "requests": _request_counts(totals),
         **{name: spread(values) for name, values in latencies(recorder.requests).items()},
         "itl_s": spread_of_counts(gaps.gaps_ps, gaps.counts),
+        "itl_max_s": spread(longest_gaps(recorder.requests, gaps)),
         "tokens_per_s_per_user": user_speeds(recorder.requests),
         "slo": goodput(recorder.requests, slo or Slo(), seconds, gaps),
         "throughput": {

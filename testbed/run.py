@@ -33,7 +33,7 @@ PROFILE = "cost_profile"
 COUNTERS = "counters"
 SPECULATION = "speculation"  # of a run with drafts: what became of them
 OVERLOAD = "overload"
-LATER = {"itl_s", "tokens_per_s_per_user"}  # which the folders that ship lack
+LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders that ship lack
 
 
 class Counts(Protocol):

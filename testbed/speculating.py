@@ -84,11 +84,6 @@ def _check_run(config: RunConfig) -> None:
             f"speculation: policy={config.policy.name.rpartition('.')[2]} reserves slots for the "
             f"true output length, and none for drafts behind it (another policy)"
         )
-    if config.slo.itl_s is not None:
-        raise InputError(
-            f"slo.itl_s={config.slo.itl_s}: gaps between the tokens of a run with drafts are not "
-            f"counted (slo.tpot_s, or leave speculation out)"
-        )
     if config.server.tiers:
         raise InputError(
             "server.tiers: prefixes below the GPUs with drafts are not modelled (leave the tiers "

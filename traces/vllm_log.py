@@ -1,8 +1,9 @@
 """Logs of real servers: an engine's requests.jsonl, a benchmark client's JSON, or a CSV."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from testbed.traces.files import (
     json_lines,
     lengths,
     numbered,
+    plain_or_packed,
+    read_json,
     read_table,
     require,
     seconds,
@@ -26,7 +29,8 @@ from testbed.traces.reader import FileTrace, columns
 
 TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 ARRIVAL = "arrival_time"  # by the client's clock
-PREEMPTIONS = "preemptions"  # of each request
+PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
+META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
@@ -91,9 +95,23 @@ class VllmLog(FileTrace):
 
     @property
     def preemptions(self) -> int | None:
-        """How often its requests were preempted in all; None where it does not say."""
+        """How often its requests were preempted in all, by its rows or by the server's counter in
+        meta.json; None where neither says it.
+        """
         self.read()
-        return self._preemptions
+        return self.meta.get(PREEMPTIONS) if self._preemptions is None else self._preemptions
+
+    @cached_property
+    def meta(self) -> Mapping[str, Any]:
+        """The contents of meta.json in the log's folder; empty if there is no such file."""
+        path = plain_or_packed(Path(self.path).with_name(META))
+        contents = read_json(str(path)) if path else None
+        if not isinstance(contents, dict):
+            return {}
+        count = contents.get(PREEMPTIONS, 0)
+        if type(count) is not int or count < 0:
+            raise InputError(f"{path}: {PREEMPTIONS}={count!r}: not a whole number of at least 0")
+        return contents
 
     @property
     def is_of_engine(self) -> bool:

@@ -18,7 +18,9 @@ from testbed.experiments.cli.parameters import (
 from testbed.replications import interval
 
 if TYPE_CHECKING:
+    from testbed.api import Capacities
     from testbed.experiments.cli.json_answers import CapacityAnswer
+    from testbed.sensitivity import CapacityIntervals
 
 RUNS = Path("runs/capacity")
 SEED = "seed="
@@ -35,6 +37,13 @@ Precision = Annotated[
 RunFolders = Annotated[Path, Parameter(metavar="DIR", help="folders of the simulated rates")]
 
 
+Sensitivity = Annotated[
+    bool,
+    Parameter(
+        help="also say how far costs 3% up and down move the rate, and these and 20 times arrivals "
+        "moved by up to 10 ms the share inside; takes some 35 runs more for each seed"
+    ),
+]
 SeedCount = Annotated[
     AtLeastOne,
     Parameter(help="search with so many seeds, from 0 on; seed=N among the overrides is one seed"),
@@ -50,6 +59,7 @@ def capacity(
     high: HighRate = 2.0,
     precision: Precision = 0.02,
     runs: RunFolders = RUNS,
+    sensitivity: Sensitivity = False,
     json: AsJson = False,
 ) -> None:
     """Find the highest request rate that meets an SLO.
@@ -65,8 +75,11 @@ def capacity(
     from testbed.experiments.vllm_server.translation import expand
 
     words = expand(from_vllm, list(overrides))
+    unseeded = [word for word in words if not word.startswith(SEED)]
+    if sensitivity:
+        _check_sensitivity(unseeded)
     found = capacities(
-        *(word for word in words if not word.startswith(SEED)),
+        *unseeded,
         seeds=seeds_of(words, seeds),
         share=share,
         low=low,
@@ -75,7 +88,8 @@ def capacity(
         folder=runs,
         seen=partial(_report, needed=share),
     )
-    answer = capacity_answer(found)
+    varied = _varied(found, unseeded, precision) if sensitivity else {}
+    answer = capacity_answer(found, varied)
     if json:
         return print_json(answer)
     print(*lines_of(answer), sep="\n")
@@ -100,9 +114,47 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
             f"  seed {found.seed}: {found.rate:.3g} req/s, {inside}, "
             f"goodput {found.goodput:.3g} req/s"
         )
+    lines += _sensitivity_lines(answer)
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]
+
+
+def _sensitivity_lines(answer: "CapacityAnswer") -> list[str]:
+    """The interval of each seed, with the rule."""
+    from testbed.sensitivity import RULE
+
+    lines = [f"how sensitive: {RULE}"] if answer.intervals else []
+    for each in answer.intervals:
+        low, high = each.lowest, each.highest
+        text = f"{low:.3g} to {high:.3g} req/s, by costs"
+        if each.metric == "share_inside":
+            text = f"{100 * low:.1f} to {100 * high:.1f}% inside at the rate found"
+        lines.append(f"  seed {each.seed}: {text}")
+    return lines
+
+
+def _check_sensitivity(words: list[str]) -> None:
+    """Refuse what cannot be varied before the search, which may take minutes."""
+    from testbed.experiments.runs.compose import configured
+    from testbed.sensitivity import check_scalable
+
+    check_scalable(configured(words))
+
+
+def _varied(
+    found: "Capacities", words: list[str], precision: float
+) -> "dict[int, CapacityIntervals]":
+    """How sensitive the capacity of each seed is."""
+    from testbed.experiments.runs.compose import configured
+    from testbed.sensitivity import capacity_intervals
+
+    return {
+        seed: capacity_intervals(
+            configured([*words, f"{SEED}{seed}"]), highest.rate, highest.share, precision
+        )
+        for seed, highest in found.of_seed.items()
+    }
 
 
 def seeds_of(words: list[str], count: int | None) -> list[int]:

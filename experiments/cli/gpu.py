@@ -25,6 +25,15 @@ LimitSeconds = Annotated[
 ]
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 
+Url = Annotated[
+    str,
+    Parameter(metavar="URL", help="a running server behind OpenAI's API, in place of --from-vllm"),
+]
+ServedModel = Annotated[
+    str, Parameter(metavar="NAME", help="--url: the model (default: the only one)")
+]
+ApiKey = Annotated[str, Parameter(metavar="KEY", help="--url: what the server takes")]
+
 app = App(name="gpu", help="Measure, check and run on an NVIDIA GPU.")
 measure = App(name="measure", help="Print one measurement of this machine's GPU as a CSV.")
 
@@ -89,9 +98,9 @@ def calibrate(
     of_kernels = {"model": model, "tp": tp, "all-reduce": all_reduce, "rounds": rounds}
     of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
     if system == "vllm":
-        _refuse_given({**of_kernels, "engine": engine or None}, system)
+        _refuse_given({**of_kernels, "engine": engine or None}, f"--system {system}")
         return _calibrate_vllm(from_vllm, python, out, keep, limit_s)
-    _refuse_given(of_vllm, system)
+    _refuse_given(of_vllm, f"--system {system}")
     if not model:
         raise InputError("--model: is missing (testbed list model)")
     is_engine = engine or system == "engine"
@@ -110,34 +119,53 @@ def _calibrate_vllm(
     calibrate_vllm(command, python or sys.executable, out, keep, limit_s or LIMIT_S)
 
 
-def _refuse_given(options: Mapping[str, object], system: str) -> None:
-    """Raise InputError for an option that the system's measurement does not read."""
+def _refuse_given(options: Mapping[str, object], choice: str) -> None:
+    """Raise InputError for an option that nothing reads with the option that was chosen."""
     for name, value in options.items():
         if value is not None:
-            raise InputError(f"--{name}: nothing reads it with --system {system} (leave it out)")
+            raise InputError(f"--{name}: nothing reads it with {choice} (leave it out)")
 
 
 @app.command
 def record(
     *overrides: Override,
-    from_vllm: ServerCommand,
+    from_vllm: ServerCommand | None = None,
     python: Python | None = None,
+    url: Url | None = None,
+    model: ServedModel | None = None,
+    api_key: ApiKey | None = None,
     out: Annotated[Path, Parameter(metavar="DIR", help="new folder for the log")],
     limit_s: LimitSeconds = LIMIT_S,
 ) -> None:
-    """Serve a workload by the vLLM that is installed, and keep its log for testbed validate.
+    """Serve a workload by the vLLM that is installed, or send it to a server that runs, and keep
+    its log for testbed validate.
 
-    The overrides give trace, arrivals and workload as in testbed run. Arrivals have the engine's
-    clock and the client's; every iteration is logged too. For example:
+    The overrides give trace, arrivals and workload as in testbed run. The installed vLLM's arrivals
+    have the engine's clock and the client's, and every iteration is logged too. A running server
+    needs no GPU here; its tokens have the client's times. For example:
 
     testbed gpu record --from-vllm "vllm serve MODEL" trace=sharegpt arrivals.rate=4 --out log
+
+    testbed gpu record --url http://127.0.0.1:8000 trace=sharegpt arrivals.rate=4 --out log
     """
     from testbed.experiments.runs.compose import configured
-    from testbed.experiments.vllm_engine.record import record as record_log
     from testbed.workload import make_workload
 
+    if (from_vllm is None) == (url is None):
+        raise InputError(
+            'gpu record: needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and '
+            "not both"
+        )
+    unread = {"python": python} if url else {"model": model, "api-key": api_key}
+    _refuse_given(unread, "--url" if url else "--from-vllm")
     workload = make_workload(configured(list(overrides)))
-    record_log(from_vllm, workload, python or sys.executable, out, limit_s)
+    if url:
+        from testbed.experiments.endpoint.record import record_endpoint
+
+        return record_endpoint(url, api_key, model, workload, out, limit_s)
+    from testbed.experiments.vllm_engine.record import record as record_log
+
+    record_log(from_vllm or "", workload, python or sys.executable, out, limit_s)
 
 
 @app.command

@@ -2,6 +2,7 @@
 JSON.md. A field may be added; none is renamed or removed without a line in CHANGELOG.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from testbed.experiments.compare.comparison import Comparison
     from testbed.experiments.hits.curves import HitCurves
     from testbed.experiments.validation.deviations import Compared
+    from testbed.sensitivity import CapacityIntervals
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,18 @@ class SeedCapacity:
 
 
 @dataclass(frozen=True)
+class SensitiveCapacity:
+    """The smallest and the largest `rate`, or `share_inside` at the rate found, with costs and
+    arrivals varied.
+    """
+
+    seed: int
+    metric: str
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True)
 class CapacityAnswer:
     """The answer of `testbed capacity --json`."""
 
@@ -61,6 +75,7 @@ class CapacityAnswer:
     costs: str
     future_read: str
     seeds: list[SeedCapacity]
+    intervals: list[SensitiveCapacity]
 
 
 @dataclass(frozen=True)
@@ -173,13 +188,21 @@ class ValidationAnswer:
     intervals: list[Sensitive]
 
 
-def capacity_answer(found: "Capacities") -> CapacityAnswer:
-    """The capacity over the seeds, and that of each seed with the rates that were tried."""
+def capacity_answer(
+    found: "Capacities", sensitivity: Mapping[int, "CapacityIntervals"]
+) -> CapacityAnswer:
+    """The capacity over the seeds, that of each seed with the rates that were tried, and how
+    sensitive it is.
+    """
     first = next(iter(found.of_seed.values()))
     seeds = [_seed_capacity(seed, highest) for seed, highest in found.of_seed.items()]
-    return CapacityAnswer(
-        found.rate.mean, found.rate.half_width, first.share, first.costs, first.future_read, seeds
-    )
+    intervals = [
+        SensitiveCapacity(seed, name, *getattr(of_seed, name))
+        for seed, of_seed in sensitivity.items()
+        for name in ("rate", "share_inside")
+    ]
+    rate, about = found.rate, (first.share, first.costs, first.future_read)
+    return CapacityAnswer(rate.mean, rate.half_width, *about, seeds, intervals)
 
 
 def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:

@@ -67,33 +67,30 @@ def plan(
 
     testbed plan model=llama-3.1-8b gpu=h100-80gb,l40s replicas=1,2 slo.ttft_s=1 arrivals.rate=8
     """
-    from testbed.experiments.cli.output import print_json, show
     from testbed.experiments.cli.run import given_words
-    from testbed.experiments.plan.answer import plan_answer
     from testbed.experiments.plan.plan import Request, planned
 
     _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
-    given = [word for word in words if not word.startswith("seed=")]
-    request = Request(
-        tuple(given),
-        share,
-        tuple(seeds_of(words, seeds)),
-        precision,
-        gpus,
-        _rate(prices),
-        runs,
-        everything=all,
-    )
+    given = tuple(word for word in words if not word.startswith("seed="))
+    numbers = tuple(seeds_of(words, seeds))
+    request = Request(given, share, numbers, precision, gpus, _rate(prices), runs, everything=all)
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:
-        return print_json(plan_answer(answer))
-    _show(answer, runs)
-    show(*map(str, filter(None, (figure, html))))
+        return _print_json(answer)
+    _show(answer, runs, figure, html)
 
 
-def _show(answer: "Plan", runs: Path) -> None:
+def _print_json(answer: "Plan") -> None:
+    from testbed.experiments.cli.output import print_json
+    from testbed.experiments.plan.answer import plan_answer
+
+    print_json(plan_answer(answer))
+
+
+def _show(answer: "Plan", runs: Path, *files: Path | None) -> None:
+    """Print the lines and the tables, and where the files are."""
     from testbed.experiments.cli.output import plain_table, show
     from testbed.experiments.plan.shown import lines_of, shortened, tables_of
 
@@ -101,6 +98,7 @@ def _show(answer: "Plan", runs: Path) -> None:
     for title, head, rows in tables_of(answer):
         show("", title, plain_table(head, shortened(head, rows)))
     show("", f"run: a folder of {runs}, by the beginning of its name")
+    show(*map(str, filter(None, files)))
 
 
 def _rate(prices: Path | None) -> "Rate":

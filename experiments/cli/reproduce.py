@@ -129,10 +129,11 @@ def reproduce(
     from testbed.experiments.cli.output import show
     from testbed.experiments.paper.futures import futures_of, remarks_on
     from testbed.experiments.paper.reproduction import load, run_studies, score
-    from testbed.experiments.paper.scorecard import card_table, remarks
+    from testbed.experiments.paper.scorecard_words import card_table, remarks
     from testbed.experiments.runs.run_store import RunStore, gpu_of_profile
 
     names = chosen(figures)
+    show(*whole_figures(figures))
     studies = [load(name) for name in names if name != ALTERNATIVES]
     store = RunStore(out / "runs", tuple(length_file(text) for text in lengths or ()))
     other_gpu = gpu_of_profile(profile).name if profile else ""
@@ -143,13 +144,14 @@ def reproduce(
         _run_alternatives(store, jobs, out)
     if not studies:
         return
-    card = score(studies, tables, out)
+    replayed = tuple(name for name, _ in store.lengths)
+    card = score(studies, tables, replayed, out)
     if profile:
         moved = [study for study in studies if study.name not in SAME_ANYWHERE]
         other_store = replace(store, profile=profile)
         card = _add_other_gpu(card, moved, other_store, jobs, seeds, out / other_gpu)
     future = remarks_on(futures_of(tables))
-    show(*future, card_table(card), *remarks(card, dict(store.lengths), figures))
+    show(*future, card_table(card), *remarks(card, replayed, figures))
     show(f"figures, tables and scorecard.csv: {out}")
 
 
@@ -173,7 +175,7 @@ def _add_other_gpu(
 
     folder.mkdir(exist_ok=True)
     tables = run_studies(studies, store, jobs, seeds, folder)
-    other_card = score(studies, tables, folder)
+    other_card = score(studies, tables, tuple(name for name, _ in store.lengths), folder)
     other_card = other_card[~other_card["figure"].isin(SAME_ANYWHERE)]
     both = next_to_other(card, other_card, folder.name)
     write_text(folder.with_name("scorecard.csv"), csv_text(both))
@@ -204,6 +206,15 @@ def chosen(figures: Sequence[str]) -> list[str]:
         if name not in (*choices, "all"):
             raise _unknown_figure(name, [*choices, "all"])
     return [name for name in choices if name in figures or ("all" in figures and name in ORDER)]
+
+
+def whole_figures(figures: Sequence[str]) -> list[str]:
+    """A line for each panel that was asked for: it is run with its whole figure."""
+    return [
+        f"{name}: a panel of {_whole(name)}, which is run as a whole"
+        for name in figures
+        if name not in available() and _whole(name) != name
+    ]
 
 
 def _whole(name: str) -> str:

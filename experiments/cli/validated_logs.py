@@ -15,22 +15,13 @@ from testbed.experiments.runs.progress import short_names
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.experiments.validation.deviations import Compared, compare, conclude, draw, over_time
 from testbed.experiments.validation.log_replay import notes, replay
-from testbed.experiments.validation.sensitivity import (
-    COST_ERROR,
-    MOVED_S,
-    PREEMPTIONS,
-    RESAMPLINGS,
-    Interval,
-    intervals,
-)
+from testbed.experiments.validation.sensitivity import PREEMPTIONS, intervals
+from testbed.sensitivity import RULE, Interval
 
 HEAD = ("log", "metric", "real", "simulated", "error")
 EFFECT = ("log", "metric", "simulated", "what if", "effect")
 SENSITIVE = ("log", "metric", "lowest", "highest", "real", "real is")
-INTERVALS = (
-    f"\nhow sensitive: all costs {COST_ERROR:.0%} up and down, and {RESAMPLINGS} times arrivals "
-    f"moved by up to {1000 * MOVED_S:.0f} ms"
-)
+INTERVALS = f"\nhow sensitive: {RULE}"
 OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
 
 

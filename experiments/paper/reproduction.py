@@ -33,6 +33,7 @@ from testbed.experiments.paper.scorecard import (
     scorecard,
     short,
     verdicts,
+    with_lengths,
 )
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.choice_names import CONF
@@ -194,13 +195,22 @@ def run_studies(
     return perform([study.tasks(num_seeds) for study in studies], store, jobs, finished)
 
 
-def score(studies: Sequence[Study], tables: Sequence[pd.DataFrame], out: Path) -> pd.DataFrame:
-    """Score the figures' tables; write and return the scorecard."""
+def score(
+    studies: Sequence[Study],
+    tables: Sequence[pd.DataFrame],
+    replayed: Sequence[str],
+    out: Path,
+) -> pd.DataFrame:
+    """Score the figures' tables; write and return the scorecard.
+
+    replayed: names of the data sets whose own lengths were replayed.
+    """
     findings, figures = list[Finding](), list[str]()
     for study, table in zip(studies, tables, strict=True):
         findings += study.findings(table)
         figures += study.covers
-    card = with_futures(annotated(scorecard(findings, figures), out), futures_of(tables))
+    card = with_lengths(annotated(scorecard(findings, figures), out), replayed)
+    card = with_futures(card, futures_of(tables))
     write_text(out / "scorecard.csv", csv_text(card))
     return card
 

@@ -5,7 +5,7 @@ last change, which the column `was` records.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -13,8 +13,6 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from testbed.experiments.paper.studies.study import Finding, RowKey, Study
 
@@ -23,8 +21,7 @@ TURNS = "turns_under"
 ON = "simulated on "
 KEY = ["figure", "setting", "system", "quantity"]
 COLUMNS = [*KEY, "published", "simulated", "error", "role", "part", "margin", "verdict", "before"]
-COMPARED_WITH = ["tolerance", "interval", "grid_ends", TURNS, "note", "cause"]
-READ = ("published", "simulated", "error", "verdict")  # in the terminal; the CSV has all columns
+COMPARED_WITH = ["unit", "tolerance", "check", "interval", "grid_ends", TURNS, "note", "cause"]
 JUDGED = ("predict", "compare")
 # Rows of the last two roles have a verdict in brackets and are not counted.
 SHOWN = (*JUDGED, "goal", "derived")
@@ -34,7 +31,10 @@ PARTS = {
     "cost": "cost model and load",
 }
 Card = dict[RowKey, dict[str, object]]  # scored rows
-PICKLE = "sharegpt_opt_text_completion_length.pkl"
+LENGTHS = "lengths"
+EMBEDDED = "embedded"
+# Settings name them, and files of their lengths replace the embedded models.
+DATASETS = ("sharegpt", "alpaca", "wmt", "chat")
 CAUSES = Path(__file__).with_name("causes.yaml")
 UNEXPLAINED = "unexplained"
 
@@ -209,39 +209,19 @@ def next_to_other(card: pd.DataFrame, other: pd.DataFrame, gpu: str) -> pd.DataF
     return card.assign(**{f"{ON}{gpu}": pd.Series(cells, index=card.index, dtype=object)})
 
 
-def card_table(card: pd.DataFrame) -> Table:
-    """The scorecard for the terminal, figure by figure; scorecard.csv has every column."""
-    title = f"Scorecard: {counted(card)}\nby the list before: {counted(card, 'before')}"
-    table = Table("", title=title, title_justify="left", box=SIMPLE_HEAD)
-    names = [*READ, *(name for name in card if name.startswith(ON))]
-    for name in names:
-        table.add_column(name, overflow="fold", justify="left" if name == "verdict" else "right")
-    for (figure, setting), rows in card.groupby(["figure", "setting"], sort=False):
-        table.add_row(f"{figure} {setting}", style="bold")
-        for row in rows.to_dict("records"):
-            style = {"miss": "red", "pass": "green"}.get(str(row["verdict"]), "dim")
-            table.add_row(
-                what_of({**row, "setting": ""}), *(short(row[name]) for name in names), style=style
-            )
-    return table
+def with_lengths(card: pd.DataFrame, replayed: Collection[str]) -> pd.DataFrame:
+    """The scorecard with a column that says which rows rest on an embedded model of lengths.
 
-
-def what_of(row: Mapping[Any, Any]) -> str:
-    """The setting, the system and the quantity of a row in words."""
-    where = " ".join(filter(None, (row["setting"], row["system"])))
-    return f"{where}: {row['quantity'].replace('_', ' ')}".removeprefix(": ")
-
-
-def counted(card: pd.DataFrame, column: str = "verdict") -> str:
-    """The number of judged rows inside their tolerance, by part."""
-    judged = card[card[column].isin(["pass", "miss"])]
-    counts = judged[column].eq("pass").groupby(judged["part"]).agg(["sum", "size"]).T
-    parts = [
-        f"{part} ({PARTS[part]}) {' of '.join(map(str, counts[part]))}"
-        for part in PARTS
-        if part in counts
+    replayed: names of the data sets whose own lengths were replayed. Arithmetic has no lengths.
+    """
+    embedded = [
+        EMBEDDED
+        if row["part"] != "arithmetic"
+        and any(name in row["setting"] and name not in replayed for name in DATASETS)
+        else ""
+        for row in card.to_dict("records")
     ]
-    return "; ".join(parts) or "no published number is judged here"
+    return card.assign(**{LENGTHS: pd.Series(embedded, index=card.index, dtype=object)})
 
 
 def short(value: object) -> str:
@@ -249,36 +229,6 @@ def short(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def remarks(card: pd.DataFrame, files: Collection[str], figures: Sequence[str]) -> Iterator[str]:
-    """Remarks on the misses.
-
-    files: names of length files that were replayed. With the paper's lengths the remarks are the
-    causes; with the embedded models they say how to get the paper's lengths.
-    """
-    missed = [
-        (f"{row['figure']} {what_of({**row, 'setting': ''})}", row["cause"])
-        for row in card[card["verdict"] == "miss"].to_dict("records")
-    ]
-    if not card["verdict"].fillna("").any():
-        return
-    if "sharegpt" in files:
-        yield from (f"{name}: {cause}" for name, cause in missed)
-        return
-    yield (
-        "Lengths were drawn from the embedded models, which are close to the paper's but are not "
-        "the same rows."
-    )
-    if missed:
-        names = "; ".join(name for name, _ in missed)
-        yield f"Judge these misses by the paper's lengths, and by REPRODUCING.md: {names}."
-    yield (
-        f"The paper's lengths are datasets/{PICKLE} of the repository sosp-ae-39/sosp-ae-astra on "
-        f"GitHub:\n"
-        f"  testbed import lengths {PICKLE} sharegpt.csv\n"
-        f"  testbed reproduce {' '.join(figures)} --lengths sharegpt.csv"
-    )
 
 
 @cache

@@ -58,8 +58,8 @@ class Arithmetic:
         while len(self.bounds(candidate, seed, rate).demand) < ENOUGH and rate < HIGHEST:
             rate *= 2
         bounds = self.bounds(candidate, seed, rate)
-        computed = replace(bounds, demand=replace(bounds.demand, names_contents=False))
-        busiest = max(computed.loads.values(), default=0.0)
+        demand = replace(bounds.demand, own_len=bounds.demand.prompt_len)
+        busiest = max(replace(bounds, demand=demand).loads.values(), default=0.0)
         return rate / busiest if busiest > 0 else float(candidate.num_gpus)
 
     def _demand(self, config: RunConfig) -> Demand:

@@ -15,10 +15,17 @@ from math import floor, log10
 from testbed.experiments.plan.bounds import Reason
 from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.limits import broken, limit_of
-from testbed.experiments.plan.pruning import REFUSED
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
-from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Verdict
+from testbed.experiments.plan.verdicts import (
+    REFUSED,
+    Dearer,
+    Keeps,
+    Misses,
+    Pruned,
+    Verdict,
+    refused,
+)
 from testbed.replications import NOT_DISTINGUISHABLE, paired
 
 WAVE = 8  # candidates that are challenged at a time, whatever the launcher
@@ -66,17 +73,16 @@ def searched(search: Search, candidates: Sequence[Candidate]) -> list[Verdict]:
     """The verdicts by a rate search with each seed."""
     seeds = search.question.seeds
     guesses = [search.arithmetic.highest_rate(candidate) for candidate in candidates]
-    found = search.simulations.searches(
+    results = search.simulations.searches(
         [
             (candidate, seed, guess)
             for candidate, guess in zip(candidates, guesses, strict=True)
             for seed in seeds
         ]
     )
-    size = len(seeds)
+    parts = search.by_candidate(results)
     return [
-        _verdict(search, candidate, found[place * size : (place + 1) * size])
-        for place, candidate in enumerate(candidates)
+        _verdict(search, candidate, part) for candidate, part in zip(candidates, parts, strict=True)
     ]
 
 
@@ -151,20 +157,20 @@ def _verdict(
     search: Search, candidate: Candidate, results: Sequence[Searched | Failure]
 ) -> Verdict:
     """The verdict by the rate search of each seed."""
-    for result in results:
-        if isinstance(result, Failure):
-            return Pruned(candidate.deployment, REFUSED, result.message)
-    found = [result for result in results if isinstance(result, Searched)]
+    failed = refused(candidate, results)
+    if failed is not None:
+        return failed
+    searches = [result for result in results if isinstance(result, Searched)]
     question, hourly = search.question, search.hourly(candidate)
-    missed = tuple(result.missed for result in found if result.missed is not None)
-    highest = tuple(result.highest for result in found if result.highest is not None)
+    missed = tuple(result.missed for result in searches if result.missed is not None)
+    highest = tuple(result.highest for result in searches if result.highest is not None)
     limit = _limit(search, candidate, missed or highest)
-    if len(highest) < len(found):
+    if len(highest) < len(searches):
         return Misses(candidate, hourly, missed, limit, broken(missed, question))
     costs = tuple(
         per_million(hourly, outcome.rate) for outcome in highest if outcome.rate is not None
     )
-    others = tuple(outcome for result in found for outcome in result.kept)
+    others = tuple(outcome for result in searches for outcome in result.kept)
     return Keeps(candidate, hourly, highest, costs, limit, others)
 
 

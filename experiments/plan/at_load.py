@@ -11,10 +11,9 @@ from itertools import groupby
 
 from testbed.experiments.plan.jobs import Failure, Outcome
 from testbed.experiments.plan.limits import broken, limit_of
-from testbed.experiments.plan.pruning import REFUSED
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
-from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of
+from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
 from testbed.replications import NOT_DISTINGUISHABLE, paired
 
 DEARER = "dearer"
@@ -41,8 +40,7 @@ def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict
     results = search.simulations.outcomes(
         [(candidate, seed, None) for candidate in candidates for seed in seeds]
     )
-    size = len(seeds)
-    parts = [results[start : start + size] for start in range(0, len(results), size)]
+    parts = search.by_candidate(results)
     return [
         verdict_of(search, candidate, part)
         for candidate, part in zip(candidates, parts, strict=True)
@@ -69,9 +67,9 @@ def verdict_of(
     search: Search, candidate: Candidate, results: Sequence[Outcome | Failure]
 ) -> Verdict:
     """The verdict by the runs of some seeds, the first ones."""
-    for result in results:
-        if isinstance(result, Failure):
-            return Pruned(candidate.deployment, REFUSED, result.message)
+    failed = refused(candidate, results)
+    if failed is not None:
+        return failed
     outcomes = tuple(result for result in results if isinstance(result, Outcome))
     question, hourly = search.question, search.hourly(candidate)
     last = outcomes[-1]
@@ -92,11 +90,11 @@ def _examined(search: Search, group: Sequence[Candidate]) -> list[Verdict]:
             verdicts[candidate] = Pruned(candidate.deployment, *reason)
     results = {each: list[Outcome | Failure]() for each in group if each not in verdicts}
     for seed in seeds:
-        open_ones = [each for each, so_far in results.items() if _is_open(search, so_far)]
-        found = search.simulations.outcomes([(each, seed, None) for each in open_ones])
-        for each, result in zip(open_ones, found, strict=True):
+        undecided = [each for each, so_far in results.items() if _is_open(search, so_far)]
+        runs = search.simulations.outcomes([(each, seed, None) for each in undecided])
+        for each, result in zip(undecided, runs, strict=True):
             results[each].append(result)
-        search.report(f"seed {seed}: {len(open_ones)} of {len(group)} deployments of equal cost")
+        search.report(f"seed {seed}: {len(undecided)} of {len(group)} deployments of equal cost")
     verdicts |= {each: verdict_of(search, each, so_far) for each, so_far in results.items()}
     return [verdicts[each] for each in group]
 

@@ -86,6 +86,7 @@ class Bounds:
             return None
         limit, inside = min(self._on_idle_engine.items(), key=lambda entry: float(entry[1].mean()))
         texts = {
+            DOES_NOT_FIT: f"fit a sequence of {self.machine.max_len:,} tokens (model.max_len)",
             MEMORY: f"fit the pool of {self.machine.num_slots:,} tokens",
             PREFILL: f"have a first token within {self.slo.ttft_s} s on an idle engine",
             DECODE: f"have {self.slo.tpot_s} s a token on an idle engine",
@@ -96,6 +97,7 @@ class Bounds:
     def _on_idle_engine(self) -> dict[str, Flags]:
         """By limit, which requests keep to it."""
         return {
+            DOES_NOT_FIT: np.asarray(self.demand.final_len <= self.machine.max_len),
             MEMORY: self._fits(),
             PREFILL: self._within(self.slo.ttft_s, self._first_tokens_s),
             DECODE: self._within(self.slo.tpot_s, self._steps_s) | (self.demand.output_len == 1),
@@ -111,8 +113,7 @@ class Bounds:
         """Whether each request's tokens, all but the last one, have slots in an empty pool."""
         if not self.machine.stores_all_tokens:
             return np.ones(len(self.demand), bool)
-        tokens = self.demand.prompt_len + self.demand.output_len - 1
-        return np.asarray(tokens <= self.machine.num_slots)
+        return np.asarray(self.demand.final_len - 1 <= self.machine.num_slots)
 
     def _within(self, limit_s: float | None, seconds: Callable[[], Numbers | None]) -> Flags:
         if limit_s is None or (values := seconds()) is None:
@@ -120,11 +121,8 @@ class Bounds:
         return np.asarray(values <= limit_s)
 
     def _first_tokens_s(self) -> Numbers:
-        """The least TTFT of each request; of one whose prompt may be cached, that of one token."""
-        lengths = self.demand.prompt_len
-        if self.demand.names_contents:
-            lengths = np.ones_like(lengths)
-        return _of_each(lengths, self.machine.prompt_s)
+        """The least TTFT of each request, if a cache has all of its prompt that any could have."""
+        return _of_each(self.demand.own_len, self.machine.prompt_s)
 
     def _steps_s(self) -> Numbers | None:
         """The least seconds between tokens of each request."""
@@ -139,15 +137,9 @@ class Bounds:
         count = ceil(self.share * len(values) - 1e-9)
         return float(np.sort(values)[:count].sum())
 
-    @property
-    def _computed(self) -> Numbers:
-        """The tokens of each prompt that must be computed."""
-        lengths = self.demand.prompt_len
-        return np.ones_like(lengths) if self.demand.names_contents else lengths
-
     def _prompts_s(self) -> float:
         """Seconds of the prompts' matrix products, over the engines that prefill."""
-        tokens = self._cheapest(self._computed)
+        tokens = self._cheapest(self.demand.own_len)
         return tokens * self.machine.token_s / self.machine.num_prefill_engines
 
     def _decodes_s(self) -> float:
@@ -155,11 +147,12 @@ class Bounds:
         too.
         """
         is_split = self.machine.config.prefill_replicas is not None
-        tokens = self.demand.output_len - 1 + (0 if is_split else self._computed)
+        tokens = self.demand.output_len - 1 + (0 if is_split else self.demand.own_len)
         return self._cheapest(tokens) * self.machine.token_s / self.machine.num_decode_engines
 
     def _slots_s(self) -> float:
-        """Seconds in which the decodes read weights, once an iteration, and K and V.
+        """Seconds in which the decodes read weights, once an iteration, and K and V that no other
+        sequence reads.
 
         There are at least as many iterations as it takes to give every output token its turn: the
         slots that a sequence has at each of them sum up to at most the pool in each iteration.
@@ -168,19 +161,22 @@ class Bounds:
         iterations, read_s = 0.0, 0.0
         if machine.max_num_seqs is not None:
             iterations = self._cheapest(steps) / machine.max_num_seqs
-        if machine.stores_all_tokens and not self.demand.names_contents:
-            contexts = steps * self.demand.prompt_len + steps * (steps + 1) / 2
+        if machine.stores_all_tokens:
+            contexts = steps * self.demand.own_len + steps * (steps + 1) / 2
             slot_steps = self._cheapest(contexts)
             iterations = max(iterations, slot_steps / machine.num_slots)
             read_s = slot_steps * machine.context_s
-        return (iterations * machine.weights_s + read_s) / machine.num_decode_engines
+        needed_s = iterations * machine.weights_s + read_s
+        return needed_s / machine.tokens_a_step / machine.num_decode_engines
 
     def _link_s(self) -> float:
-        """Seconds in which prompts cross the links of the engines that prefill."""
+        """Seconds in which prompts cross the links of the engines that prefill, but for what the
+        engines that decode may have in a cache.
+        """
         token_s = self.machine.handed_over_s
-        if token_s is None or self.demand.names_contents:
+        if token_s is None:
             return 0.0
-        handed_over = self.demand.prompt_len * (self.demand.output_len > 1)
+        handed_over = self.demand.own_len * (self.demand.output_len > 1)
         return self._cheapest(handed_over) * token_s
 
 

@@ -9,6 +9,9 @@ from testbed.experiments.plan.question import Question
 
 # The work that decides each objective
 WORK = {"ttft_s": PREFILL, "tpot_s": DECODE, "itl_s": DECODE, "e2e_s": DECODE}
+# The numbers of a summary that an objective limits for each request, and what they are called
+LIMITED = {"itl_s": "itl_max_s"}
+LABELS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "longest gap", "e2e_s": "end to end"}
 MANY_PREEMPTIONS = 0.01  # for each request
 FULL = 0.9  # of the pool, over time
 
@@ -30,11 +33,11 @@ def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -
 
 
 def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
-    """How near each objective's percentile is to its limit, as a ratio, by the work that decides
-    it.
+    """How near the requests' percentile of each objective is to its limit, as a ratio, by the work
+    that decides it.
     """
     return [
-        (WORK[name], (outcome.summary[name][question.percentile] or 0.0) / limit_s)
+        (WORK[name], (_percentile(outcome, name, question) or 0.0) / limit_s)
         for name, limit_s in question.objectives.items()
     ]
 
@@ -43,13 +46,18 @@ def broken(outcomes: Sequence[Outcome], question: Question) -> str:
     """Which objective is missed by how much, on average over the runs."""
     texts = []
     for name, limit_s in question.objectives.items():
-        values = [outcome.summary[name][question.percentile] for outcome in outcomes]
-        known = [value for value in values if value is not None]
-        shown = f"{sum(known) / len(known):.3g} s" if known else "none"
-        label = f"{name.removesuffix('_s').upper()} {question.percentile}"
-        texts.append(f"{label} is {shown} of {limit_s:g} s")
+        values = [_percentile(outcome, name, question) for outcome in outcomes]
+        of_answered = [value for value in values if value is not None]
+        shown = f"{sum(of_answered) / len(of_answered):.3g} s" if of_answered else "none"
+        texts.append(f"{LABELS[name]} {question.percentile} is {shown} of {limit_s:g} s")
     rejected = sum(outcome.summary["requests"]["rejected"] for outcome in outcomes)
     return ", ".join([*texts, *([f"{rejected:,} requests are rejected"] if rejected else [])])
+
+
+def _percentile(outcome: Outcome, name: str, question: Question) -> float | None:
+    """What the question's share of the requests has at most, in s; None if none was answered."""
+    value: float | None = outcome.summary[LIMITED.get(name, name)][question.percentile]
+    return value
 
 
 def _occupied(summary: Mapping[str, Any]) -> float:

@@ -4,8 +4,8 @@ Assumptions, each tested (tests/experiments/test_plan_bounds.py) with the cost m
 
 - An iteration takes no less time than its longest decode would alone, or the shortest prompt, but
   for the noise of measured tables, in which 10 tokens may take a little less time than one.
-- No cost model computes faster than the GPUs' peak, or reads weights and K and V faster than their
-  memory's bandwidth; attention and matrix products take turns.
+- No cost model computes faster than the GPUs' peak, or than its own `least`, or reads weights and K
+  and V faster than their memory's bandwidth; attention and matrix products take turns.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from testbed.core.request import PS
 from testbed.cost.model import CostModel, Work
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.handovers.whole import Whole
-from testbed.machine import make_cost, make_pool
+from testbed.machine import cost_of, make_pool
+from testbed.parts import locate
+from testbed.sched.vllm_v1 import VllmV1
 
 FULL_BITS = 16  # of a weight at whose products the data sheet's peak is counted
 
@@ -29,13 +31,17 @@ class Machine:
 
     @cached_property
     def cost(self) -> CostModel:
-        config = self.config
-        return make_cost(config.cost, config.model, config.server, config.software)
+        return cost_of(self.config)
 
     @cached_property
     def num_slots(self) -> int:
         """Slots of an engine's pool."""
         return make_pool(self.config).num_slots
+
+    @property
+    def max_len(self) -> int:
+        """Tokens of the longest request, prompt and output, that an engine does not reject."""
+        return self.config.model.max_len
 
     @property
     def stores_all_tokens(self) -> bool:
@@ -52,6 +58,21 @@ class Machine:
     def num_decode_engines(self) -> int:
         """Engines that may decode."""
         return (self.config.replicas or 1) - (self.config.prefill_replicas or 0)
+
+    @property
+    def max_num_batched_tokens(self) -> int | None:
+        """The most tokens of an iteration, by a scheduler of vLLM V1; None: no limit is known."""
+        part = self.config.scheduler
+        kind = locate(part.target, "scheduler") if isinstance(part.target, str) else part.target
+        if not (isinstance(kind, type) and issubclass(kind, VllmV1)):
+            return None
+        return _whole(part.parameters.get("max_num_batched_tokens"))
+
+    @property
+    def tokens_a_step(self) -> int:
+        """The most tokens that an iteration gives a sequence: more than one with drafts."""
+        part = self.config.speculation
+        return 1 if part is None else 1 + part.make("speculation").max_drafts
 
     @property
     def max_num_seqs(self) -> int | None:
@@ -79,8 +100,8 @@ class Machine:
 
     @property
     def has_known_steps(self) -> bool:
-        """Whether `step_s` is right: windows make the work of a decode another one."""
-        return not self.cost.windows
+        """Whether `step_s` is right: windows and drafts make the work of a decode another one."""
+        return not self.cost.windows and self.config.speculation is None
 
     def step_s(self, context: int) -> float:
         """The least seconds of an iteration that decodes a sequence of `context` tokens."""
@@ -89,8 +110,17 @@ class Machine:
 
     @cached_property
     def token_s(self) -> float:
-        """The least seconds that the matrix products of a token add, by the peak; the output
-        projection is left out, since only some tokens go through it.
+        """The least seconds of an iteration for each of its tokens: by the cost model, where the
+        scheduler limits the tokens of an iteration, and by the peak.
+        """
+        most = self.max_num_batched_tokens or 0
+        shares = [self.cost.least(count) / count for count in range(1, most + 1)]
+        return max(self._peak_token_s, min(shares, default=0) / PS)
+
+    @property
+    def _peak_token_s(self) -> float:
+        """The seconds of a token's matrix products by the peak; the output projection is left out,
+        since only some tokens go through it.
         """
         model, server = self.config.model, self.config.server
         params = model.active_params - model.vocab_size * model.hidden_size

@@ -9,12 +9,12 @@ from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.limits import strains
 from testbed.experiments.plan.prices import Rate
-from testbed.experiments.plan.pruning import REFUSED, check_not_empty, examined
+from testbed.experiments.plan.pruning import check_not_empty, examined
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.search import Search
 from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
-from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Verdict
+from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
 from testbed.experiments.runs.launched import OF_LAUNCHERS
 from testbed.experiments.runs.overrides import chosen
 

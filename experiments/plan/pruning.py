@@ -9,12 +9,11 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
-from testbed.experiments.plan.verdicts import Pruned
+from testbed.experiments.plan.verdicts import REFUSED, Pruned
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.vllm_server.command import FLAG
 from testbed.workload import make_workload
 
-REFUSED = "refused"
 SIZE = "number of GPUs"
 SAME = "same run"
 NO_MEMORY = ("does not start", "leaves no memory", "does not fit")  # of messages about memory

@@ -1,7 +1,8 @@
 """What both searches of a plan use: the question, arithmetic, simulations and prices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.prices import Rate
@@ -9,6 +10,7 @@ from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate
 
+Result = TypeVar("Result")
 MILLION, HOUR_S = 1e6, 3600
 
 
@@ -21,6 +23,11 @@ class Search:
     simulations: Simulations
     prices: Rate
     report: Callable[[str], None]
+
+    def by_candidate(self, results: Sequence[Result]) -> list[Sequence[Result]]:
+        """The results of candidates with each seed, in parts: those of each candidate."""
+        size = len(self.question.seeds)
+        return [results[start : start + size] for start in range(0, len(results), size)]
 
     def hourly(self, candidate: Candidate) -> float:
         """What an hour of the candidate costs."""

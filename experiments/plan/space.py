@@ -14,6 +14,8 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.overrides import WITH_COMMAS
 
 SYSTEM = "system"
+COST = "cost"
+OF_ONE_SOURCE = "cost.iterations=null"  # whole iterations of one GPU compare with no derived costs
 USUAL_SYSTEM = "+system=vllm-v1"  # where the words name none
 LABELS = {
     "gpu": "GPU",
@@ -69,6 +71,8 @@ def deployments(words: Sequence[str]) -> list[Deployment]:
     """
     if not any(_key(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
+    if not any(_key(word).partition(".")[0] == COST for word in words):
+        words = [*words, OF_ONE_SOURCE]
     choices = [_values_of(word) for word in words]
     axes = [_key(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
     combinations = []

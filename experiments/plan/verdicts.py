@@ -1,10 +1,13 @@
 """What a plan says of a candidate, as values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from testbed.experiments.plan.jobs import Outcome
+from testbed.experiments.plan.jobs import Failure, Outcome, Searched
 from testbed.experiments.plan.space import Candidate, Deployment
 from testbed.replications import Interval, interval
+
+REFUSED = "refused"
 
 
 def rate_of(candidate: Candidate, outcome: Outcome) -> float:
@@ -79,6 +82,16 @@ class Misses:
     def inside(self) -> Interval:
         """The share of requests that keep the SLO, of seeds that were simulated."""
         return interval([outcome.share_inside for outcome in self.outcomes])
+
+
+def refused(
+    candidate: Candidate, results: Sequence[Outcome | Failure] | Sequence[Searched | Failure]
+) -> Pruned | None:
+    """The verdict by the first job that gave no result; None where every one did."""
+    for result in results:
+        if isinstance(result, Failure):
+            return Pruned(candidate.deployment, REFUSED, result.message)
+    return None
 
 
 Verdict = Pruned | Keeps | Dearer | Misses

@@ -4,10 +4,11 @@ folder.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -28,7 +29,14 @@ from testbed.experiments.pages.page import (
     render,
     whole_page,
 )
-from testbed.experiments.paper.scorecard import ON, counted, short, what_of
+from testbed.experiments.paper.scorecard import ON, short
+from testbed.experiments.paper.scorecard_words import (
+    heading,
+    published_words,
+    result_of,
+    tolerance_words,
+    what_of,
+)
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
@@ -43,6 +51,7 @@ from testbed.metrics import in_words
 
 MOST_CURVES = 8
 CARD = "scorecard.csv"
+MARKS = {"within": "pass", "outside": "miss"}  # classes of rows, which colour them
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
@@ -200,7 +209,7 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
         "report/reproduction.html",
         folder=folder.name,
         figures=zip([title(path.stem) for path in drawn], pictures, strict=True),
-        counted=counted(card),
+        heading=list(heading(card)),
         scored=[_scored(str(figure), rows) for figure, rows in card.groupby("figure", sort=False)],
         runs=runs,
     )
@@ -235,22 +244,35 @@ def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     The words with which all its settings begin stand in the caption instead of the rows.
     """
     words = [str(setting).split() for setting in card["setting"]]
-    columns = takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
-    shared = [column[0] for column in columns]
+    alike = takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
+    shared = [column[0] for column in alike]
     shortened = [" ".join(setting[len(shared) :]) for setting in words]
     rows = card.assign(setting=shortened).to_dict("records")
-    on_other_gpus = [name for name in card if name.startswith(ON)]
-    names = ["verdict", "published", "simulated", "error", "tolerance", *on_other_gpus]
-    head = [str(name) for name in names if any(row.get(name) for row in rows)]
-    cells = [[what_of(row), *(_text(row[name]) for name in head)] for row in rows]
-    classes = ["", *({"verdict": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
-    table = Table(
-        _caption(figure, shared), ["quantity", *head], cells, classes, list(card["verdict"])
-    )
+    others = [name for name in card if name.startswith(ON)]
+    columns = [_columns(row, others) for row in rows]
+    head = [name for name in columns[0] if any(cells[name] for cells in columns)]
+    cells = [
+        [what_of(row), *(of[name] for name in head)] for row, of in zip(rows, columns, strict=True)
+    ]
+    classes = ["", *({"result": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
+    marks = [MARKS.get(of["result"], "") for of in columns]
+    table = Table(_caption(figure, shared), ["quantity", *head], cells, classes, marks)
     remarks = []
     for row in rows:
         remarks += [f"{what_of(row)}: {row[name]}" for name in ("note", "cause") if row.get(name)]
     return table, remarks
+
+
+def _columns(row: Mapping[Any, Any], others: Sequence[str]) -> dict[str, str]:
+    """A row's cells by the heads of their columns. others: columns of other GPUs."""
+    return {
+        "result": result_of(row),
+        "published": published_words({**row, "published": _text(row["published"])}),
+        "simulated": _text(row["simulated"]),
+        "difference": row["error"],
+        "tolerance": tolerance_words(row),
+        **{name: _text(row[name]) for name in others},
+    }
 
 
 def _caption(figure: str, shared_words: Sequence[str]) -> str:

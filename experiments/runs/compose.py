@@ -48,6 +48,7 @@ def typed_config(config: DictConfig) -> RunConfig:
     roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if isinstance(roofline, Part) and isinstance(choices, Part):
         _check_roofline(typed, roofline, choices)
+        _check_software(typed, choices)
     _check_memory(typed.server, typed.model.name)
     return typed
 
@@ -95,6 +96,36 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
                 f"{key} cost=auto takes a profile here (cost=analytic "
                 f"cost.efficiencies.{name}={value})"
             )
+
+
+def _check_software(typed: RunConfig, choices: Part) -> None:
+    """Raise InputError for software times of the user's own where the costs are whole iterations of
+    a system, which have its software in them.
+    """
+    from testbed.cost.auto import SYSTEM
+    from testbed.machine import cost_of
+
+    usual = _shipped_software(str(choices.parameters.get("software")))
+    own = [name for name, value in usual.items() if choices.parameters.get(name) != value]
+    if own and SYSTEM in (cost_of(typed).fingerprint or {}):
+        raise InputError(
+            f"cost.choices.{own[0]}={choices.parameters[own[0]]}: nothing reads it, for the costs "
+            "are whole iterations, with their software (cost.iterations=null takes others)"
+        )
+
+
+@cache
+def _shipped_software(name: str) -> dict[str, Any]:
+    """The times of a software that ships; nothing of another one."""
+    path = CONF / "software" / f"{name}.yaml"
+    if not path.is_file():
+        return {}
+    merged = OmegaConf.merge(
+        OmegaConf.load(CONF / "software" / "engine.yaml"), OmegaConf.load(path)
+    )
+    times = OmegaConf.to_container(merged)
+    assert isinstance(times, dict)
+    return {str(key): value for key, value in times.items() if str(key).startswith("overhead")}
 
 
 @cache

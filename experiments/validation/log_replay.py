@@ -7,7 +7,6 @@ server that the log lacks, or that differs from the config.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.identity import content_hash
 from testbed.parts import Part
 from testbed.run import run
-from testbed.traces.files import plain_or_packed, read_json
 from testbed.traces.vllm_log import Times, VllmLog
 
 PROFILE_COST = "testbed.cost.profile.ProfileCost"
@@ -187,13 +185,6 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     return asdict(ServerConfig(gpu.name, gpu, profile["num_gpus"], memory_utilization=utilization))
 
 
-def meta_of(log: VllmLog) -> Mapping[str, Any]:
-    """The contents of meta.json in the log's folder; empty if there is no such file."""
-    path = plain_or_packed(Path(log.path).with_name("meta.json"))
-    contents = read_json(str(path)) if path else None
-    return contents if isinstance(contents, dict) else {}
-
-
 def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
     """Remarks on each fact that the log lacks, or that differs from the simulated server."""
     if null_blocks := config.null_blocks:
@@ -216,7 +207,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
 
 def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
     """Limits of the scheduler that the log's meta.json gives another value."""
-    logged = meta_of(log).get("engine_kwargs") or {}
+    logged = log.meta.get("engine_kwargs") or {}
     for key in LIMITS:
         simulated = config.scheduler.parameters.get(key)
         if logged.get(key) not in (None, simulated):

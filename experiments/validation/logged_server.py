@@ -17,7 +17,7 @@ from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.imported import bench_link
-from testbed.experiments.validation.log_replay import PROFILE_COST, meta_of
+from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.traces.vllm_log import Times, VllmLog
 
 NEAR = 0.95  # share of the high-water mark, and of max_num_seqs, that counts as reached
@@ -162,7 +162,7 @@ def described(
 
 def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
     """The server with the number of KV blocks in meta.json; None if the file has none."""
-    meta, size = meta_of(log), config.policy.parameters.get("block_size")
+    meta, size = log.meta, config.policy.parameters.get("block_size")
     resolved = meta.get("resolved_config") or {}
     places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
     for place in (place for place in places if isinstance(place, Mapping)):

@@ -1,10 +1,4 @@
-"""How much a simulated figure depends on what nobody knows exactly.
-
-Near the load at which memory runs short, a small error of the costs becomes a large one of the
-latencies. The same log is replayed with all costs COST_ERROR up and down, and with arrivals that
-are moved at random; the interval of a metric goes from the smallest to the largest of these runs
-and of the one as it is. The rule looks at no measurement.
-"""
+"""How much a replayed log depends on its costs and arrivals, by the rule of testbed.sensitivity."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,17 +10,14 @@ from testbed.config import RunConfig
 from testbed.core.request import Rows
 from testbed.experiments.validation.deviations import metrics
 from testbed.experiments.validation.log_replay import Replayed, fitted_machine, replay
+from testbed.sensitivity import FACTORS, RESAMPLINGS, Interval, moved_s
 from testbed.traces.vllm_log import Times, VllmLog
 
-COST_ERROR = 0.03
-MOVED_S = 0.010  # arrivals are moved by at most so much
-RESAMPLINGS = 20
 PREEMPTIONS = "preemptions"
-Interval = tuple[float, float]
 
 
 class MovedLog(VllmLog):
-    """A log whose arrivals are moved by up to MOVED_S either way, drawn by a seed."""
+    """A log whose arrivals are moved at random, by a seed."""
 
     def __init__(self, log: VllmLog, seed: int) -> None:
         super().__init__(log.path, log.workload)
@@ -35,8 +26,7 @@ class MovedLog(VllmLog):
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
         rows, times = self._log.read(), self._log.times
-        moved = np.random.default_rng(self._seed).uniform(-MOVED_S, MOVED_S, len(times.arrival_s))
-        arrival_s = np.maximum(times.arrival_s + moved, 0)
+        arrival_s = moved_s(times.arrival_s, self._seed)
         order = np.argsort(arrival_s, kind="stable")
         arrival_s = arrival_s[order] - arrival_s.min()
         return (
@@ -60,7 +50,7 @@ def measured(run: Replayed) -> dict[str, float]:
 
 def _varied(log: VllmLog, config: RunConfig) -> Iterator[Replayed]:
     machine = fitted_machine(config, log)
-    for factor in (1 - COST_ERROR, 1 + COST_ERROR):
+    for factor in FACTORS:
         yield replay(log, config, machine._replace(slowness=machine.slowness * factor))
     for seed in range(RESAMPLINGS):
         yield replay(MovedLog(log, seed), config, machine)

@@ -20,12 +20,13 @@ from testbed.experiments.vllm_engine.check import errors_among
 from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
-from testbed.experiments.vllm_engine.steps import read_steps
+from testbed.experiments.vllm_engine.steps import left_out, read_steps
 from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.experiments.vllm_server.named import model_named
 
 FACTS, ABOUT = "facts.json", "machine.json"
 KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
+CUT_SHORT = "sweeps_left_out"  # in a fingerprint
 START_S = 240.0  # that an engine may take to come up, beside its sweeps
 Profile = dict[str, Any]
 
@@ -71,6 +72,7 @@ def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
         "torch": about["torch"],
         "command": command,
         "date": date.today().isoformat(),
+        **_cut_short([folder]),
     }
     machine = Machine(
         model,
@@ -94,9 +96,18 @@ def profile_of_sweeps(
     """
     sizes = graph_sizes or _graph_sizes(folders)
     steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
-    fingerprint = {"source": "measured", "system": "vLLM", "device": device}
+    cut_short = _cut_short(folders)
+    fingerprint = {"source": "measured", "system": "vLLM", "device": device, **cut_short}
     machine = Machine(shape_named(model), 1, sizes, gpu_of_device(device), fingerprint)
     return with_launches_of(with_fit(steps, machine), launches_from)
+
+
+def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
+    """The sweeps that a time limit has left out, for the fingerprint; nothing where there are
+    none.
+    """
+    names = [name for folder in folders for name in left_out(folder)]
+    return {CUT_SHORT: names} if names else {}
 
 
 def _graph_sizes(folders: Sequence[Path]) -> list[int]:
@@ -120,6 +131,8 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
     about = profile["fingerprint"]
     host = about.get("host", "host unknown")
     yield f"{profile['model']['name']} by {about['system']} on {about['device']} ({host})"
+    if cut := about.get(CUT_SHORT):
+        yield f"out of time before these sweeps, which it lacks: {', '.join(cut)} (--limit-s)"
     if scaled := about.get("launches_from"):
         yield f"no prompts among decodes were logged: launches are those of {scaled}"
     if fit := profile.get("fit"):

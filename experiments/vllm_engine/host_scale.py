@@ -5,7 +5,7 @@ within the graphs, which decodes are too, and beyond.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
@@ -13,6 +13,7 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 
 WHOLE = "whole"
+WITHIN, BEYOND = "within the graphs", "beyond them"
 US_PS = 10**6
 Profile = dict[str, Any]
 
@@ -29,20 +30,21 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
             f"--launches-from: the profile of {other['model']['name']} has no launches of decodes "
             "(give one that testbed gpu calibrate --system vllm made)"
         )
-    scales = _scales(profile, other)
+    own, others = _lone(profile), _lone(other)
+    of_decodes = WITHIN if profile["cuda_graph_sizes"] else BEYOND
+    scales = _scales(own, others, of_decodes)
     longest_us = _decodes_us(profile)
     prompts = [
-        [part, tokens, seqs, round(us * scale, 3)]
-        for tokens, scale in scales.items()
-        for part, measured, seqs, us in other["sections"]["launch_prompts"]["points"]
-        if measured == tokens
+        [part, own[kind].num_tokens, seqs, round(us * scales[kind], 3)]
+        for kind in own
+        for part, tokens, seqs, us in other["sections"]["launch_prompts"]["points"]
+        if tokens == others[kind].num_tokens
     ]
-    within = next(iter(scales.values()))
     decodes = [
-        [part, seqs, round(min(us * within, longest_us(seqs)), 3)]
+        [part, seqs, round(min(us * scales[of_decodes], longest_us(seqs)), 3)]
         for part, seqs, us in other["sections"]["launch_decodes"]["points"]
     ]
-    said = ", ".join(f"{scale:.2f} to {tokens} tokens" for tokens, scale in scales.items())
+    said = ", ".join(f"{scale:.2f} {kind}" for kind, scale in scales.items())
     origin = {
         "launches_from": f"{other['fingerprint']['host']}, times {said}, by lone prompts",
         **profile["fingerprint"],
@@ -54,21 +56,39 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
     return {**profile, "fingerprint": origin, "sections": {**sections, **changed}}
 
 
-def _scales(profile: Mapping[str, Any], other: Mapping[str, Any]) -> dict[int, float]:
-    """By the tokens up to which the other's launches hold: how much longer a lone prompt takes."""
-    own, others = _lone(profile), _lone(other)
-    if len(own) != len(others):
-        raise InputError(
-            "--launches-from: both need prompts within the CUDA graphs and beyond them"
-        )
-    pairs = zip(others.items(), own.values(), strict=True)
-    return {tokens: us / other_us for (tokens, other_us), us in pairs}
+class Lone(NamedTuple):
+    """Microseconds of launching a lone prompt of up to so many tokens."""
+
+    num_tokens: int
+    us: float
 
 
-def _lone(profile: Mapping[str, Any]) -> dict[int, float]:
-    """Microseconds of launching a lone prompt, by the most tokens that they hold for."""
+def _lone(profile: Mapping[str, Any]) -> dict[str, Lone]:
+    """Launches of lone prompts within the profile's own CUDA graphs, and beyond them."""
+    largest_graph = max(profile["cuda_graph_sizes"] or [0])
     points = profile["sections"]["launch_prompts"]["points"]
-    return {tokens: us for part, tokens, seqs, us in sorted(points) if part == WHOLE and seqs == 1}
+    return {
+        WITHIN if tokens <= largest_graph else BEYOND: Lone(tokens, us)
+        for part, tokens, seqs, us in sorted(points)
+        if part == WHOLE and seqs == 1
+    }
+
+
+def _scales(own: Mapping[str, Lone], others: Mapping[str, Lone], needed: str) -> dict[str, float]:
+    """How much longer a lone prompt of each kind takes. Raises InputError where the kinds differ,
+    or the one that is needed is missing.
+    """
+    if needed not in own or own.keys() != others.keys():
+        raise InputError(
+            f"--launches-from: has lone prompts {_said(others)}, and the logs have {_said(own)} "
+            "(log prompts of as many tokens as the CUDA graphs have, and of more)"
+        )
+    return {kind: lone.us / others[kind].us for kind, lone in own.items()}
+
+
+def _said(lone: Mapping[str, Lone]) -> str:
+    """Which prompts a profile has."""
+    return " and ".join(lone) or "none"
 
 
 def _decodes_us(profile: Mapping[str, Any]) -> Any:

@@ -7,27 +7,29 @@ prompts, where their contents are known.
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS, Request, Workload
-from testbed.experiments.vllm_engine.in_vllm.sweeps import FIRST_ID, LAST_ID, WARM_UP, prompts
+from testbed.core.request import PS, Workload
+from testbed.experiments.vllm_engine.asked import (
+    CONTENTS,
+    plain_requests,
+    token_ids,
+    write_contents,
+)
+from testbed.experiments.vllm_engine.in_vllm.sweeps import WARM_UP, prompts
 from testbed.experiments.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.vllm_server.command import serve_words
+from testbed.traces.vllm_log import META
 
 WARM_UP_WAVE = prompts(WARM_UP, 0, [[1, new, 0] for new in (16, 128, 512, 1024)])
 SERVED = "serve"
-REQUESTS, META, CONTENTS = "requests.jsonl", "meta.json", "workload.jsonl"
+REQUESTS = "requests.jsonl"
 
 
 def record(command: str, workload: Workload, python: str, out: Path, limit_s: float) -> None:
     """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log."""
-    requests = list(workload)
-    check_plain(requests)
+    requests = plain_requests(workload)
     if out.exists():
         raise InputError(f"--out {out}: is there already (name a new folder)")
     check_installed(python)
@@ -57,31 +59,6 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
         )
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
-
-
-def check_plain(requests: Sequence[Request]) -> None:
-    """Raise InputError unless each request is one sequence of tokens that vLLM can be asked for."""
-    if not requests:
-        raise InputError("the workload has no request (arrivals.duration_s, arrivals.rate)")
-    if any(request.num_seqs > 1 for request in requests):
-        raise InputError("workload.num_seqs: several sequences a request are not recorded")
-
-
-def token_ids(request: Request, seed: int) -> list[int]:
-    """The prompt's tokens: each content id stands for the same tokens wherever it occurs; a prompt
-    without contents has tokens of its own.
-    """
-    if request.prompt_ids is None:
-        return _draw([seed, request.request_id], request.prompt_len)
-    tokens = list[int]()
-    for content in request.prompt_ids:
-        tokens += _draw([seed, 1, content], request.tokens_per_id)
-    return tokens[: request.prompt_len]
-
-
-def _draw(seed: list[int], count: int) -> list[int]:
-    ids: list[int] = np.random.default_rng(seed).integers(FIRST_ID, LAST_ID, count).tolist()
-    return ids
 
 
 def add_preemptions(folder: Path) -> int:
@@ -121,20 +98,3 @@ def write_meta(folder: Path, command: str) -> None:
         },
     }
     (folder / META).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-
-
-def write_contents(path: Path, requests: Sequence[Request]) -> None:
-    """The content ids of each prompt, line by line as in the log; no file where none are known."""
-    if any(request.prompt_ids is None for request in requests):
-        return
-    path.write_text("".join(_lines(requests)), encoding="utf-8")
-
-
-def _lines(requests: Sequence[Request]) -> Iterator[str]:
-    for request in requests:
-        contents: dict[str, Any] = {"tokens_per_id": request.tokens_per_id}
-        if request.tokens_per_id == 1:
-            contents = {"input_tok_ids": list(request.prompt_ids or ())}
-        else:
-            contents["hash_ids"] = list(request.prompt_ids or ())
-        yield json.dumps(contents) + "\n"

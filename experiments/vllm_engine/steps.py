@@ -66,6 +66,17 @@ def read_steps(folder: Path) -> pd.DataFrame:
     return steps[steps.num_tokens > 0].reset_index(drop=True)  # others compute nothing
 
 
+def left_out(folder: Path) -> list[str]:
+    """The waves that the time limit has left out, by waves.csv; none where there is no such
+    file.
+    """
+    path = folder / WAVES
+    if not path.is_file():
+        return []
+    waves = pd.read_csv(path)
+    return [str(name) for name in waves["name"][waves.started_s.isna()]]
+
+
 def _is_warm_up(folder: Path, planned: pd.Series) -> pd.Series:
     """Which of these moments (ms) are in a wave that only warms the engine up."""
     path = folder / WAVES

@@ -59,6 +59,7 @@ from testbed.sched.preemption import Recompute
 
 CONTEXT, LONGEST, STEPS, SETTLING = 480, 1984, 64, 4
 DECODES, VISITS, BLOCK = 16, 9, 16
+SPARE_BYTES = 4 << 30  # for graphs and what products need
 Kind = Callable[[PoolSpec], MemoryPolicy]
 
 
@@ -73,16 +74,21 @@ class Bench:
     options: Options
     lead: Alone = ALONE
 
-    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> GpuEngine:
-        """An engine for num_seqs concurrent requests; the pool allows for buddy extents of twice
-        their length.
+    def pool(self, kind: Kind, requests: list[Request], num_seqs: int) -> PoolSpec:
+        """A pool for num_seqs concurrent requests; it allows for buddy extents of twice their
+        length.
         """
         lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
-        outputs = dict[int, int]()
-        make = with_lengths(kind, MappingProxyType(outputs))
+        make = with_lengths(kind, MappingProxyType(dict[int, int]()))
         layout = capabilities_of(make(PoolSpec(BLOCK, BLOCK))).layout
         times = 2 if isinstance(layout, ExtentLayout) else 1
-        pool = PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
+        return PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
+
+    def engine(self, kind: Kind, requests: list[Request], num_seqs: int) -> GpuEngine:
+        """An engine for num_seqs concurrent requests."""
+        outputs = dict[int, int]()
+        make = with_lengths(kind, MappingProxyType(outputs))
+        pool = self.pool(kind, requests, num_seqs)
         scheduler = MixedPrefill(
             make(pool), Recompute(), max_num_batched_tokens=2560, max_num_seqs=num_seqs
         )
@@ -126,10 +132,22 @@ def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration
 
 def decodes_alone(bench: Bench, kind: Kind, batch: int) -> list[Iteration]:
     """Iterations in which `batch` sequences of ragged lengths decode, CONTEXT tokens on average."""
-    lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
-    requests = [Request(i, 0, length, STEPS) for i, length in enumerate(lengths)]
+    requests = decoding(batch)
     free()
     return served_decodes(bench.engine(kind, requests, batch), requests)
+
+
+def decoding(batch: int) -> list[Request]:
+    """Requests of ragged lengths that decode together."""
+    lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
+    return [Request(i, 0, length, STEPS) for i, length in enumerate(lengths)]
+
+
+def has_room(pool: PoolSpec, spec: ModelSpec) -> bool:
+    """Whether the GPU has memory for a pool, beside what is allocated and SPARE_BYTES."""
+    free()
+    left, _ = torch.cuda.mem_get_info()
+    return pool.num_slots * spec.kv_bytes_per_token + SPARE_BYTES <= left
 
 
 def prompts_with_decodes(
@@ -261,7 +279,10 @@ def launched_points(
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
         cost = kernels(kernel, "ragged")
         for batch in BATCHES:
-            graph.append(
-                point(kernel, batch, timing=beyond(decodes_alone(bench, kind, batch), cost))
-            )
+            requests = decoding(batch)
+            if not has_room(bench.pool(kind, requests, batch), bench.arch.spec):
+                print(f"{kernel}: no room for {batch} sequences, whose launch takes that of fewer")
+                break
+            iterations = decodes_alone(bench, kind, batch)
+            graph.append(point(kernel, batch, timing=beyond(iterations, cost)))
     return {"launched_eager": eager, "launched_graph": graph}

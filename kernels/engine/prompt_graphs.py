@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from testbed.kernels.engine.ragged import (
     complete,
     fill_inputs,
     input_shapes,
-    upload,
 )
 from testbed.kernels.engine.weights import Layer
 from testbed.kernels.measure.timing import capture
@@ -39,7 +39,9 @@ class CapturedLayers:
     def __init__(self, network: Network, buffers: Buffers, memory: Any) -> None:
         self.network = network
         self.buffers = buffers
-        self.arrays = Arrays(input_shapes(len(buffers.x)), buffers.x.device, NUM_IN_FLIGHT)
+        num_tokens = len(buffers.x)
+        shapes = {**input_shapes(num_tokens), "wanted": ((num_tokens,), np.int64)}
+        self.arrays = Arrays(shapes, buffers.x.device, NUM_IN_FLIGHT)
         self.arrays.send()
         with torch.inference_mode():
             self._graphs = [capture([piece], 1, memory) for piece in self._pieces()]
@@ -50,10 +52,11 @@ class CapturedLayers:
         """
         self.arrays.take_turns()
         fill_inputs(self.arrays.host, batch)
+        self.arrays.host["wanted"][: len(batch.wanted)] = batch.wanted
 
     def replay(self, batch: Ragged, attention: PlainAttention) -> Tensor:
-        """The residual stream behind the last layer, but for its bias; the arrays of the batch were
-        set, and `attention` is open for it.
+        """The residual stream of the wanted rows behind the last layer, but for its bias. The
+        arrays of the batch were set, and `attention` is open for it.
         """
         self.arrays.send()
         complete(self.arrays.device, batch)
@@ -63,7 +66,7 @@ class CapturedLayers:
         for layer, graph in enumerate(self._graphs[1:]):
             attend(layer)
             graph.replay()
-        return buffers.x
+        return buffers.x[self.arrays.device["wanted"][: len(batch.wanted)]]
 
     def _pieces(self) -> Iterator[Callable[[], None]]:
         """What each graph computes: one before the first attention, one behind each."""
@@ -128,9 +131,8 @@ class PromptGraphs:
         with torch.inference_mode():
             self.attention.open(batch)
             x = captured.replay(batch, self.attention)
-            wanted = upload({"wanted": batch.wanted}, x.device)["wanted"]
             carried = self.network.layers[-1].down.bias
-            return self.network.project_out(x[wanted], carried, self.network.weights.head)
+            return self.network.project_out(x, carried, self.network.weights.head)
 
 
 def sizes_up_to(max_tokens: int) -> list[int]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,18 +107,24 @@ class TokenBuffers:
         return [rng.randrange(self.vocab_size) for _ in range(length)]
 
 
-class UnderWay:
-    """Tokens that the device draws in the launch before: takers, the sequences that they are for;
-    tokens, int64 [num_takers] on the device.
+class Drawn:
+    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
+
+    on_host: their copy, which is under way until the launch has ended.
     """
 
     def __init__(self, takers: SequenceOf[Sequence], tokens: Tensor) -> None:
+        self.takers = takers
         self.tokens = tokens
-        self._rows = {seq.seq_id: row for row, seq in enumerate(takers)}
+        self.on_host = tokens
+        if tokens.is_cuda:
+            self.on_host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self.on_host.copy_(tokens, non_blocking=True)
 
-    def row_of(self, seq: Sequence) -> int:
-        """The row of a sequence's newest token."""
-        return self._rows[seq.seq_id]
+    @cached_property
+    def rows(self) -> dict[int, int]:
+        """The row of each sequence's token, by sequence id."""
+        return {seq.seq_id: row for row, seq in enumerate(self.takers)}
 
 
 class Late(NamedTuple):
@@ -157,9 +163,9 @@ def ragged(
     decodes: list[Part],
     token_buffers: TokenBuffers,
     tables: Tables,
-    under_way: UnderWay | None = None,
+    under_way: Drawn | None = None,
 ) -> Ragged:
-    """The arrays of these parts; under_way: the tokens of the launch before, unless the host has
+    """The arrays of these parts; under_way: the tokens of the launch before, None: the host has
     them.
     """
     parts = prompts + decodes
@@ -178,7 +184,7 @@ def ragged(
 
 
 def tokens_of(
-    parts: list[Part], token_buffers: TokenBuffers, under_way: UnderWay | None
+    parts: list[Part], token_buffers: TokenBuffers, under_way: Drawn | None
 ) -> tuple[Ints, Late | None]:
     """The tokens of these parts, and which of them the host does not have yet."""
     if under_way is None or not any(map(token_buffers.is_late, parts)):
@@ -187,7 +193,7 @@ def tokens_of(
     for part in parts:
         if token_buffers.is_late(part):
             tokens.append(0)
-            rows.append(under_way.row_of(part.seq))
+            rows.append(under_way.rows[part.seq.seq_id])
         else:
             tokens += token_buffers.read(part)
             rows += [-1] * part.new
@@ -222,7 +228,7 @@ class Ahead:
         groups: list[SequenceGroup],
         token_buffers: TokenBuffers,
         tables: Tables,
-        under_way: UnderWay | None,
+        under_way: Drawn | None,
     ) -> Ragged | None:
         """The batch in which these groups take a step, as `ragged` makes it; None if they were not
         all in the last.

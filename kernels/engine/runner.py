@@ -14,16 +14,16 @@ from testbed.kernels.engine.on_device import Forward, eager
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import (
     Ahead,
+    Drawn,
     Owner,
     Part,
     Ragged,
     TokenBuffers,
-    UnderWay,
     parts_of,
     ragged,
 )
 from testbed.kernels.engine.records import DeviceTime, Timer
-from testbed.kernels.engine.sampler import Drawn, Sampler, Wanted
+from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
@@ -77,21 +77,22 @@ class Runner:
         self.longest = longest // moves.layout.block_size * moves.layout.block_size
         self._late: dict[int, SequenceGroup] = {}
         self._ahead: Ahead | None = None
-        self._under_way: UnderWay | None = None
+        self._under_way: Drawn | None = None
 
     def launch(self, plan: Plan) -> Launched:
         """Launch a plan's moves and its forward pass; the device works on when this returns."""
         device_time = self.timer.launch()
         self.prepare(plan)
         batch, owners = self.batch(plan, self.stepping(plan))
-        wanted = Wanted(owners, self.sampler)
-        logits = drawn = self._under_way = None
+        logits = drawn = None
         if batch.parts:
             self.slot_checker.before(batch)
             logits = self.forward(batch)
+        wanted = Wanted(owners, self.sampler)  # the device works on
+        if logits is not None:
             with torch.inference_mode():
                 drawn = self.sampler.draw(logits, wanted)
-            self._under_way = UnderWay(drawn.takers, drawn.tokens)
+        self._under_way = drawn
         device_time.end()
         self._ahead = Ahead(batch, owners)
         recomputed = {
@@ -111,6 +112,8 @@ class Runner:
         if launched.logits is not None and launched.drawn is not None:
             self.slot_checker.after(launched.batch, launched.logits)
             self.sampler.keep(launched.drawn)
+            if self._under_way is launched.drawn:
+                self._under_way = None
             parents = self.sampler.search(launched.logits, launched.wanted)
         self._late = {
             request_id: g for request_id, g in launched.recomputed.items() if request_id in parents

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Owner, TokenBuffers, upload
+from testbed.kernels.engine.ragged import Drawn, Owner, TokenBuffers, upload
 from testbed.sched.beams import Replacement, pairs
 
 Draw = tuple[Sequence, int, float]
@@ -104,21 +104,6 @@ class TopP:
         return float(np.random.default_rng(key).random(dtype=np.float32))
 
 
-class Drawn:
-    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
-
-    on_host: their copy, which is under way until the launch has ended.
-    """
-
-    def __init__(self, takers: list[Sequence], tokens: Tensor) -> None:
-        self.takers = takers
-        self.tokens = tokens
-        self.on_host = tokens
-        if tokens.is_cuda:
-            self.on_host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            self.on_host.copy_(tokens, non_blocking=True)
-
-
 class Sampler:
     """`parallel` samples the sequences of a request with several and without a beam.
 
@@ -147,9 +132,10 @@ class Sampler:
             parts.append(_rows(logits.argmax(dim=1), [row for _, row in wanted.alone]))
         for rule, draws in wanted.drawn.values():
             _, rows, numbers = zip(*draws, strict=True)
-            parts.append(rule.choose(_rows(logits, rows), numbers))
-        tokens = torch.cat(parts) if parts else logits.new_empty(0, dtype=torch.int64)
-        return Drawn(wanted.takers, tokens)
+            parts.append(rule.choose(_rows(logits, list(rows)), numbers))
+        if not parts:
+            parts.append(logits.new_empty(0, dtype=torch.int64))
+        return Drawn(wanted.takers, parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def keep(self, drawn: Drawn) -> None:
         """Append drawn tokens, which are on the host now, to the sequences that are still there."""
@@ -248,9 +234,8 @@ class Wanted:
             draws.append((group.sequences[i], row, number))
 
 
-def _rows(values: Tensor, rows: Iterable[int]) -> Tensor:
+def _rows(values: Tensor, rows: list[int]) -> Tensor:
     """These rows; the tensor itself where they are all of its rows."""
-    numbers = np.fromiter(rows, np.int64)
-    if np.array_equal(numbers, np.arange(len(values))):
+    if rows == list(range(len(values))):
         return values
-    return values[upload({"rows": numbers}, values.device)["rows"]]
+    return values[upload({"rows": np.array(rows, np.int64)}, values.device)["rows"]]

@@ -127,6 +127,10 @@ class AnalyticCost(CostModel):
             software += extra_ps(work.extra, self._eff.extra_s)
         return computing + software
 
+    def least(self, num_tokens: int) -> int:
+        software = self._overhead_ps + num_tokens * self._per_token_ps
+        return self._linear_ps(num_tokens) + software
+
     def decode(self, work: Work) -> Affine:
         growth = work.decode_seqs * self._context_ps
         steps = UNBOUNDED

@@ -33,6 +33,8 @@ SOFTWARE = (
 )
 # Of the choices, what is about measured times; a roofline has none
 OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
+SYSTEM = "system"  # in the fingerprint of whole iterations: the system that was measured
+NAME = "profile"  # in that of a profile that ships and was taken by itself
 MEASURED = "measured"
 OTHER_GPU = "other GPU"
 OTHER_MODEL = "other model"
@@ -50,16 +52,19 @@ def auto_cost(
     roofline: Efficiencies,
     path: str | Path | None = None,
     attainable: Mapping[str, PositiveShare] = MappingProxyType({}),
+    iterations: str | None = None,
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
-    source: the GPU of the shipped profiles. path: more profiles, which come first; without it those
-    of the choices' system. attainable: measured shares of memory bandwidth by GPU. roofline: where
-    no profile is near; its byte_kv_bandwidth also serves a profile of a wider cache. Software times
-    are the choices', but for a fitted profile's own.
+    source: the GPU of the shipped profiles. path: more profiles, which come first. Without it come
+    first those of whole iterations of a system, of the folder `iterations` that ships, where one is
+    of this model and GPU; then those of the choices' system. attainable: measured shares of memory
+    bandwidth by GPU. roofline: where no profile is near; its byte_kv_bandwidth also serves a
+    profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
+    those in whole iterations.
     """
     check_data_sheet(source, server.gpu)
-    of_system = [] if path else profiles_of(choices.software, server.gpu)
+    of_system = [] if path else of_systems(iterations, choices.software, server.gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
     nearest_by_way = by_way(model, server, candidates)
     _check_whole_iterations(path, candidates, nearest_by_way.get(MEASURED))
@@ -139,7 +144,7 @@ def _roofline_cost(
 
 def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     """The choices with a block size that the profile has, the next larger one if it can, and with
-    its own software times where they were fitted on a server's log.
+    its own software times where they were fitted on a server's log, or are in whole iterations.
     """
     section = choices.decode_section
     if has(profile, section) and len(profile["sections"][section]["axes"]) == 4:
@@ -148,7 +153,7 @@ def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
         choices = replace(
             choices, block_size=next(larger, sizes[-1] if sizes else choices.block_size)
         )
-    if "software_fitted_on" not in profile["fingerprint"]:
+    if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
         return choices
     return replace(
         choices,
@@ -181,7 +186,7 @@ class Known(NamedTuple):
         """Whether it was measured on whole iterations of a system, whose sections are no kernels'
         alone.
         """
-        return "system" in self.profile["fingerprint"]
+        return SYSTEM in self.profile["fingerprint"]
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
         return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
@@ -203,6 +208,20 @@ def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterat
             yield Known(profile, gpu)
 
 
+def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iterator[Known]:
+    """Shipped profiles of this GPU that no other model or GPU takes: whole iterations, then layers
+    of a system. Raises InputError for a folder of iterations that does not ship.
+    """
+    if iterations is not None:
+        if not shipped(iterations):
+            raise InputError(
+                f"cost.iterations={iterations}: no such folder of profiles ships (null: take none; "
+                "cost.path=FILE: a profile of yours)"
+            )
+        yield from profiles_of(iterations, gpu)
+    yield from profiles_of(system, gpu)
+
+
 def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
     """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
     engine's fused ones.
@@ -216,7 +235,18 @@ def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
 @cache
 def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
     """The profiles that ship, read once: those of no system, or of this one."""
-    return tuple(map(read_profile, sorted((PROFILES / system).glob("*.json"))))
+    return tuple(
+        _named(read_profile(path), f"{system}/{path.stem}".lstrip("/"))
+        for path in sorted((PROFILES / system).glob("*.json"))
+    )
+
+
+def _named(profile: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """With its name in the fingerprint of whole iterations, which a summary quotes."""
+    fingerprint = profile["fingerprint"]
+    if SYSTEM not in fingerprint:
+        return profile
+    return {**profile, "fingerprint": {**fingerprint, NAME: name}}
 
 
 def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> dict[str, Known]:
@@ -254,7 +284,8 @@ def _by_way_not_plain(
     wide_cache = replace(model, kv_dtype_bytes=None)
     if not wide_cache.is_plain:
         return {}
-    for nearest in by_way(wide_cache, server, candidates).values():
+    of_kernels = [candidate for candidate in candidates if not candidate.is_whole]
+    for nearest in by_way(wide_cache, server, of_kernels).values():
         if nearest.profile["fingerprint"]["source"] != "derived":
             return {OTHER_CACHE: nearest}
     return {}

@@ -60,11 +60,14 @@ class Layers:
         self.time_ps = cache(self._time_ps)
 
     def _time_ps(self, num_tokens: int, num_rows: int) -> int:
+        return self.tokens_ps(num_tokens) + self._head(num_rows)
+
+    def tokens_ps(self, num_tokens: int) -> int:
+        """Without the rows of output."""
         padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
         reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
         return (
             self._linear(padded)
-            + self._head(num_rows)
             + self._write(num_tokens)
             + self._once(padded)
             + self._experts(padded)

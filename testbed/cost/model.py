@@ -259,6 +259,12 @@ class CostModel(ABC):
         """
         return Affine(self.iteration(work), 0, 1)
 
+    def least(self, num_tokens: int) -> int:
+        """Picoseconds that no iteration over so many tokens, at least one, is below, whatever they
+        read; 0 where nothing is known. `testbed plan` excludes deployments by it.
+        """
+        return 0
+
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
         """How the host launches an iteration of so many decodes and prompts; None where `iteration`
         and `decode` have its time.

@@ -102,6 +102,10 @@ class ProfileCost(CostModel):
             time_ps += extra_ps(work.extra, self._choices.extra_s)
         return time_ps + self._software.serving(work)
 
+    def least(self, num_tokens: int) -> int:
+        launched = min(self._layers.eager(num_tokens), self._layers.graph(num_tokens))
+        return self._layers.tokens_ps(num_tokens) + launched + self._software.running(num_tokens)
+
     def decode(self, work: Work) -> Affine:
         num_seqs = work.decode_seqs
         attention = self._attention.span(work)

@@ -30,6 +30,9 @@ class SpeculativeCost(CostModel):
     def iteration(self, work: Work) -> int:
         return self.cost.iteration(work) + self._drafting_ps(work)
 
+    def least(self, num_tokens: int) -> int:
+        return self.cost.least(num_tokens)
+
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
         return self.cost.launch(decode_seqs, num_prompts, prompt_tokens)
 

@@ -314,7 +314,7 @@ class Engine:
             memory,
             flight.durations.growth_ps,
         )
-        recorder.tokens(plan, steps, flight.stepping, outcome.first_tokens, results.ended, end_ps)
+        recorder.tokens(plan, steps, flight.stepping, outcome.first_tokens, results, end_ps)
         if flight.preempted_behind:
             recorder.paused(flight.preempted_behind)
         if self.side is not None:

@@ -10,6 +10,7 @@ from testbed.engine.sim_clock import SimClock
 
 BURST_S = 0.01  # the loop lets other tasks run after so long
 AWAKE_S = 0.001  # a sleep may end so much late: the last millisecond is waited awake
+HEAD_START_S = 0.0005  # before an event's time its Python begins, which takes longer
 
 
 class RealTimeClock:
@@ -38,13 +39,19 @@ class RealTimeClock:
     @property
     def due_ps(self) -> int:
         """The simulated time that it should be now."""
-        return self._origin_ps + round((self._now_s() - self._origin_s) * self.speed * PS)
+        return self._at_ps(self._now_s())
 
-    def call(self, callback: Callable[[], object]) -> int:
+    def _at_ps(self, moment_s: float) -> int:
+        return self._origin_ps + round((moment_s - self._origin_s) * self.speed * PS)
+
+    def call(self, callback: Callable[[], object], since_s: float | None = None) -> int:
         """Call back at the simulated time that it should be now, such as a `submit` or `cancel`;
         returns that time. It is called by `run`, before any engine takes its turn then.
+
+        since_s: when its cause was there, by now_s; what has been simulated since is not undone.
         """
-        at_ps = max(self.due_ps, self.clock.now_ps)
+        cause_ps = self.due_ps if since_s is None else self._at_ps(since_s)
+        at_ps = max(cause_ps, self.clock.now_ps)
         self.clock.call_at(at_ps, callback)
         self._woken.set()
         return at_ps
@@ -69,8 +76,8 @@ class RealTimeClock:
     def _happen(self) -> bool:
         """Let events happen that are due; False if there are more than fit a burst."""
         env, end_s = self.clock.env, self._now_s() + BURST_S
-        while (next_ps := env.peek()) <= self.due_ps:
-            self.lag_s = (self.due_ps - next_ps) / PS / self.speed
+        while (next_ps := env.peek()) <= self._at_ps(self._now_s() + HEAD_START_S):
+            self.lag_s = max(self.due_ps - next_ps, 0) / PS / self.speed
             self.max_lag_s = max(self.max_lag_s, self.lag_s)
             env.step()
             if self._now_s() >= end_s:
@@ -83,7 +90,7 @@ class RealTimeClock:
         next_ps = self.clock.env.peek()
         delay_s = None
         if next_ps != float("inf"):
-            delay_s = (next_ps - self.due_ps) / PS / self.speed - AWAKE_S
+            delay_s = (next_ps - self.due_ps) / PS / self.speed - AWAKE_S - HEAD_START_S
         if delay_s is not None and delay_s <= 0:
             await asyncio.sleep(0)
             return

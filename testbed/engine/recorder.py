@@ -19,7 +19,7 @@ from testbed.engine.memory_accounting import fragmented_slots, reserved_slots, r
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import TokenClock, TokenGaps
 from testbed.engine.totals import CHANGING, Measures, SpanMemory, Totals
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Plan, Results
 
 Columns = dict[str, NDArray[Any]]
 
@@ -83,12 +83,11 @@ class Recorder:
         steps: int,
         stepping: Collection[int],
         prefilled: list[SequenceGroup],
-        ended: tuple[int, ...],
+        results: Results,
         now_ps: int,
     ) -> None:
         """The last of the plan's `steps` iterations ended at now_ps. stepping: the swapped-in
-        requests that took a step, prefilled: the groups whose prompt is complete, ended: the
-        requests that have their whole output now.
+        requests that took a step, prefilled: the groups whose prompt is complete.
         """
         clock = self._tokens
         if plan.decode_seqs:
@@ -99,9 +98,11 @@ class Recorder:
                 clock.has_token(request_id, now_ps)
             else:
                 clock.is_back(request_id)
+        for request_id, num_accepted in results.accepted.items():
+            clock.verified(request_id, 1 + num_accepted, now_ps)
         if prefilled:
             self.first_tokens(prefilled, now_ps)
-        for request_id in ended:
+        for request_id in results.ended:
             clock.left(request_id)
 
     def first_tokens(self, groups: list[SequenceGroup], now_ps: int) -> None:

@@ -6,6 +6,7 @@ and the steps at which each request came and went give every gap.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,12 +32,12 @@ class TokenGaps(NamedTuple):
     def longest_of(self, request_ids: Counts) -> Counts:
         """The longest gap of each of these requests; -1 where it has none."""
         order = np.argsort(self.request_ids)
-        known = self.request_ids[order]
-        places = np.searchsorted(known, request_ids)
-        is_known = places < len(known)
-        is_known[is_known] = known[places[is_known]] == request_ids[is_known]
+        with_gaps = self.request_ids[order]
+        places = np.searchsorted(with_gaps, request_ids)
+        has_gaps = places < len(with_gaps)
+        has_gaps[has_gaps] = with_gaps[places[has_gaps]] == request_ids[has_gaps]
         longest = np.full(len(request_ids), -1, np.int64)
-        longest[is_known] = self.longest_ps[order][places[is_known]]
+        longest[has_gaps] = self.longest_ps[order][places[has_gaps]]
         return longest
 
 
@@ -45,6 +46,8 @@ class TokenClock:
 
     A member takes every step of the batch. A request that was preempted is not a member, until it
     has a token again, or is back from the host.
+
+    _single: gaps that end with a token that no step of the batch brought.
     """
 
     def __init__(self) -> None:
@@ -53,7 +56,7 @@ class TokenClock:
         self._members: dict[int, tuple[int, int]] = {}  # steps so far, and last token, when joining
         self._paused_ps: dict[int, int] = {}  # last tokens of those that are out of the batch
         self._stays = PackedRows("request_id", "first_step", "last_step", "before_ps")
-        self._returns = PackedRows("request_id", "gap_ps")
+        self._single = PackedRows("request_id", "gap_ps")
 
     def stepped(self, steps: int, now_ps: int) -> None:
         """Each member has `steps` more tokens, the last of them at now_ps."""
@@ -64,7 +67,18 @@ class TokenClock:
         """A token that no step of the batch brought; the request is a member from now on."""
         paused_ps = self._paused_ps.pop(request_id, None)
         if paused_ps is not None:
-            self._returns.append((request_id, now_ps - paused_ps))
+            self._single.append((request_id, now_ps - paused_ps))
+        self.joined(request_id, now_ps)
+
+    def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
+        """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
+        takes no step.
+        """
+        if request_id not in self._members:  # it was cancelled meanwhile
+            return
+        _, last_ps = self._members[request_id]
+        for gap_ps in (now_ps - last_ps, *repeat(0, num_tokens - 1)):
+            self._single.append((request_id, gap_ps))
         self.joined(request_id, now_ps)
 
     def joined(self, request_id: int, last_ps: int) -> None:
@@ -108,7 +122,7 @@ class TokenClock:
         ]
         rows = np.array(unfinished, np.int64).reshape(-1, 4).T
         columns = [np.concatenate(pair) for pair in zip(stays.values(), rows, strict=True)]
-        return _gaps(ends_ps, _by_first_step(columns), list(self._returns.columns().values()))
+        return _gaps(ends_ps, _by_first_step(columns), list(self._single.columns().values()))
 
 
 def step_ends(spans: Mapping[str, NDArray[Any]]) -> Counts:
@@ -135,7 +149,7 @@ def _by_first_step(columns: list[Counts]) -> list[Counts]:
     return [column[order] for column in columns]
 
 
-def _gaps(ends_ps: Counts, stays: list[Counts], returns: list[Counts]) -> TokenGaps:
+def _gaps(ends_ps: Counts, stays: list[Counts], single: list[Counts]) -> TokenGaps:
     """A stay's first gap begins at the last token before it, each other one at the step before.
 
     stays: request, steps of the batch before and after it, last token before it; by the second.
@@ -148,7 +162,7 @@ def _gaps(ends_ps: Counts, stays: list[Counts], returns: list[Counts]) -> TokenG
     np.add.at(changes, last_step - 1, -1)
     members = np.cumsum(changes[:-1])
     longest_ps = np.maximum(first_ps, _range_maxima(between_ps, first_step, last_step - 1))
-    ids, gap_ps = returns
+    ids, gap_ps = single
     ones = np.ones(len(first_ps) + len(gap_ps), np.int64)
     used = members > 0
     return TokenGaps(

@@ -77,9 +77,12 @@ class Form:
         return {"index": index, **content, "logprobs": None, "finish_reason": reason}
 
 
+ENCODER = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each event
+
+
 def event(body: Any) -> str:
     """A server-sent event."""
-    return f"data: {json.dumps(body, separators=(',', ':'))}\n\n"
+    return f"data: {ENCODER.encode(body)}\n\n"
 
 
 def usage(prompts: list[Served]) -> dict[str, int]:

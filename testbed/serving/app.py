@@ -11,20 +11,20 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from testbed.core.request import PS
 from testbed.serving.answering import Answering
 from testbed.serving.answers import Form
 from testbed.serving.call import Call
 from testbed.serving.docs_page import docs_page
 from testbed.serving.errors import ApiError
+from testbed.serving.headers import ARRIVAL, IGNORED, LAG, MAX_LAG, SIMULATED
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
+from testbed.serving.timed_http import received_s
 
-SIMULATED = "x-testbed-simulated"
-IGNORED = "x-testbed-ignored"
-LAG, MAX_LAG = "x-testbed-lag-seconds", "x-testbed-max-lag-seconds"
 CLIENT_GONE = 499  # nobody reads it
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -56,10 +56,14 @@ class Service:
         """Whether the answer is simulated, with the lag behind real time, and what of the request
         had no meaning.
         """
-        headers = {SIMULATED: str(self.answering.is_simulated).lower()}
-        if self.live.lags is not None:
-            headers |= {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
+        headers = {SIMULATED: str(self.answering.is_simulated).lower(), **self.lag_headers()}
         return headers | ({IGNORED: ", ".join(ignored)} if ignored else {})
+
+    def lag_headers(self) -> dict[str, str]:
+        """By how many s of real time a simulation is behind, now and at most."""
+        if self.live.lags is None:
+            return {}
+        return {LAG: f"{self.live.lags[0]:.6f}", MAX_LAG: f"{self.live.lags[1]:.6f}"}
 
     def check_key(self, request: Request) -> None:
         """Refuse a client without the key, where there is one."""
@@ -93,16 +97,17 @@ class Service:
         if body.model != self.model:
             message = f"model={body.model[:80]}: is not served (/v1/models shows the model)"
             raise ApiError(404, message, "model", "model_not_found")
-        call = Call(body, form, self.live, self.limits, self.answering, self.prompts)
+        parts = self.live, self.limits, self.answering, self.prompts
+        call = Call(body, form, *parts, received_s(request.scope))
         ignored = self.answering.ignored(body)
         await call.submit()
+        headers = self.headers(ignored) | {ARRIVAL: f"{call.arrival_ps / PS:.6f}"}
         if body.stream:
-            headers = self.headers(ignored)
             return StreamingResponse(call.stream(), headers=headers, media_type="text/event-stream")
         answer = await unless_gone(request, call)
         if answer is None:
             return Response(status_code=CLIENT_GONE)
-        return JSONResponse(answer, headers=self.headers(ignored))
+        return JSONResponse(answer, headers=headers | self.lag_headers())
 
 
 async def unless_gone(request: Request, call: Call) -> Any:
@@ -165,6 +170,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
             "owned_by": "kvcache-testbed",
             "max_model_len": service.live.max_len,
             "simulated": service.answering.is_simulated,
+            "speed": service.live.speed,
         }
         return JSONResponse({"object": "list", "data": [model]}, headers=service.headers([]))
 

@@ -18,7 +18,8 @@ DEFAULT_COMPLETION_TOKENS = 16  # as OpenAI's
 
 
 class Call:
-    """The prompts of one HTTP request, submitted together.
+    """The prompts of one HTTP request, submitted together. received_s: when it reached the server,
+    by time.monotonic.
 
     Raises ApiError for what exceeds a limit or could never run.
     """
@@ -31,12 +32,14 @@ class Call:
         limits: Limits,
         answering: Answering,
         prompts: Prompts,
+        received_s: float,
     ) -> None:
         self.body: Sampling = body
         self.form = form
         self.live = live
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._answering = answering
+        self._received_s = received_s
         limits.check_sequences(body.num_prompts, body.num_seqs)
         limits.check_stop(body.stop_strings)
         limits.check_unfinished(len(live.unfinished), body.num_prompts)
@@ -88,7 +91,9 @@ class Call:
         choices = [answering.text(output_len, most, body) for _ in range(body.num_choices)]
         arrived = asyncio.get_running_loop().create_future()
         draws, end_ids = answering.draws(body), answering.end_ids(body)
-        return Served(place, request, choices, self.events, arrived, draws, end_ids)
+        return Served(
+            place, request, choices, self.events, arrived, self._received_s, draws, end_ids
+        )
 
     async def submit(self) -> None:
         """Let all prompts arrive; where one is refused, the others leave again."""
@@ -97,6 +102,11 @@ class Call:
         except BaseException:
             self.cancel()
             raise
+
+    @property
+    def arrival_ps(self) -> int:
+        """When the engine got the first prompt, by its clock."""
+        return self.prompts[0].arrival_ps
 
     def cancel(self) -> None:
         """Free what the prompts hold."""

@@ -24,7 +24,10 @@ class State(NamedTuple):
 class Live(ABC):
     """An engine that serves from `start` to `stop`. All methods belong to the thread of the asyncio
     loop. max_len: tokens of the longest sequence. unfinished: what the engine has, by request id.
+    speed: seconds of the engine's clock in a second of real time.
     """
+
+    speed = 1.0
 
     def __init__(self, max_len: int, metrics: Metrics, log: RequestLog | None) -> None:
         self.max_len = max_len

@@ -1,6 +1,7 @@
 """Simulated engines behind asyncio, whose time passes as fast as real time."""
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from testbed.build import FleetSetup, Setup
@@ -19,6 +20,8 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
 from testbed.serving.served import Served
 
+ALONE_S = 0.001  # by which first tokens go ahead: a client that reads many streams reads them first
+
 
 class LiveSimulation(Live, Listener):
     """One engine or several behind a router, whose simulated time passes `speed` times as fast as
@@ -30,7 +33,7 @@ class LiveSimulation(Live, Listener):
     ) -> None:
         check_no_faults(setup)
         super().__init__(setup.model.max_len, metrics, log)
-        self._speed = speed
+        self.speed = speed
         self._clock = SimClock()
         self.door: Engine | Fleet = (
             self._engine(setup) if setup.fleet is None else self._fleet(setup, setup.fleet)
@@ -40,6 +43,8 @@ class LiveSimulation(Live, Listener):
             engine.listen_to_tokens(Tokens(self))
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
+        self._untold: list[Callable[[], None]] = []
+        self._telling: asyncio.TimerHandle | None = None
 
     @property
     def engines(self) -> list[Engine]:
@@ -52,7 +57,7 @@ class LiveSimulation(Live, Listener):
             self.door.start()
         else:
             self._clock.start(self.door.serve())
-        self.real_time = RealTimeClock(self._clock, self._speed)
+        self.real_time = RealTimeClock(self._clock, self.speed)
         self._task = asyncio.create_task(self.real_time.run())
         self._task.add_done_callback(self._run_ended)
 
@@ -88,7 +93,7 @@ class LiveSimulation(Live, Listener):
         return self.real_time.lag_s, self.real_time.max_lag_s
 
     def _hand_over(self, served: Served) -> None:
-        self.real_time.call(partial(self._arrive, served))
+        self.real_time.call(partial(self._arrive, served), served.received_s)
 
     def _arrive(self, served: Served) -> None:
         served.arrive(self._clock.now_ps)
@@ -99,18 +104,42 @@ class LiveSimulation(Live, Listener):
         self.real_time.call(partial(self.door.cancel, request_id))
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._finished(request_id)
+        self._behind_first_tokens(partial(self._finished, request_id))
 
     def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._rejected(request_id, reason)
+        self._behind_first_tokens(partial(self._rejected, request_id, reason))
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._cancelled(request_id)
+        self._behind_first_tokens(partial(self._cancelled, request_id))
 
     def token_of(self, request_id: int, time_ps: int) -> None:
         """Each sequence of the request has another token, which has no id."""
+        if self.unfinished[request_id].num_steps:
+            self._behind_first_tokens(partial(self._add_token, request_id, time_ps))
+        else:
+            self._tell_after(ALONE_S / self.speed)
+            self._add_token(request_id, time_ps)
+
+    def _add_token(self, request_id: int, time_ps: int) -> None:
         served = self.unfinished[request_id]
         self._stepped(served, time_ps, [(None,) * served.request.num_seqs])
+
+    def _behind_first_tokens(self, tell: Callable[[], None]) -> None:
+        """Tell it when the loop has sent the first tokens of this moment, whose clients wait
+        longest. What is told so keeps its order.
+        """
+        self._tell_after(0.0)
+        self._untold.append(tell)
+
+    def _tell_after(self, delay_s: float) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(delay_s, self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
 
     def _engine(self, setup: Setup) -> Engine:
         return simulated_engine(

@@ -1,9 +1,9 @@
 """What Prometheus reads, under vLLM's names; times are those of the engine's clock."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -32,9 +32,16 @@ class Metrics:
         self._output_tokens = self._counter("generation_tokens", "generated tokens")
         self._success = self._counter("request_success", "requests with their whole output")
 
-    def observe(self, live: "Live") -> None:
-        """Read the engine's state too, whenever Prometheus asks."""
+    def observe(self, live: "Live", pool: Mapping[str, str]) -> None:
+        """Read the engine's state too, whenever Prometheus asks. pool: labels of vLLM's that say
+        its size; empty where it has none in blocks.
+        """
         self.registry.register(EngineState(live, self.model))
+        if pool:
+            text = "The pool of an engine, as vLLM's CacheConfig."
+            names = [MODEL, *pool]
+            info = Gauge("vllm:cache_config_info", text, names, registry=self.registry)
+            info.labels(self.model, *pool.values()).set(1)
 
     def first_token(self, ttft_s: float) -> None:
         self._first.observe(ttft_s)

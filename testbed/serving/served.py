@@ -16,6 +16,7 @@ class Served:
     at its end with none.
 
     place: the prompt's number within its HTTP request. choices: the sequences that are returned.
+    received_s: when that request reached the server, by time.monotonic.
     draws: None where nothing is sampled, or the most likely token is taken. end_ids: tokens that
     end a sequence.
     """
@@ -25,6 +26,7 @@ class Served:
     choices: list[SequenceText]
     events: "asyncio.Queue[Event]"
     arrived: "asyncio.Future[None]"
+    received_s: float
     draws: Draws | None = None
     end_ids: frozenset[int] = frozenset()
     first_ps: int = 0

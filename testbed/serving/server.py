@@ -1,5 +1,6 @@
 """A server on a socket: built from a configuration, run by uvicorn."""
 
+import gc
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
+from testbed.serving.timed_http import TimedHttp
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
@@ -52,9 +54,20 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     make = _simulated if config.engine is None else _generated
     metrics = Metrics(setup.model.name)
     live, answering, prompts = make(setup, options, metrics)
-    metrics.observe(live)
+    metrics.observe(live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
     return Service(live, name, metrics, answering, prompts, limits, key)
+
+
+def pool_labels(setup: Setup) -> dict[str, str]:
+    """The pool in blocks, as vLLM's metrics label it; empty where engines have different pools, or
+    a pool is not of blocks.
+    """
+    config, size = setup.config, setup.config.policy.parameters.get("block_size")
+    if size is None or config.servers or len(setup.pool.groups) > 1:
+        return {}
+    num_blocks = setup.pool.num_slots // size + config.null_blocks
+    return {"block_size": str(size), "num_gpu_blocks": str(num_blocks)}
 
 
 def _simulated(
@@ -120,7 +133,9 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,  # nobody reads a client's address
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
+        http=TimedHttp,
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s,
     )
@@ -136,7 +151,10 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
         file=sys.stderr,
         flush=True,
     )
-    uvicorn.Server(uvicorn_config(make_app(service), options)).run()
+    server = uvicorn.Server(uvicorn_config(make_app(service), options))
+    gc.collect()
+    gc.freeze()  # collections walk what requests have made, and not all that was imported
+    server.run()
     left_out = service.live.num_cancelled
     if left_out:
         print(f"{left_out} requests were cancelled; a log leaves them out", file=sys.stderr)

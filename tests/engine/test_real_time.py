@@ -131,3 +131,23 @@ def test_a_simulation_that_is_too_slow_says_how_far_it_is_behind():
     real = asyncio.run(served())
     assert real.max_lag_s > 0.05
     assert real.lag_s == 0
+
+
+def test_a_call_happens_when_its_cause_was_there_but_undoes_nothing():
+    """Reading a request takes time, in which the simulation may have gone on."""
+
+    async def served():
+        now = {"s": 10.0}
+        real = RealTimeClock(SimClock(), 2.0, lambda: now["s"])
+        now["s"] = 10.5
+        back = real.call(lambda: None, since_s=10.25)
+        task = asyncio.create_task(real.run())
+        await asyncio.sleep(0.01)
+        at_ps = real.call(lambda: None)
+        await asyncio.sleep(0.01)
+        undone = real.call(lambda: None, since_s=10.25)
+        real.close()
+        await task
+        return back, at_ps, undone
+
+    assert asyncio.run(served()) == (PS // 2, PS, PS)

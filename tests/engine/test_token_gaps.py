@@ -2,14 +2,13 @@
 hears.
 """
 
-from collections import defaultdict
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from drafting import speculating_schedulers
+from heard import heard
 from hypothesis import HealthCheck, given, settings
 from manual_driver import paged, scheduler_of
-from same_runs import lengths_of
 from strategies import (
     MAX_LEN,
     of_one_sequence,
@@ -23,12 +22,9 @@ from tiny import analytic
 
 from testbed.core.request import PS, Request
 from testbed.cost.model import UNBOUNDED
-from testbed.engine.clients import client_of
-from testbed.engine.listeners import TokenListener
-from testbed.engine.recorder import Recorder
-from testbed.engine.sim_clock import SimClock
-from testbed.engine.simulation import Environment, simulated_engine
 from testbed.memory.contiguous.reservations import ContiguousMax
+from testbed.memory.paged.paged import Paged
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.metrics import spread, spread_of_counts
 from testbed.sched.mixed import MixedPrefill
@@ -36,34 +32,6 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4)
-
-
-class TokenTimes(TokenListener):
-    """The plain version: the time of every token of every request."""
-
-    def __init__(self):
-        self.times_ps = defaultdict(list)
-
-    def on_tokens(self, request_id, count, time_ps):
-        self.times_ps[request_id] += [time_ps] * count
-
-    @property
-    def gaps_ps(self):
-        """The gaps of each request that has several tokens, by its id."""
-        several = {one: times for one, times in self.times_ps.items() if len(times) > 1}
-        return {one: np.diff(times).tolist() for one, times in several.items()}
-
-
-def heard(requests, scheduler, **options):
-    """A run in which a listener hears each token: its recorder, and what was heard."""
-    clock, recorder, listener = SimClock(Environment(0)), Recorder(), TokenTimes()
-    engine = simulated_engine(
-        clock, scheduler, ANALYTIC, MAX_LEN, recorder, lengths=lengths_of(scheduler), **options
-    )
-    engine.listen_to_tokens(listener)
-    client_of(clock, engine, requests).start()
-    clock.env.run(until=clock.start(engine.serve()))
-    return recorder, listener
 
 
 def assert_gaps(recorder, listener):
@@ -85,13 +53,13 @@ many = settings(
 def test_gaps_of_spans_equal_the_times_of_all_tokens(
     make_policy, make_scheduler, requests, stop_ps
 ):
-    assert_gaps(*heard(requests, make_scheduler(make_policy()), stop_ps=stop_ps))
+    assert_gaps(*heard(requests, make_scheduler(make_policy()), ANALYTIC, stop_ps=stop_ps))
 
 
 @many
 @given(policies([PrefixCaching]), ranked_schedulers(), with_ranks(workloads()))
 def test_gaps_of_requests_that_are_served_by_rank(make_policy, make_scheduler, requests):
-    assert_gaps(*heard(of_one_sequence(requests), make_scheduler(make_policy())))
+    assert_gaps(*heard(of_one_sequence(requests), make_scheduler(make_policy()), ANALYTIC))
 
 
 @many
@@ -100,7 +68,23 @@ def test_gaps_end_with_the_output_in_static_batches(make_policy, requests):
     lengths = {}
     limits = {"max_batch_size": 4, "max_padded_len": MAX_LEN}
     scheduler = StaticBatch(make_policy(), Recompute(), lengths=lengths, **limits)
-    assert_gaps(*heard(requests, scheduler))
+    assert_gaps(*heard(requests, scheduler, ANALYTIC))
+
+
+@many
+@given(
+    policies([Paged, OutputCaching]),
+    speculating_schedulers(truncates=False),
+    workloads(),
+    st.sampled_from([UNBOUNDED, 3 * 10**9]),
+)
+def test_tokens_of_an_iteration_with_drafts_come_at_once(make_policy, build, requests, stop_ps):
+    policy = make_policy()
+    policy.max_len = MAX_LEN
+    scheduler = build(policy)
+    acceptance = scheduler.speculation.acceptance
+    options = {"acceptance": acceptance, "stop_ps": stop_ps}
+    assert_gaps(*heard(of_one_sequence(requests), scheduler, ANALYTIC, **options))
 
 
 def test_spread_of_counted_times_is_that_of_all_times():
@@ -114,7 +98,7 @@ def test_preempted_request_has_one_long_gap():
     """Six blocks of four tokens for two requests of 8 + 8: the later one is preempted."""
     requests = [Request(0, 0, 8, 8), Request(1, 0, 8, 8)]
     scheduler = scheduler_of(MixedPrefill, paged(6), Recompute())
-    recorder, listener = heard(requests, scheduler)
+    recorder, listener = heard(requests, scheduler, ANALYTIC)
     assert recorder.totals.recomputes == 1
     assert_gaps(recorder, listener)
     longest = recorder.token_gaps().longest_of(np.array([0, 1, 2]))

@@ -12,11 +12,11 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
-from testbed.description import WHOLE_RUNS, table
+from testbed.description import WHOLE_RUNS, cost_source, table
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
-from testbed.machine import make_cost
+from testbed.machine import cost_of, make_cost
 
 SYSTEMS = [None, *names_of("system")]
 SOFTWARE = {
@@ -175,3 +175,47 @@ def test_every_way_has_errors_of_at_least_eight_profiles():
         )
     assert set(by_way) == {"other GPU", "other model", "roofline"}
     assert min(map(len, by_way.values())) >= 8
+
+
+VLLM_ON_H100 = ("model=llama-3.1-8b", "server=h100-80gb")
+
+
+def cost_with(*words):
+    return cost_of(of_system("vllm-v1", *VLLM_ON_H100, *words))
+
+
+def test_a_system_takes_the_whole_iterations_that_ship_for_its_model_and_gpu():
+    """And adds no software time to what has it already."""
+    taken, named = cost_with(), cost_with("cost.path=vllm-0.20/h100-llama-3.1-8b-tp1")
+    alone = cost_with("cost=profile", "cost.path=vllm-0.20/h100-llama-3.1-8b-tp1")
+    assert taken.iteration(DECODES) == named.iteration(DECODES) == alone.iteration(DECODES)
+    source = cost_source(of_system("vllm-v1", *VLLM_ON_H100), taken)
+    assert "whole iterations of vLLM 0.20.2" in source
+    assert "vllm-0.20/h100-llama-3.1-8b-tp1" in source
+    assert taken.launch(8, 1, 100) is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["cost.iterations=null"], id="none by name"),
+        pytest.param(["scheduler=vllm_v1"], id="synchronous scheduling"),
+        pytest.param(["speculation=ngram"], id="drafts"),
+        pytest.param(["replicas=2", "prefill_replicas=1"], id="prefill apart from decode"),
+        pytest.param(["gpu=h200"], id="another GPU"),
+        pytest.param(["model=llama-2-7b"], id="another model"),
+        pytest.param(["server.num_gpus=2"], id="two GPUs"),
+        pytest.param(["++model.kv_dtype_bytes=1"], id="another type of K and V"),
+    ],
+)
+def test_other_runs_take_none(words):
+    cost = cost_with(*words)
+    assert "system" not in (cost.fingerprint or {})
+    assert cost.launch(8, 1, 100) is None
+
+
+def test_what_whole_iterations_do_not_read_is_refused():
+    with pytest.raises(InputError, match=r"cost\.iterations=nope: no such folder"):
+        cost_with("cost.iterations=nope")
+    with pytest.raises(InputError, match=r"overhead_s=0\.01: nothing reads it, for the costs are"):
+        of_system("vllm-v1", *VLLM_ON_H100, "software.overhead_s=0.01")

@@ -2,6 +2,8 @@
 are scripts that answer as one would that has such a vLLM.
 """
 
+import asyncio
+import importlib
 import json
 import sys
 import time
@@ -12,11 +14,13 @@ import pytest
 from testbed.core.errors import InputError
 from testbed.experiments.vllm_engine.in_vllm.sweeps import waves
 from testbed.experiments.vllm_engine.installed import (
+    IN_VLLM,
     check_installed,
     engine_words,
     last_error,
     run_plan,
 )
+from testbed.experiments.vllm_engine.steps import left_out
 
 SERVER = "vllm serve meta-llama/Llama-3.1-8B --load-format dummy"
 RELEASE = "0.20.2"
@@ -161,3 +165,21 @@ def test_without_a_prefix_cache_nothing_is_asked_of_it():
     names = [wave["name"] for wave in waves(**{**LIMITS, "caches_prefixes": False})]
     assert not any("cached" in name for name in names)
     assert names[0] == "warm-up"
+
+
+class IdleEngine:
+    def shutdown(self):
+        pass
+
+
+def test_sweeps_beyond_the_time_limit_are_written_down(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(IN_VLLM))
+    drive = importlib.import_module("drive")
+    monkeypatch.setattr(drive, "engine_of", lambda arguments: IdleEngine())
+    empty = [{"name": name, "running": [], "prompts": []} for name in ("first", "second")]
+    plan = {"arguments": [], "waves": empty}
+    asyncio.run(drive.main({**plan, "deadline_s": 60}, tmp_path))
+    assert left_out(tmp_path) == []
+    asyncio.run(drive.main({**plan, "deadline_s": -1}, tmp_path))
+    assert left_out(tmp_path) == ["first", "second"]
+    assert "out of time before 1 of 2: first" in capsys.readouterr().out

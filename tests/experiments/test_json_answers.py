@@ -127,6 +127,19 @@ def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
     assert "--seeds 2" in testbed.refused("capacity", *words, "seed=3", "--seeds", "2")
 
 
+def test_capacity_says_how_sensitive_it_is(testbed):
+    words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=5", "--precision", "0.5")
+    _, printed, _ = testbed(*words, "seed=3", "--sensitivity", "--json")
+    answer = json.loads(printed)
+    check(answer, CapacityAnswer, "capacity")
+    (found,) = answer["seeds"]
+    for each in answer["intervals"]:
+        assert each["lowest"] <= found[each["metric"]] <= each["highest"]
+    assert [each["metric"] for each in answer["intervals"]] == ["rate", "share_inside"]
+    fails = ("faults=engine 0 at 1 s", "replicas=2", "--sensitivity")
+    assert "faults: --sensitivity" in testbed.refused(*words, *fails)
+
+
 def test_comparison_has_every_number_of_its_csv(testbed, tmp_path):
     for name, blocks in (("a", 18), ("b", 30)):
         tiny_run(tmp_path / name, blocks=blocks)

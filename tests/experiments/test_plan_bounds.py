@@ -1,15 +1,20 @@
 """Bounds of a plan: no cost model that ships, and no simulation, goes beyond them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.config import Slo
-from testbed.core.request import PS
+from testbed.core.request import PS, Rows
 from testbed.cost.model import Work
 from testbed.experiments.plan.arithmetic import Arithmetic
-from testbed.experiments.plan.bounds import DECODE, MEMORY, PREFILL
+from testbed.experiments.plan.bounds import DECODE, DOES_NOT_FIT, MEMORY, PREFILL
+from testbed.experiments.plan.demand import own_len
+from testbed.experiments.plan.jobs import Outcome
+from testbed.experiments.plan.limits import broken, strains
 from testbed.experiments.plan.machine import Machine
 from testbed.experiments.plan.question import Question
 from testbed.experiments.plan.space import candidate_of, deployments
@@ -62,7 +67,9 @@ def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_pro
 def test_an_iteration_is_no_faster_than_the_data_sheet(words, work):
     machine = MACHINES[words]
     time_s = machine.cost.iteration(work) / PS
-    assert time_s >= work.num_tokens * machine.token_s
+    assert time_s >= machine.cost.least(work.num_tokens) / PS > 0
+    if work.num_tokens <= machine.max_num_batched_tokens:
+        assert time_s >= work.num_tokens * machine.token_s
     assert time_s >= machine.weights_s + work.decode_context * machine.context_s
 
 
@@ -73,6 +80,11 @@ LOADED = (  # at rates at which each is about full
     "model=llama-3-8b gpu=h200 replicas=2 scheduler.max_num_seqs=8 arrivals.rate=10",
     "model=llama-3-8b gpu=h200 replicas=2 prefill_replicas=1 scheduler=vllm_v1 arrivals.rate=10 "
     "handover=whole handover.bandwidth=1e9",
+    "model=llama-3-8b gpu=h200 trace=random trace.prefix_len=512 trace.input_len=3000 "
+    "trace.output_len=32 arrivals.rate=14",
+    "model=llama-3-8b gpu=h200 trace=chat_histories trace.max_prompt=7000 arrivals.rate=10",
+    "model=llama-3-8b gpu=h200 speculation=heads speculation.acceptance.rate=0.9 arrivals.rate=10",
+    "model=opt-13b gpu=a100-40gb model.max_len=600 arrivals.rate=2",
 )
 
 
@@ -91,16 +103,47 @@ def test_what_a_simulation_keeps_no_bound_excludes(words):
             assert bounds.reason() is None
 
 
-def test_bounds_exclude_what_is_far_too_slow():
-    (deployment,) = deployments(["model=opt-13b", "gpu=a100-40gb", "arrivals.duration_s=20"])
+@pytest.mark.parametrize(
+    ("slo", "rate", "words", "limit"),
+    [
+        (Slo(1e-4, None), 1.0, (), PREFILL),
+        (Slo(None, 1e-4), 1.0, (), DECODE),
+        (Slo(1.0, None), 1000.0, (), PREFILL),
+        (Slo(1.0, None), 100.0, ("trace=random", "trace.prefix_len=256"), PREFILL),
+        (Slo(1.0, 0.05), 100.0, (), MEMORY),
+        (Slo(1.0, None), 1.0, ("model.max_len=64",), DOES_NOT_FIT),
+    ],
+)
+def test_bounds_exclude_what_is_far_too_slow(slo, rate, words, limit):
+    given = ["model=opt-13b", "gpu=a100-40gb", "arrivals.duration_s=20", *words]
+    (deployment,) = deployments(given)
     candidate = candidate_of(deployment)
-    for slo, rate, limit in (
-        (Slo(1e-4, None), 1.0, PREFILL),
-        (Slo(None, 1e-4), 1.0, DECODE),
-        (Slo(1.0, None), 1000.0, PREFILL),
-        (Slo(1.0, 0.05), 100.0, MEMORY),
-    ):
-        arithmetic = Arithmetic(Question(slo, 0.9, (0, 1), 0.1))
-        reason = arithmetic.reason(candidate, [(0, rate), (1, rate)])
-        assert reason is not None
-        assert reason.limit == limit
+    arithmetic = Arithmetic(Question(slo, 0.9, (0, 1), 0.1))
+    reason = arithmetic.reason(candidate, [(0, rate), (1, rate)])
+    assert reason is not None
+    assert reason.limit == limit
+
+
+def test_a_limit_of_gaps_is_compared_with_the_longest_gap_of_each_request():
+    words = (
+        "model=opt-13b gpu=a100-40gb trace=random trace.input_len=1500 trace.output_len=64 "
+        "arrivals.rate=3 arrivals.duration_s=10"
+    )
+    (deployment,) = deployments(words.split())
+    summary = run(candidate_of(deployment).config).summary
+    limit_s = (summary["itl_s"]["p90"] + summary["itl_max_s"]["p90"]) / 2
+    assert summary["itl_s"]["p90"] < limit_s
+    question = Question(Slo(itl_s=limit_s), 0.9, (0,), 0.1)
+    outcome = Outcome(None, 0, 0.0, summary)
+    ((work, ratio),) = strains(outcome, question)
+    assert (work, ratio) == (DECODE, summary["itl_max_s"]["p90"] / limit_s)
+    assert f"{summary['itl_max_s']['p90']:.3g} s of {limit_s:g} s" in broken([outcome], question)
+
+
+def test_a_cache_has_only_what_another_prompt_begins_with():
+    prompts = [(1, 2, 3), (1, 2, 4), (1, 5), (6, 7), (6, 7), ()]
+    lengths = np.array([44, 48, 30, 32, 20, 7])
+    rows = Rows(lengths, np.ones(6, int), prompt_ids=prompts, tokens_per_id=16)
+    assert own_len(rows).tolist() == [12, 16, 14, 1, 1, 7]
+    assert own_len(replace(rows, registered_prefix=5)).tolist() == [7, 11, 9, 1, 1, 2]
+    assert own_len(replace(rows, prompt_ids=None)).tolist() == lengths.tolist()

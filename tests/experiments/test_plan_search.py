@@ -1,5 +1,6 @@
 """A plan's searches against their plain version, which simulates every deployment."""
 
+import gc
 import random
 from pathlib import Path
 
@@ -31,13 +32,13 @@ def drawn(seed):
         f"slo.ttft_s={rng.choice((1, 2, 4))}",
         f"slo.tpot_s={rng.choice((0.05, 0.1))}",
         "trace=random trace.input_len=4000 trace.output_len=64 trace.input_ratio=0.5",
-        "arrivals.duration_s=8",
+        "arrivals.duration_s=5",
     ]
     prices = {gpu: rng.uniform(0.5, 4) for gpu in gpus}
     return " ".join(words), Prices(Path("drawn"), "2026-11-26", "USD", prices)
 
 
-def both(words, prices, runs, *, seeds=(0, 1), precision=0.1):
+def both(words, prices, runs, *, seeds=(0, 1), precision=0.2):
     """The plan, which counts every run in its folder, and the plan of every deployment."""
     request = (tuple(words.split()), 0.9, seeds, precision, None, prices, runs)
     plan = planned(Request(*request), ignored)
@@ -68,17 +69,28 @@ def check_optimum(plan, everything):
     ],
 )
 def test_the_search_finds_the_optimum_of_the_enumeration(tmp_path, words):
-    plan, everything = both(f"{SMALL} {words}", GpuHours(), tmp_path, seeds=(0,), precision=0.2)
+    plan, everything = both(f"{SMALL} {words}", GpuHours(), tmp_path, seeds=(0,))
     check_optimum(plan, everything)
     assert plan.num_simulations < everything.num_simulations
 
 
+@pytest.fixture
+def usual_collector():
+    """Hundreds of runs in one process need the garbage collector, which other tests put off."""
+    put_off = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*put_off)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("usual_collector")
 @pytest.mark.parametrize(("seed", "rate"), [(0, ""), (1, ""), (2, " arrivals.rate=10")])
 def test_a_third_of_the_simulations_finds_the_optimum(tmp_path, seed, rate):
     words, prices = drawn(seed)
     plan, everything = both(words + rate, prices, tmp_path)
     assert len(plan.verdicts) >= 60
     check_optimum(plan, everything)
-    print(seed, plan.num_simulations, everything.num_simulations)
-    assert plan.num_simulations <= everything.num_simulations / 3
+    counts = plan.num_simulations, everything.num_simulations
+    print(f"space {seed}: {counts[0]} of {counts[1]} simulations")
+    assert counts[0] <= counts[1] / 3

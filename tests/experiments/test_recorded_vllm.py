@@ -7,14 +7,10 @@ import pytest
 
 from testbed.core.errors import InputError
 from testbed.core.request import Request, Rows, Workload
+from testbed.engine.arrivals import BoundedWorkload
 from testbed.experiments.vllm_engine import record as recorder
-from testbed.experiments.vllm_engine.record import (
-    add_preemptions,
-    check_plain,
-    token_ids,
-    write_contents,
-    write_meta,
-)
+from testbed.experiments.vllm_engine.asked import plain_requests, token_ids, write_contents
+from testbed.experiments.vllm_engine.record import add_preemptions, write_meta
 from testbed.traces.vllm_log import VllmLog
 
 FACTS = {
@@ -61,10 +57,14 @@ def test_prompts_without_contents_have_nothing_in_common():
 
 
 def test_what_vllm_cannot_be_asked_for_is_refused():
+    none, some = Rows(np.array([], int), np.array([], int)), Rows(np.array([4]), np.array([4]))
     with pytest.raises(InputError, match="no request"):
-        check_plain([])
+        plain_requests(Workload(none, np.array([], int)))
     with pytest.raises(InputError, match="several sequences"):
-        check_plain([Request(0, 0, 4, 4, num_seqs=2)])
+        plain_requests(Workload(some, np.array([0]), num_seqs=2))
+    waits = BoundedWorkload(some, np.array([0]), max_in_flight=1)
+    with pytest.raises(InputError, match="wait for answers"):
+        plain_requests(waits)
 
 
 def test_a_recorded_folder_is_what_validate_reads(testbed, tmp_path):

@@ -8,12 +8,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from refusals import refuses
+from refusals import check_words, refuses
 
-from testbed.experiments.cli.reproduce import available, chosen
+from testbed.experiments.cli.reproduce import available, chosen, whole_figures
 from testbed.experiments.paper import reproduction
 from testbed.experiments.paper.reproduction import load, perform, run_alternatives
-from testbed.experiments.paper.scorecard import KEY, PICKLE, TURNS, remarks, scorecard
+from testbed.experiments.paper.scorecard import KEY, TURNS, scorecard, with_lengths
+from testbed.experiments.paper.scorecard_words import PICKLE, heading, remarks, result_of
 from testbed.experiments.paper.studies.curves import interval
 from testbed.experiments.paper.studies.study import Finding, Task
 from testbed.experiments.runs.compose import composed
@@ -115,24 +116,39 @@ def test_fig13_is_close_with_embedded_lengths(card):
     assert set(rows[rows["role"] == "calibrate"]["verdict"]) == {""}
 
 
-def card_of(*misses):
-    names = ("figure", "setting", "system", "quantity", "verdict", "cause")
-    return pd.DataFrame(
-        [dict(zip(names, (*key, "miss", "why"), strict=True)) for key in misses], columns=names
-    )
+MISSED = ("fig13a", "s", "vllm", "batch"), ("fig12", "sharegpt", "", "ratio")
 
 
-def test_remarks_give_causes_or_how_to_get_the_lengths():
-    other = ("fig13a", "s", "vllm", "batch")
-    reported = "\n".join(remarks(card_of(other, ("fig12", "s", "", "ratio")), (), ["fig2"]))
-    assert (
-        "by the paper's lengths, and by REPRODUCING.md: fig13a vllm: batch; fig12 ratio."
-        in reported
-    )
-    assert f"testbed import lengths {PICKLE} sharegpt.csv" in reported
-    assert list(remarks(card_of(other), ["sharegpt"], ["fig2"])) == ["fig13a vllm: batch: why"]
+def card_of(*misses, replayed=()):
+    names = ("figure", "setting", "system", "quantity", "part", "verdict", "before", "cause")
+    rows = [
+        dict(zip(names, (*key, "memory", "miss", "miss", "why"), strict=True)) for key in misses
+    ]
+    return with_lengths(pd.DataFrame(rows, columns=names), replayed)
+
+
+def test_a_miss_with_other_lengths_than_the_papers_is_not_judged():
+    card = card_of(*MISSED)
+    assert [result_of(row) for row in card.to_dict("records")] == ["outside", "not judged"]
+    check_words(("not the same rows", "1 results outside their tolerance"), " ".join(heading(card)))
+    causes, lengths = remarks(card, (), ["fig2"])
+    assert causes == "fig13a vllm: batch: why"
+    assert f"testbed import lengths {PICKLE} sharegpt.csv" in lengths
+
+
+def test_a_miss_with_the_papers_lengths_has_its_cause():
+    card = card_of(*MISSED, replayed=["sharegpt"])
+    assert {result_of(row) for row in card.to_dict("records")} == {"outside"}
+    assert len(list(heading(card))) == 1
+    causes = list(remarks(card, ["sharegpt"], ["fig2"]))
+    assert causes == ["fig13a vllm: batch: why", "fig12 ratio: why"]
     assert list(remarks(card_of(), ["sharegpt"], ["fig2"])) == []
     assert list(remarks(card_of(), [], ["tiers"])) == []  # judges no published number
+
+
+def test_a_panel_is_said_to_be_run_with_its_whole_figure():
+    (line,) = whole_figures(["fig12a", "fig18", "all"])
+    check_words(("fig12a", "panel of fig12", "whole"), line)
 
 
 FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")

@@ -18,7 +18,6 @@ from testbed.experiments.paper.scorecard import (
     PARTS,
     SHOWN,
     as_before,
-    card_table,
     causes,
     error,
     key_of,
@@ -26,6 +25,7 @@ from testbed.experiments.paper.scorecard import (
     scorecard,
     short,
 )
+from testbed.experiments.paper.scorecard_words import card_table
 from testbed.experiments.paper.studies import block_sizes, study
 from testbed.experiments.paper.studies.block_sizes import (
     TAILS,
@@ -132,7 +132,7 @@ def test_printed_scorecard_counts_passes_by_part():
     judged = card[card["role"].isin(JUDGED)]
     for part, words in PARTS.items():
         verdicts = Counter(judged[judged["part"] == part]["verdict"])
-        count = f"{part} ({words}) {verdicts['pass']} of {verdicts.total()}"
+        count = f"{verdicts['pass']} of {verdicts.total()} ({words})"
         assert count in " ".join(printed.getvalue().split())
 
 

@@ -12,7 +12,7 @@ from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import read_profile
 from testbed.experiments import vllm_engine
-from testbed.experiments.vllm_engine.calibrate import profile_of_folder, with_fit
+from testbed.experiments.vllm_engine.calibrate import lines, profile_of_folder, with_fit
 from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
 from testbed.experiments.vllm_engine.smooth import lower_hull, rising
@@ -103,6 +103,65 @@ def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp
     assert cost.launch(8, 1, 16).whole_ps / MS == pytest.approx(9.0, rel=0.02)
     assert cost.launch(8, 0, 0).whole_ps / MS == pytest.approx(2.0, rel=0.05)
     assert "times 2.00" in scaled["fingerprint"]["launches_from"]
+
+
+def launches_of(profile, sizes, kinds):
+    """The profile with these launches of lone prompts (us, by the most tokens) and graphs."""
+    points = [["whole", tokens, 1, us] for tokens, us in kinds.items()]
+    section = {**profile["sections"]["launch_prompts"], "points": points}
+    sections = {**profile["sections"], "launch_prompts": section}
+    return {**profile, "cuda_graph_sizes": sizes, "sections": sections}
+
+
+@pytest.fixture(scope="module")
+def other_host(steps):
+    return profile_of(steps, MACHINE)
+
+
+@pytest.fixture(scope="module")
+def without_decodes(other_host):
+    sections = {k: v for k, v in other_host["sections"].items() if k != "launch_decodes"}
+    return {**other_host, "sections": sections}
+
+
+def test_launches_are_paired_by_what_they_are(without_decodes, other_host):
+    """Graphs of other sizes have other bounds."""
+    own = launches_of(without_decodes, [1, 256], {256: 300.0, 8192: 4000.0})
+    other = launches_of(other_host, [1, 512], {512: 100.0, 2048: 2000.0})
+    points = with_launches_of(own, other)["sections"]["launch_prompts"]["points"]
+    assert points == [["whole", 256, 1, 300.0], ["whole", 8192, 1, 4000.0]]
+
+
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        pytest.param({256: 3.0}, {8192: 3.0}, id="within, and beyond"),
+        pytest.param({8192: 3.0}, {8192: 3.0}, id="beyond alone"),
+        pytest.param({256: 3.0, 8192: 5.0}, {256: 3.0}, id="both, and within"),
+    ],
+)
+def test_launches_of_other_kinds_are_not_paired(without_decodes, other_host, own, others):
+    lone, other = (
+        launches_of(profile, [1, 256], kinds)
+        for profile, kinds in ((without_decodes, own), (other_host, others))
+    )
+    with pytest.raises(InputError, match="--launches-from: has lone prompts"):
+        with_launches_of(lone, other)
+
+
+def test_sweeps_that_the_time_limit_left_out_are_named_in_the_profile(tmp_path):
+    planted.sweeps().write(tmp_path)
+    facts = {"async_scheduling": True, "tensor_parallel_size": 1, "graph_sizes": planted.SIZES}
+    about = {"vllm": "0.20.2", "device": "a device", "host": "a host", "torch": "2"}
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    (tmp_path / "machine.json").write_text(json.dumps(about))
+    whole = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    assert "sweeps_left_out" not in whole["fingerprint"]
+    waves = "name,started_s,ended_s\nwarm-up,0,0.1\nprompts,0.1,9\ndecodes at 128,,\n"
+    (tmp_path / "waves.csv").write_text(waves)
+    cut = profile_of_folder(tmp_path, MODEL, "vllm serve m")
+    assert cut["fingerprint"]["sweeps_left_out"] == ["decodes at 128"]
+    assert any("out of time before these sweeps" in line for line in lines(cut))
 
 
 def test_too_few_kinds_of_prompts_are_refused(tmp_path):

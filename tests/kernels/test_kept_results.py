@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
-from testbed.kernels.measure import bench_kernels
+from testbed.kernels.measure import bench_kernels, speed_beside_vllm
 from testbed.kernels.measure.bench_kernels import CASES, Report
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.reference import Shape
@@ -180,3 +180,9 @@ def test_kept_times_of_cache_forms_meet_their_goals() -> None:
         assert ratio == pytest.approx(float(row["median_us"]) / float(row["base_us"]), rel=2e-3)
         assert goal is None or ratio <= goal
     assert sum(goal is not None for *_, goal in CASES) == 6
+
+
+def test_kept_rows_give_the_table_beside_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    speed_beside_vllm.main()
+    printed = capsys.readouterr().out
+    assert printed in (KEPT.parent / "h100-speed.md").read_text()

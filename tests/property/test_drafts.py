@@ -1,9 +1,9 @@
 """Speculative decoding changes when tokens come, and not which, nor how many; whoever measures."""
 
-from functools import partial
-
 import hypothesis.strategies as st
 import pytest
+from drafting import speculating_schedulers
+from heard import heard
 from hypothesis import HealthCheck, given, seed, settings
 from same_runs import check_both_ways
 from strategies import (
@@ -22,67 +22,61 @@ from testbed.memory.paged.paged import Paged
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.preemption import Recompute
-from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
-from testbed.speculation.acceptance import Constant, Markov, PerPosition
-from testbed.speculation.heads import Heads
-from testbed.speculation.ngram import NGram
+from testbed.sched.vllm_v1 import VllmV1
 
 PROFILED = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, repeated_read=0.3)
 DRAFTER = AnalyticCost(MODEL, server(), Efficiencies())
-ACCEPTANCES = (
-    partial(Constant, 0.0),
-    partial(Constant, 1.0),
-    partial(Constant, 0.6),
-    partial(PerPosition, [0.9, 0.5, 0.5]),
-    partial(Markov, 0.9, 0.2, 0.1, 0.3),
-)
+
+WITHOUT = {
+    "max_num_batched_tokens": 60,
+    "max_num_seqs": 40,
+    "long_prefill_token_threshold": 0,
+    "scheduler_reserve_full_isl": True,
+}
 
 
-@st.composite
-def speculating_schedulers(draw, truncates):
-    """A function that makes a scheduler that speculates, over a policy of the same make."""
-    limits = {
-        "max_num_seqs": draw(st.sampled_from([2, 40])),
-        "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
-        "long_prefill_token_threshold": draw(st.sampled_from([0, 3, 16])),
-        "scheduler_reserve_full_isl": draw(st.booleans()),
-    }
-    options = {
-        "num_drafts": draw(st.integers(1, 5)),
-        "acceptance": draw(st.sampled_from(ACCEPTANCES))(seed=draw(st.integers(0, 99))),
-    }
-    if draw(st.booleans()):
-        speculation = Heads(**options)
-        ahead = {"ignore_eos": draw(st.booleans())}
-        return partial(made, AsyncSpeculatingV1, speculation, limits | ahead)
-    kind = draw(st.sampled_from([Heads, NGram, partial(NGram, found_share=0.4)]))
-    keeps = not truncates or draw(st.booleans())
-    off_above = draw(st.sampled_from([None, 1, 4]))
-    speculation = kind(**options, keeps_slots=keeps, off_above=off_above)
-    return partial(made, SpeculatingV1, speculation, limits)
-
-
-def made(scheduler, speculation, options, policy):
-    return scheduler(
-        policy, Recompute(), speculation=speculation, max_len=policy.max_len, **options
-    )
-
-
-def check_runs(data, classes):
-    """A run with drafts is the same however it is measured, and answers what one without does."""
+def drawn(data, classes):
+    """What makes a policy, what makes a scheduler with drafts of one, and requests."""
     make_policy = data.draw(policies(classes=classes))
     build = data.draw(speculating_schedulers(truncates=classes == (Paged,)))
     strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())
-    requests = of_one_sequence(data.draw(strategy))
 
     def make():
         policy = make_policy()
         policy.max_len = MAX_LEN
         return build(policy)
 
+    return make_policy, make, of_one_sequence(data.draw(strategy))
+
+
+def cost_of(speculation):
+    return SpeculativeCost(PROFILED, DRAFTER, speculation.max_drafts, speculation.off_above)
+
+
+def check_runs(data, classes):
+    """A run with drafts is the same however it is measured."""
+    _, make, requests = drawn(data, classes)
     speculation = make().speculation
-    cost = SpeculativeCost(PROFILED, DRAFTER, speculation.max_drafts, speculation.off_above)
-    check_both_ways(requests, make, cost, MAX_LEN, acceptance=speculation.acceptance)
+    acceptance = speculation.acceptance
+    check_both_ways(requests, make, cost_of(speculation), MAX_LEN, acceptance=acceptance)
+
+
+def answers(requests, scheduler, cost, **options):
+    """Of each request whether it was answered, its prompt and output, and the tokens that a
+    listener has heard of; and the generated tokens of all.
+    """
+    recorder, listener = heard(requests, scheduler, cost, **options)
+    assert recorder.totals.arrived == recorder.totals.finished + recorder.totals.rejected
+    assert scheduler.policy.usage().held == 0
+    scheduler.policy.check()
+    columns = recorder.requests.columns()
+    names = ("request_id", "prompt_len", "output_len", "finish_ps")
+    rows = sorted(zip(*(columns[name].tolist() for name in names), strict=True))
+    of_each = [
+        (number, prompt_len, output_len, finish_ps >= 0, len(listener.times_ps[number]))
+        for number, prompt_len, output_len, finish_ps in rows
+    ]
+    return of_each, recorder.totals.generated
 
 
 RUNS = {
@@ -91,6 +85,9 @@ RUNS = {
     "contiguous": (ContiguousMax,),
 }
 ALL_CHECKS = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+many = settings(max_examples=20, derandomize=True, **ALL_CHECKS)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -108,3 +105,22 @@ def test_fast_runs_with_drafts_equal_slow_ones(name, data):
 @settings(max_examples=100, **ALL_CHECKS)
 def test_300_fast_runs_with_drafts_equal_slow_ones(name, data):
     check_runs(data, RUNS[name])
+
+
+@many
+@pytest.mark.parametrize("name", RUNS)
+@given(data=st.data())
+def test_answers_with_drafts_are_those_without(name, data):
+    make_policy, make, requests = drawn(data, RUNS[name])
+    scheduler = make()
+    speculation = scheduler.speculation
+    with_drafts = answers(
+        requests, scheduler, cost_of(speculation), acceptance=speculation.acceptance
+    )
+    plain = VllmV1(make_policy(), Recompute(), **WITHOUT)
+    assert with_drafts == answers(requests, plain, PROFILED)
+    of_each, _ = with_drafts
+    lengths = {request.request_id: request.output_len for request in requests}
+    for number, _, output_len, is_answered, num_heard in of_each:
+        assert output_len == lengths[number]
+        assert num_heard == (output_len if is_answered else 0)

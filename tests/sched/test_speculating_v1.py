@@ -69,20 +69,19 @@ def test_asynchronous_run_takes_no_step_that_it_knows_to_be_useless():
     assert served(scheduler, (10, 2)).totals.iterations == 3
 
 
-@pytest.mark.parametrize("stop_ms", [5, 1000])
-def test_no_gaps_are_counted_with_drafts(stop_ms):
-    """Not for requests that are unfinished when the run stops either."""
-    scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)))
-    acceptance = scheduler.speculation.acceptance
-    recorder = simulate(
-        [Request(0, 0, 10, 12)],
-        scheduler,
-        OneMillisecond(),
-        MAX_LEN,
-        stop_ps=stop_ms * PS // 1000,
-        acceptance=acceptance,
-    )
-    assert not len(recorder.token_gaps().gaps_ps)
+@pytest.mark.parametrize(("stop_ms", "num_steps"), [(3, 2), (1000, 3)])
+def test_drafts_that_are_accepted_come_with_the_next_token(stop_ms, num_steps):
+    """An output of 12 of a request that is finished, or not yet: 1 by the prompt, then 4, 4, 3."""
+    scheduler = scheduler_of(NGram(3, acceptance=Constant(1.0)))
+    acceptance, stop_ps = scheduler.speculation.acceptance, stop_ms * PS // 1000
+    requests = [Request(0, 0, 10, 12)]
+    options = {"stop_ps": stop_ps, "acceptance": acceptance}
+    recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, **options)
+    gaps = recorder.token_gaps()
+    tokens_behind_the_first = [4, 8, 11][num_steps - 1]
+    assert sorted(gaps.gaps_ps)[-num_steps:] == [PS // 1000] * num_steps
+    assert gaps.counts.sum() == tokens_behind_the_first
+    assert not any(sorted(gaps.gaps_ps)[:-num_steps])
 
 
 def slots_after_a_rejected_step(speculation):
@@ -197,7 +196,6 @@ def test_last_block_of_a_hit_is_computed_again_with_heads():
         (("speculation=heads", "model=gpt-oss-20b", "~server.kv_memory_gib"), "windows or states"),
         (("speculation=heads", "policy=prefix_caching"), "last block of a hit"),
         (("speculation=heads", "policy=contiguous_oracle"), "true output length"),
-        (("speculation=heads", "slo.itl_s=0.1"), "gaps between the tokens"),
     ],
 )
 def test_what_is_not_modelled_with_drafts_is_refused(words, message):

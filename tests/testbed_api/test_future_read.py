@@ -57,12 +57,12 @@ def test_a_capacity_that_rests_on_the_future_says_so():
     options = {"ttft_s": 5.0, "low": 1.0, "high": 2.0, "precision": 1.0, "duration_s": 10}
     oracle = capacity(policy="contiguous_oracle", **options)
     assert oracle.future_read == "policy: true output lengths"
-    answer = capacity_answer(Capacities({0: oracle}))
+    answer = capacity_answer(Capacities({0: oracle}), {})
     assert answer.future_read == oracle.future_read
     assert any(oracle.future_read in line for line in lines_of(answer))
     plain = Capacities({0: capacity(policy="paged", **options)})
     assert plain.of_seed[0].future_read == ""
-    assert not any("future" in line for line in lines_of(capacity_answer(plain)))
+    assert not any("future" in line for line in lines_of(capacity_answer(plain, {})))
 
 
 def test_tables_of_a_reproduction_have_a_column_of_what_reads_the_future(tmp_path):

@@ -16,6 +16,7 @@ from testbed.metrics import (
     goodput,
     kept,
     latencies,
+    longest_gaps,
     overload,
     pool_shares,
     summarize,
@@ -139,6 +140,11 @@ def log():
 )
 def test_request_must_meet_every_objective(log, slo, inside):
     assert kept(log, slo, GAPS).tolist() == inside
+
+
+def test_the_longest_gap_of_each_request_that_is_answered_counts_once(log):
+    gaps = GAPS._replace(request_ids=np.array([0, 1, 3]), longest_ps=np.append(LONGEST, 2 * PS))
+    assert longest_gaps(log, gaps).tolist() == [0.3, 0.25]
 
 
 def test_goodput_counts_finished_requests_over_simulated_time(log):

@@ -9,7 +9,8 @@ sweeps.py are asked, for the limits of the engine that has come up. A wave has "
 tokens, tokens behind which they are], asked one list after the other while those run. Without
 "prompts" the wave lasts until all of "running" have ended. A wave with "arrivals_s" asks its
 "requests", each {"prompt": [token ids], "output": tokens}, at these times.
-FOLDER gets requests.jsonl, waves.csv and what step_log.py writes. Lines for the user begin with
+FOLDER gets requests.jsonl, waves.csv (without times for what the deadline left out) and what
+step_log.py writes. Lines for the user begin with
 "testbed: ".
 """
 
@@ -150,7 +151,8 @@ async def main(plan: dict[str, Any], folder: Path) -> None:
     done = []
     for number, wave in enumerate(asked, start=1):
         if time.monotonic() - begin_s > plan["deadline_s"]:
-            say(f"out of time before wave {number} of {len(asked)}")
+            say(f"out of time before {number} of {len(asked)}: {wave['name']}")
+            done += [(left["name"], "", "") for left in asked[number - 1 :]]
             break
         client.wave, started_s = wave["name"], time.monotonic()
         await (serve if "arrivals_s" in wave else sweep)(client, wave)

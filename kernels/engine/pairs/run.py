@@ -141,24 +141,27 @@ def work(iterations: list[Iteration]) -> list[Any]:
 
 
 def measure_software(engine: Callable[[], GpuEngine], path: Path, stage: Stage) -> None:
-    """Write the software times: an iteration's time beyond the GPU's work, by the number of running
-    requests.
+    """Write the software times, by the number of running requests: an iteration's time beyond the
+    GPU's work for as many sequences of one request each, so that drawing tokens for several samples
+    counts too.
 
     A row has the median decode iteration of a batch of equal sequences, served by a fresh engine
     before any pair runs.
     """
-    rows = []
+    rows, gpu_s = [], dict[int, float]()
     for num_requests, num_seqs in stage.batches:
         requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
         plain = served_decodes(engine(), requests)
+        if num_seqs == 1:
+            gpu_s[num_requests] = statistics.median(it.gpu_s for it in plain)
         times = [
             (
-                iteration.duration_s,
-                iteration.gpu_s,
-                iteration.host_s,
-                iteration.duration_s - iteration.gpu_s,
+                it.duration_s,
+                it.gpu_s,
+                it.host_s,
+                it.duration_s - (it.gpu_s if num_seqs == 1 else gpu_s[num_requests * num_seqs]),
             )
-            for iteration in plain
+            for it in plain
         ]
         medians = [round(1e6 * statistics.median(column), 1) for column in zip(*times, strict=True)]
         rows.append([num_requests, num_seqs, len(plain), *medians])

@@ -17,8 +17,9 @@ from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
+from testbed.kernels.engine.ragged import Drawn
 from testbed.kernels.engine.runner import Launched, Runner
-from testbed.kernels.engine.sampler import Drawn, Wanted
+from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
@@ -52,7 +53,8 @@ class Scenario:
     policy's counters.
 
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
-    for the debug mode launched, while another runs. below: slots of the swap space and of a tier.
+    for the debug mode launched, while another runs, prompts by graphs. below: slots of the swap
+    space and of a tier.
     """
 
     name: str

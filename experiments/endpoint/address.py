@@ -1,0 +1,91 @@
+"""Where a server is, and what it says of itself."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from testbed.core.errors import InputError
+
+VERSION = "/v1"
+ANSWER_S = 30.0  # in which a server must say what it is
+PORTS = {"http": 80, "https": 443}
+
+
+class Address(NamedTuple):
+    """The root of a server, without /v1. api_key: what it takes, None for a server without one."""
+
+    scheme: str
+    host: str
+    port: int
+    root: str
+    api_key: str | None
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}{self.root}"
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """How a connection is encrypted; None for plain HTTP."""
+        return ssl.create_default_context() if self.scheme == "https" else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+        return {"host": f"{self.host}:{self.port}", "accept-encoding": "identity", **key}
+
+
+def address_of(url: str, api_key: str | None) -> Address:
+    """The server of a URL, with or without /v1. Raises InputError for what is no HTTP URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme, 0)
+    except ValueError:
+        port = 0
+    if not port or not parts.hostname:
+        raise InputError(f"--url {url}: is no URL of a server (give http://HOST:PORT)")
+    root = parts.path.rstrip("/").removesuffix(VERSION)
+    return Address(parts.scheme, parts.hostname, port, root, api_key)
+
+
+def fetched(address: Address, path: str) -> str | None:
+    """What the server answers to GET; None where it has no such path. Raises InputError where it
+    does not answer, or refuses.
+    """
+    request = urllib.request.Request(f"{address.url}{path}", headers=address.headers)
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            text: str = answer.read().decode("utf-8", "replace")
+            return text
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        hint = " (give --api-key)" if error.code in (401, 403) else ""
+        raise InputError(f"--url {address.url}: {path} answers {error.code}{hint}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(
+            f"--url {address.url}: does not answer ({reason}); start the server, or give its URL"
+        ) from None
+
+
+def served_model(address: Address, name: str | None) -> dict[str, Any]:
+    """What /v1/models says of the model of this name, of the only one without a name."""
+    text = fetched(address, f"{VERSION}/models")
+    try:
+        models = {str(each["id"]): each for each in json.loads(text or "")["data"]}
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"--url {address.url}: has no list of models at {VERSION}/models (give the URL of an "
+            "OpenAI endpoint)"
+        ) from None
+    if name is None and len(models) == 1:
+        return dict(next(iter(models.values())))
+    if name not in models:
+        named = f"--model {name}: is not served" if name else "--model: is missing"
+        raise InputError(f"{named}; {address.url} serves {', '.join(models) or 'no model'}")
+    return dict(models[name])

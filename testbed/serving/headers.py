@@ -1,0 +1,6 @@
+"""Headers of a server's answers that say what they are worth."""
+
+SIMULATED = "x-testbed-simulated"
+IGNORED = "x-testbed-ignored"
+ARRIVAL = "x-testbed-arrival-seconds"  # when the engine got the request, by its clock
+LAG, MAX_LAG = "x-testbed-lag-seconds", "x-testbed-max-lag-seconds"

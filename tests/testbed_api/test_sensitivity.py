@@ -1,0 +1,93 @@
+"""How much the capacity depends on costs and on arrivals."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny import MS, FastMillisecond
+
+from testbed.config import Slo
+from testbed.core.errors import InputError
+from testbed.cost.model import UNBOUNDED, Affine
+from testbed.experiments.runs.compose import configured
+from testbed.knee import highest_rate
+from testbed.parts import Part
+from testbed.run import run
+from testbed.sensitivity import (
+    MOVED_S,
+    at_rate,
+    capacity_intervals,
+    check_scalable,
+    moved_workload,
+    share_inside,
+    variations,
+    with_costs,
+)
+from testbed.workload import make_workload
+
+WORDS = [
+    *("trace=random", "trace.input_len=400", "trace.output_len=20", "trace.input_ratio=0.5"),
+    *("slo.ttft_s=0.004", "arrivals.duration_s=20", "arrivals.rate=8"),
+]
+
+
+SHORT = Part("testbed.engine.arrivals.Poisson", {"rate": 8.0, "duration_s": 8.0})
+
+
+class ThreeMilliseconds(FastMillisecond):
+    """All times of FastMillisecond, three times as long."""
+
+    def iteration(self, work):
+        return 3 * MS
+
+    def decode(self, work):
+        return Affine(3 * MS, 0, UNBOUNDED)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return configured(WORDS)
+
+
+def of(config, cost):
+    return replace(config, cost=Part(lambda model, server: cost()))
+
+
+def test_costs_are_scaled_as_if_every_iteration_took_longer(config):
+    scaled = run(with_costs(of(config, FastMillisecond), 3.0)).summary
+    real = run(of(config, ThreeMilliseconds)).summary
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert 3 * scaled[name]["mean"] == pytest.approx(real[name]["mean"], rel=1e-6)
+    assert scaled["slo"]["share_inside"] == real["slo"]["share_inside"]
+    assert 0 < real["slo"]["share_inside"] < 1
+
+
+def test_moved_arrivals_are_the_same_requests_at_other_times(config):
+    workload = make_workload(at_rate(config, 200.0))
+    moved = moved_workload(workload, seed=3)
+    assert (np.diff(moved.arrival_ps) >= 0).all()
+    apart_ps = np.abs(np.sort(moved.arrival_ps) - workload.arrival_ps)
+    assert 0 < apart_ps.max() <= MOVED_S * 1e12
+    assert sorted(moved.rows.prompt_len) == sorted(workload.rows.prompt_len)
+    assert moved.rows.prompt_len.tolist() != workload.rows.prompt_len.tolist()
+    assert moved_workload(workload, seed=4).arrival_ps.tolist() != moved.arrival_ps.tolist()
+
+
+def test_the_intervals_have_what_was_found_in_them(config):
+    """Costs alone limit this server: 3% of them are 3% of its rate, but for the search's steps."""
+    config = replace(config, slo=Slo(ttft_s=0.3, tpot_s=0.05), arrivals=SHORT)
+    found = highest_rate(lambda rate: share_inside(at_rate(config, rate)), 0.9, 1.0, 20.0, 0.01)
+    intervals = capacity_intervals(config, found, 0.9, 0.01)
+    assert intervals.rate[0] <= found <= intervals.rate[1]
+    assert 1.03 < intervals.rate[1] / intervals.rate[0] < 1.2
+    low, high = intervals.share_inside
+    assert low < share_inside(at_rate(config, found)) <= high
+    assert len(list(variations(config))) == 22
+
+
+def test_runs_with_times_of_their_own_are_refused(config):
+    with pytest.raises(InputError, match="faults: --sensitivity"):
+        check_scalable(replace(config, replicas=2, faults="engine 1 at 5 s"))
+    loop = configured(["arrivals=closed_loop", "trace=random"])
+    with pytest.raises(InputError, match="wait for answers"):
+        check_scalable(loop)
