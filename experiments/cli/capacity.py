@@ -76,20 +76,17 @@ def capacity(
 
     words = expand(from_vllm, list(overrides))
     unseeded = [word for word in words if not word.startswith(SEED)]
+    search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
     found = capacities(
         *unseeded,
         seeds=seeds_of(words, seeds),
-        share=share,
-        low=low,
-        high=high,
-        precision=precision,
+        **search,
         folder=runs,
         seen=partial(_report, needed=share),
     )
-    varied = _varied(found, unseeded, precision) if sensitivity else {}
-    answer = capacity_answer(found, varied)
+    answer = capacity_answer(found, _varied(found, unseeded, precision) if sensitivity else {})
     if json:
         return print_json(answer)
     print(*lines_of(answer), sep="\n")
