@@ -320,6 +320,7 @@ def pricing(**methods):
         (pricing(iteration=lambda self, work: work.nothing), 10, "raised AttributeError"),
         (pricing(decode=lambda self, work: Affine(MS, -1, 5)), 10, "each later one -1 more"),
         (pricing(decode=lambda self, work: Affine(MS, 1, 5)), 7, "for step 1"),
+        (pricing(least=lambda self, num_tokens: MS + 1), 10, "least() says"),
         (
             pricing(iteration=lambda self, work: MS + (work.decode_max_context > 1500)),
             7,
