@@ -36,7 +36,8 @@ def opened(web_page, page_path):
 
 def test_a_chart_shows_the_values_under_the_pointer(opened, page_path):
     shown = opened.evaluate("""(() => {
-      const chart = document.querySelector("svg.chart[data-box]"), box = chart.getBoundingClientRect();
+      const chart = document.querySelector("svg.chart[data-box]");
+      const box = chart.getBoundingClientRect();
       const clientX = box.left + box.width * 429 / 440, clientY = box.top + box.height / 2;
       chart.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY}));
       return chart.parentElement.querySelector("output").textContent;
