@@ -4,6 +4,7 @@ tables of a run.
 
 import csv
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -39,6 +40,7 @@ PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
 SHIPPED = "measured"
+SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
 NOT_TESTED = "unknown, such costs were not tested"
 WHOLE_RUNS = {"TTFT": "ttft_percent", "TPOT": "tpot_percent", "latency": "latency_percent"}
 LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions
@@ -92,7 +94,15 @@ def costs_of(summary: Mapping[str, Any]) -> str:
     run = summary.get(RUN, {})
     if "engine" in summary or "cost_error" not in run:
         return ""
-    return f"{run['cost']}; error when tested: {run['cost_error']}"
+    return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
+
+
+def source_of_costs(cost: str) -> str:
+    """What costs rest on, without the name of the code that reads it; of a cost model that does not
+    say it, the name.
+    """
+    match = SOURCE.fullmatch(cost)
+    return match[1] if match else cost
 
 
 def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> dict[str, Any]:

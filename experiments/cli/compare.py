@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from testbed.experiments.cli.parameters import AsJson, TrustPlugIns
+from testbed.experiments.cli.parameters import AsJson, AtLeastOne, TrustPlugIns
 
 if TYPE_CHECKING:
     from testbed.experiments.compare.comparison import Comparison
     from testbed.experiments.compare.tables import Blamed
+
+RUNS = Path("runs")
 
 Runs = Annotated[
     str,
@@ -33,6 +35,16 @@ def compare(
     html: Html = None,
     figure: Drawing = None,
     all: Annotated[bool, Parameter(help="also numbers that are the same in all runs")] = False,
+    seeds: Annotated[
+        AtLeastOne | None,
+        Parameter(
+            help="also simulate each run with the seeds 0 to N - 1: means with 95% intervals, and "
+            "differences on the same seeds"
+        ),
+    ] = None,
+    seeds_in: Annotated[
+        Path, Parameter(name="--runs", metavar="DIR", help="folders of the runs of --seeds")
+    ] = RUNS,
     json: AsJson = False,
 ) -> None:
     """Compare finished runs, simulated or on a GPU."""
@@ -54,10 +66,14 @@ def compare(
         raise InputError(
             f"--figure {figure}: no run has a table to draw (run them again with outputs=full)"
         )
+    if json and seeds:
+        raise InputError("--json: has no means over seeds (leave --json or --seeds out)")
     if json:
         print_json(comparison_answer(comparison))
     else:
         show(*texts(comparison, blamed, shows_all=all))
+    if seeds:
+        _show_seeds(comparison, seeds, seeds_in)
     if csv:
         _write_csv(comparison, csv)
     if figure:
@@ -66,6 +82,14 @@ def compare(
         _write_page(comparison, blamed, html)
     if not json:
         show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:
+    from testbed.experiments.cli.output import WIDTH, show
+    from testbed.experiments.compare.replicated_runs import on_seeds
+    from testbed.experiments.runs.sweeps import replicated_tables
+
+    show(*replicated_tables(on_seeds(comparison.runs, seeds, folder), WIDTH, {}))
 
 
 def _write_csv(comparison: "Comparison", path: Path) -> None:

@@ -85,8 +85,13 @@ class FinishedRun:
     @property
     def what_it_was(self) -> str:
         """Model, server, policy, scheduler and workload; empty for another version's summary."""
-        engine = ["served by the engine"] if self.on_gpu else []
-        return "; ".join([*described(self.summary.get(RUN, {})).values(), *engine])
+        return "; ".join(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """The words of `what_it_was` by the part that they are about."""
+        engine = {"engine": "served by the engine"} if self.on_gpu else {}
+        return {**described(self.summary.get(RUN, {})), **engine}
 
 
 def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:

@@ -10,6 +10,7 @@ import rich.table
 from testbed.experiments.compare.comparison import Comparison
 from testbed.experiments.compare.finished_run import FinishedRun, Term
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
+from testbed.experiments.runs.part_words import name_words
 from testbed.experiments.runs.plots import cdf_chart, over_time
 from testbed.experiments.runs.summary_table import (
     ENGINE_COLUMNS,
@@ -81,7 +82,7 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def compare_page(comparison: Comparison, blamed: Blamed) -> str:
-    """The main numbers, charts, configs, then all numbers."""
+    """What differs in the configs, the runs, main numbers, charts, then all numbers."""
     title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
     part = render(
         "compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed)
@@ -124,7 +125,15 @@ def _engines(comparison: Comparison) -> list[Table]:
 
 
 def _runs(comparison: Comparison) -> list[str]:
-    return [f"{run.name}: {run.what_it_was}" for run in comparison.runs]
+    """What all runs have, then what each has that another has not."""
+    parts = [run.parts for run in comparison.runs]
+    shared = {name for name in parts[0] if len({of.get(name) for of in parts}) == 1}
+    lines = [f"all runs: {'; '.join(text for name, text in parts[0].items() if name in shared)}"]
+    for run, of in zip(comparison.runs, parts, strict=True):
+        own = [f"{name}: {text}" for name, text in of.items() if name not in shared]
+        if own:
+            lines.append(f"{run.name}: {'; '.join(own)}")
+    return lines if shared else lines[1:]
 
 
 def _all_terms(blamed: Blamed) -> list[Table]:
@@ -220,7 +229,7 @@ def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
     short = [value.rpartition(".")[2] for value in values]
     if not key.endswith("._target_") or len(set(short)) < len(set(values)):
         return key, values
-    return key.removesuffix("._target_"), short
+    return key.removesuffix("._target_"), [name_words(name) for name in short]
 
 
 def _terms(simulated: str, real: str, terms: Sequence[Term]) -> Table:

@@ -45,6 +45,11 @@ class Chart(NamedTuple):
     top: float | None = None
     limit: float | None = None
 
+    @property
+    def look(self) -> tuple[bool, tuple[str, ...]]:
+        """What its legend says; charts of one look share it."""
+        return self.stacked, tuple(series.name for series in self.series)
+
 
 class Axis(NamedTuple):
     """An axis of an SVG: the values `low` and `high` stand at the positions `start` and `end`."""

@@ -31,6 +31,7 @@ from testbed.experiments.pages.page import (
 )
 from testbed.experiments.paper.scorecard import ON, short
 from testbed.experiments.paper.scorecard_words import (
+    NOT_JUDGED,
     heading,
     published_words,
     result_of,
@@ -256,10 +257,11 @@ def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
     ]
     classes = ["", *({"result": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
     marks = [MARKS.get(of["result"], "") for of in columns]
-    table = Table(_caption(figure, shared), ["quantity", *head], cells, classes, marks)
+    table = Table(_caption(figure, shared), ["quantity", *head], cells, classes, marks, "cards")
     remarks = []
     for row in rows:
-        remarks += [f"{what_of(row)}: {row[name]}" for name in ("note", "cause") if row.get(name)]
+        said = ("note",) if result_of(row) == NOT_JUDGED else ("note", "cause")
+        remarks += [f"{what_of(row)}: {row[name]}" for name in said if row.get(name)]
     return table, remarks
 
 

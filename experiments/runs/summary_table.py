@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import CONTENTS, ENGINES, RUN, costs_of
+from testbed.description import CONTENTS, ENGINES, RUN, costs_of, source_of_costs
+from testbed.experiments.runs.part_words import part_words
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
 from testbed.vllm_pages import logged_lines
@@ -272,12 +273,12 @@ def described(run: Mapping[str, Any]) -> dict[str, str]:
         "KV pool": f"{size}, {number(run['pool_gib'])} GiB",
         **_vllms_lines(run),
         **_fleet(run),
-        "policy": run["policy"],
-        "scheduler": f"{run['scheduler']}, {run['preemption']}",
+        "policy": part_words(run["policy"]),
+        "scheduler": part_words(f"{run['scheduler']}, {run['preemption']}"),
         **_speculation(run),
         **({"reads the future": run["future_read"]} if run.get("future_read") else {}),
-        "costs": run["cost"],
-        "workload": f"{run['trace']}, {run['arrivals']}, seed {run['seed']}",
+        "costs": source_of_costs(run["cost"]),
+        "workload": part_words(f"{run['trace']}, {run['arrivals']}, seed {run['seed']}"),
     }
 
 
@@ -291,7 +292,7 @@ def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
 def _speculation(run: Mapping[str, Any]) -> dict[str, str]:
     if "speculation" not in run:
         return {}
-    return {"speculation": f"{run['speculation']}; {run['draft_cost']}"}
+    return {"speculation": f"{part_words(run['speculation'])}; {run['draft_cost']}"}
 
 
 def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
@@ -301,10 +302,13 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
     faults = f"; {run['faults']}" if "faults" in run else ""
     split = ""
     if "prefill_replicas" in run:
-        split = f"; {run['prefill_replicas']} prefill for the others, {run['handover']}"
+        split = f"; {run['prefill_replicas']} prefill for the others, {part_words(run['handover'])}"
     tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
     others = {"other servers": run["servers"]} if "servers" in run else {}
-    return {"engines": f"{run['replicas']} behind {run['router']}{split}{tiers}{faults}", **others}
+    return {
+        "engines": f"{run['replicas']} behind {part_words(run['router'])}{split}{tiers}{faults}",
+        **others,
+    }
 
 
 def _memory(summary: Mapping[str, Any]) -> str:

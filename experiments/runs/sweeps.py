@@ -12,7 +12,7 @@ from rich.text import Text
 from testbed.description import costs_of, flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
-from testbed.experiments.runs.points import SEED, Point, are_replicated, axes, settings
+from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
 from testbed.experiments.runs.summary_table import future_read_by, main_numbers, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
@@ -60,18 +60,42 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     firsts = [group.points[0] for group in groups]
     head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
     if are_replicated(points) and not per_seed:
-        left, results = mean_columns(groups)
-        tables = [_table({**left, **_futures(firsts)}, results, width)]
-        pairs, differences = difference_columns(groups)
-        if pairs:
-            title = "Differences on the same seeds"
-            tables.append(_table(pairs, differences, width, title=title))
-        return Group(*map(Text, [*head, explained(groups)]), *tables)
+        return Group(*map(Text, head), *replicated_tables(groups, width, _futures(firsts)))
     names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
     columns |= _futures(points)
-    results = main_numbers([point.summary for point in points])
+    results, same = varying(main_numbers([point.summary for point in points]))
+    head += same
     return Group(*map(Text, head), _table(columns, results, width))
+
+
+def replicated_tables(
+    groups: Sequence[Setting], width: int, futures: Mapping[str, Sequence[str]]
+) -> list[Text | Table]:
+    """The means of settings with their intervals, and the differences on the same seeds.
+
+    futures: columns that stand behind the axes.
+    """
+    left, results = mean_columns(groups)
+    results, same = varying(results)
+    texts = [*same, explained(groups)]
+    tables = [_table({**left, **futures}, results, width)]
+    pairs, differences = difference_columns(groups)
+    if pairs:
+        title = "Differences on the same seeds"
+        tables.append(_table(pairs, varying(differences)[0], width, title=title))
+    return [*map(Text, texts), *tables]
+
+
+def varying(
+    results: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Sequence[str]], list[str]]:
+    """The columns whose cells differ, and a line that says the others."""
+    columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1}
+    same = [f"{name} {cells[0]}" for name, cells in results.items() if name not in columns]
+    if not columns:
+        return dict(results), []
+    return columns, [f"the same at all points: {', '.join(same)}"] if same else []
 
 
 def _table(

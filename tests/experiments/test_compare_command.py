@@ -3,6 +3,7 @@ the CSV and on the page.
 """
 
 import csv
+import json
 import re
 
 import pytest
@@ -25,7 +26,7 @@ def test_comparison_lists_what_differs_and_every_number_once(testbed, pair, tmp_
         "policy.watermark",
         "slo.ttft_s",
     ]
-    check_words(("all runs serve the same requests", "Paged", "ContiguousMax"), output)
+    check_words(("all runs serve the same requests", "paged", "contiguous max"), output)
     with (tmp_path / "c.csv").open() as file:
         rows = {(row["group"], row["quantity"], row["run"]): row for row in csv.DictReader(file)}
     ours, theirs = (rows["throughput", "requests", name] for name in pair)
@@ -43,6 +44,28 @@ def test_equal_runs_are_said_to_be_equal(testbed, tiny):
     assert "The configs are the same." in output
     assert "The runs are equal" in output
     assert "Main numbers" not in output
+
+
+def test_runs_are_compared_on_the_same_seeds(testbed, pair):
+    output = testbed.done("compare", *pair, "--seeds", "3").partition("cells: mean of 3 seeds")[2]
+    assert " ± " in output
+    (differences,) = re.findall(r"(?m)^│ (max - small .*)│$", output)
+    assert "not distinguishable" in differences or " ± " in differences or "equal" in differences
+
+
+def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):
+    """The mean over seeds is that of the same configuration's own runs with these seeds."""
+    testbed.done("compare", *pair, "--seeds", "2", "--runs", "again")
+    found = {
+        summary["run"]["id"]: summary["ttft_s"]["mean"]
+        for summary in map(json.loads, (p.read_text() for p in tmp_path.glob("again/*/*ary.json")))
+    }
+    for seed in (0, 1):
+        words = (*tiny, "slo.ttft_s=0.1", f"seed={seed}", f"hydra.run.dir=own{seed}")
+        testbed.done("run", *words)
+        own = json.loads((tmp_path / f"own{seed}" / "summary.json").read_text())
+        assert found[own["run"]["id"]] == own["ttft_s"]["mean"]
+    assert len(found) == 4
 
 
 def test_numbers_that_are_the_same_are_shown_on_request(testbed, pair):
@@ -64,7 +87,7 @@ def test_page_of_a_comparison_has_both_runs_and_its_curves(testbed, pair, tmp_pa
 
 def test_runs_have_the_names_given_on_the_command_line(testbed, pair):
     output = testbed.done("compare", "a=small", "b=max")
-    check_words(("a: opt-13b", "b: opt-13b"), output)
+    check_words(("a: policy: paged", "b: policy: contiguous max"), output)
 
 
 @pytest.mark.parametrize(

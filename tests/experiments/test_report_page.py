@@ -9,6 +9,8 @@ import struct
 import pytest
 from refusals import check_words
 
+from testbed.experiments.pages.page import Chart, Series, environment
+
 HEAD = (
     "figure,setting,system,quantity,published,simulated,error,role,part,margin,verdict,tolerance,"
     "note,cause,simulated on h200"
@@ -80,3 +82,14 @@ def test_rows_are_marked_by_their_verdicts_with_notes_and_causes(page):
 
 def test_passes_are_counted_by_part(page):
     check_words(("1 of 1 (arithmetic only)",), " ".join(page.split()))
+
+
+def test_charts_of_the_same_curves_have_one_legend():
+    def legends(*names):
+        drawn = [Chart("c", "x", "y", [Series(n, [0, 1], [1, 2]) for n in pair]) for pair in names]
+        template = '{% import "pages/parts.html" as parts %}{{ parts.charts(all) }}'
+        return environment().from_string(template).render(all=drawn).count('<ul class="legend">')
+
+    assert legends("ab", "ab", "ab") == 1
+    assert legends("ab", "ac") == 2
+    assert legends("ab") == 1

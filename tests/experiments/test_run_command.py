@@ -195,7 +195,7 @@ def test_run_stopped_at_a_latency_is_reported(run):
 
 def test_pool_of_groups_of_layers_is_given_in_slots_of_one_layer(run):
     finished = run("model=gemma-2-27b policy=grouped arrivals.duration_s=5")
-    check_words(("slots of one layer", "Grouped("), finished.output)
+    check_words(("slots of one layer", "grouped ("), finished.output)
 
 
 SWEEP = ("-m", "policy=paged,contiguous_max", "arrivals.speedup=0.5,1,2", "outputs=summary")

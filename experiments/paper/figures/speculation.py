@@ -56,7 +56,10 @@ def _panel(axes: Axes, rows: pd.DataFrame, numbers: list[int]) -> None:
 
 
 def _legend(figure: Figure, numbers: list[int]) -> None:
-    lines = [Line2D([], [], color=f"C{i}", label=f"{k} drafts") for i, k in enumerate(numbers)]
+    lines = [
+        Line2D([], [], color=f"C{i}", label=f"{k} {'draft' if k == 1 else 'drafts'}")
+        for i, k in enumerate(numbers)
+    ]
     lines += [
         Line2D([], [], color="black", linestyle=line, label=f"memory {memory}")
         for memory, line in LINES.items()
