@@ -36,6 +36,7 @@ from testbed.engine.memory_trace import (
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment
 from testbed.experiments.pages.page import json_for_script, whole_page
+from testbed.experiments.runs.part_words import name_words
 from testbed.oracles import future_read
 from testbed.run import serve_by_fleet
 
@@ -249,9 +250,9 @@ def title_of(trace: MemoryTrace, config: RunConfig, engine: int | None = None) -
     if there are several.
     """
     of_engine = "" if engine is None else f"Engine {engine} of {config.replicas}, "
-    policy = config.policy.name.rpartition(".")[2]
+    policy = name_words(config.policy.name.rpartition(".")[2]).capitalize()
     num_blocks = trace.num_slots // trace.block_size
-    slots = "slots of one layer" if len(trace.parts) > 1 else "slots"
+    slots = "slots of one layer" if len(trace.parts) > 1 else "tokens"
     blocks = f"{num_blocks:,} blocks of {trace.block_size} {slots}"
     future = future_read(policy=config.policy, scheduler=config.scheduler)
     oracle = f" (reads the future: {future})" if future else ""

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 CALL = re.compile(r"\b([A-Za-z]\w*)\(([^()]*)\)")  # the innermost of nested parts
 WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
-COLUMN = re.compile(r"\w+_column=")  # of a file: how it is read, not what is simulated
+# How a file is read, and what was left out: not what is simulated
+SILENT = re.compile(r"\w+_column=.*|\w+=None")
 OPEN, CLOSE = "\x01\x02"  # brackets of parts that are in words already
 
 
@@ -25,6 +26,6 @@ def name_words(name: str) -> str:
 
 def _words(call: re.Match[str]) -> str:
     texts = [text for text in call[2].split(", ") if text]
-    parameters = [text.replace("=", " ", 1) for text in texts if not COLUMN.match(text)]
+    parameters = [text.replace("=", " ", 1) for text in texts if not SILENT.fullmatch(text)]
     name = name_words(call[1])
     return f"{name} {OPEN}{', '.join(parameters)}{CLOSE}" if parameters else name
