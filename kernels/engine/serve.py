@@ -93,12 +93,7 @@ def assemble(
         slots = state, device.pools, runner.tables, sampler.token_buffers, pool
         runner.slot_checker = checker = SlotChecker(*slots)
         checker.erase = lead.erasing(checker.erase)
-    with lead.guard():
-        _launch_by_graphs(runner, pool, max_len, options, lead)
-        if options.registered:
-            runner.register_prefix(options.registered)
-        for num_tokens in options.warm:
-            runner.warm(num_tokens)
+    _get_ready(runner, pool, max_len, options, lead)
     lead.watched_by(clock)
     return GpuEngine(
         scheduler,
@@ -110,6 +105,16 @@ def assemble(
         launches_ahead=options.launches_ahead,
         close=lead.close,
     )
+
+
+def _get_ready(runner: Runner, pool: PoolSpec, max_len: int, options: Options, lead: Alone) -> None:
+    """Capture graphs, store the registered prefix, and warm up, on all ranks."""
+    with lead.guard():
+        _launch_by_graphs(runner, pool, max_len, options, lead)
+        if options.registered:
+            runner.register_prefix(options.registered)
+        for num_tokens in options.warm:
+            runner.warm(num_tokens)
 
 
 def _launch_by_graphs(
