@@ -5,6 +5,7 @@ All studies share the cores. A reproduction can be stopped and resumed at any ti
 predicted row was seen.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -40,7 +41,7 @@ from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.plots import save
-from testbed.experiments.runs.progress import one_line, spoken
+from testbed.experiments.runs.progress import left, one_line, spoken
 from testbed.experiments.runs.run_store import RunStore
 from testbed.experiments.runs.whole_files import remove_leftovers, write_text
 
@@ -235,9 +236,13 @@ def perform(
     }
     work = [delayed(carry_out)(at, task, store) for at, task in waiting.items()]
 
+    began = time.monotonic()
+
     def progress() -> str:
         running = " | ".join(task.label for task in [*waiting.values()][:jobs])
-        return f"{len(work) - len(waiting)} of {len(work)} done; running: {running or 'drawing'}"
+        done = len(work) - len(waiting)
+        rest = left(done, len(work), time.monotonic() - began)
+        return f"{done} of {len(work)} done{rest}; running: {running or 'drawing'}"
 
     with spoken(progress):
         try:

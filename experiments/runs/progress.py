@@ -86,10 +86,15 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
 
     def text() -> str:
         done, seconds = ended(), time.monotonic() - began
-        left = f", about {(num_requests - done) * seconds / done:,.0f} s left" if done else ""
-        return f"simulating: {done:,} of {num_requests:,} requests ({done / seconds:,.3g}/s{left})"
+        pace = f"{done / seconds:,.3g}/s{left(done, num_requests, seconds)}"
+        return f"simulating: {done:,} of {num_requests:,} requests ({pace})"
 
     return spoken(text)
+
+
+def left(done: int, total: int, seconds: float) -> str:
+    """The seconds that the rest takes at the pace until now, in words; empty before the first."""
+    return f", about {(total - done) * seconds / done:,.0f} s left" if done else ""
 
 
 @contextmanager

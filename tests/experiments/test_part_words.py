@@ -1,8 +1,9 @@
-"""The parts of a run in the words of a screen."""
+"""The parts of a run, and its progress, in the words of a screen."""
 
 import pytest
 
 from testbed.experiments.runs.part_words import name_words, part_words
+from testbed.experiments.runs.progress import left
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,8 @@ def test_numbers_of_names_stay():
         "vllm v1 async",
         "auto cost",
     ]
+
+
+def test_progress_says_how_long_the_rest_takes():
+    assert left(5, 20, 10.0) == ", about 30 s left"
+    assert left(0, 20, 10.0) == ""
