@@ -120,7 +120,7 @@ def test_costs_of_another_system_are_refused(words):
             "measured on NVIDIA H200, 2026-11-21; software time of engine",
         ),
         ("", "derived for a100-40gb from NVIDIA H200, 2026-11-21"),
-        ("+protocol=sosp23", "H200, 2026-11-21; software time of sosp23); error"),
+        ("+protocol=sosp23", "H200, 2026-11-21; software time of sosp23; error"),
         (
             "gpu=l40s model=llama-3-8b +system=vllm-v1",
             "H200, 2026-11-21; software time of vllm-0.19",
