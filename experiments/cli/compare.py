@@ -50,7 +50,6 @@ def compare(
     """Compare finished runs, simulated or on a GPU."""
     from dataclasses import replace
 
-    from testbed.core.errors import InputError
     from testbed.experiments.cli.json_answers import comparison_answer
     from testbed.experiments.cli.output import print_json, show
     from testbed.experiments.compare.comparison import compare
@@ -62,12 +61,7 @@ def compare(
     blamed, remarks = blame(comparison.runs)
     comparison = replace(comparison, remarks=[*comparison.remarks, *remarks])
     drawn = list(charts(comparison.runs))
-    if figure and not drawn:
-        raise InputError(
-            f"--figure {figure}: no run has a table to draw (run them again with outputs=full)"
-        )
-    if json and seeds:
-        raise InputError("--json: has no means over seeds (leave --json or --seeds out)")
+    _refuse_what_has_no_form(figure, json, seeds, has_charts=bool(drawn))
     if json:
         print_json(comparison_answer(comparison))
     else:
@@ -82,6 +76,20 @@ def compare(
         _write_page(comparison, blamed, html)
     if not json:
         show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _refuse_what_has_no_form(
+    figure: Path | None, json: bool, seeds: int | None, *, has_charts: bool
+) -> None:
+    """Raise InputError for a figure of nothing, and for means over seeds in JSON."""
+    from testbed.core.errors import InputError
+
+    if figure and not has_charts:
+        raise InputError(
+            f"--figure {figure}: no run has a table to draw (run them again with outputs=full)"
+        )
+    if json and seeds:
+        raise InputError("--json: has no means over seeds (leave --json or --seeds out)")
 
 
 def _show_seeds(comparison: "Comparison", seeds: int, folder: Path) -> None:

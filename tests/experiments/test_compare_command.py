@@ -56,7 +56,7 @@ def test_runs_are_compared_on_the_same_seeds(testbed, pair):
 def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):
     """The mean over seeds is that of the same configuration's own runs with these seeds."""
     testbed.done("compare", *pair, "--seeds", "2", "--runs", "again")
-    found = {
+    mean_ttft_s = {
         summary["run"]["id"]: summary["ttft_s"]["mean"]
         for summary in map(json.loads, (p.read_text() for p in tmp_path.glob("again/*/*ary.json")))
     }
@@ -64,8 +64,8 @@ def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):
         words = (*tiny, "slo.ttft_s=0.1", f"seed={seed}", f"hydra.run.dir=own{seed}")
         testbed.done("run", *words)
         own = json.loads((tmp_path / f"own{seed}" / "summary.json").read_text())
-        assert found[own["run"]["id"]] == own["ttft_s"]["mean"]
-    assert len(found) == 4
+        assert mean_ttft_s[own["run"]["id"]] == own["ttft_s"]["mean"]
+    assert len(mean_ttft_s) == 4
 
 
 def test_numbers_that_are_the_same_are_shown_on_request(testbed, pair):
