@@ -23,6 +23,9 @@ class Collectives(Protocol):
     def share(self, x: Tensor) -> None:
         """Make x, in place, that of rank 0."""
 
+    def finish(self) -> None:
+        """Wait until this rank's device has done all that it was given."""
+
 
 class OneRank:
     """A rank that has the whole model."""

@@ -12,6 +12,7 @@ import tiny_models as tiny  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
+from testbed.kernels.engine.graphs import Captures  # noqa: E402
 from testbed.kernels.engine.layout import make_pools  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network, PlainAttention  # noqa: E402
@@ -80,7 +81,10 @@ def by_graphs(engine, family):
     network = Network(arch, moved, PlainMaths())
     runner.network, runner.attention = network, PlainAttention(pools, layout, arch.windows)
     runner.moves = type(runner.moves)(pools, layout, runner.state)
-    graphs = PromptGraphs(network, runner.attention, 64, runner.eager, runner.timer.launched)
+    capture = Captures().sharing_memory()
+    graphs = PromptGraphs(
+        network, runner.attention, 64, runner.eager, runner.timer.launched, capture
+    )
     runner.forward = graphs.forward
 
 
