@@ -168,6 +168,28 @@ def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, t
     assert len(re.findall(r'<section class="card"', page)) == 3
 
 
+def test_unrelated_runs_have_axes_of_their_own(testbed, tiny, tmp_path):
+    """Two policies serve one model; of the runs of another one, two are equal."""
+    other = ("model=opt-66b", "gpu=h200")
+    for name, words in (
+        ("a", ("policy=paged",)),
+        ("b", ("policy=contiguous_max",)),
+        ("c", other),
+        ("d", (*other, "policy.watermark=0.02")),
+    ):
+        testbed.done("run", *tiny, *words, "outputs=full", f"hydra.run.dir=many/{name}")
+    testbed.done("report", "many", "--out", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    charts = dict(re.findall(r"(?s)<h3>(opt-\S+), csv[^<]*</h3>(.*?)(?=<h3>|<section)", page))
+    assert charts.keys() == {"opt-13b", "opt-66b"}
+    for model, drawn in charts.items():
+        names = set(re.findall(r'data-name="([^"]+)"', drawn))
+        assert len(names) == 2
+        assert all(name.startswith(model) for name in names)
+    (equal,) = re.findall(r"Equal in every number: (.*?)\.<", page)
+    assert equal.count("opt-66b") == 2
+
+
 def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):
     for seed in range(9):
         testbed.done("run", *tiny, f"seed={seed}", f"hydra.run.dir=many/{seed}", "outputs=full")
