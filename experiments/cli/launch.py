@@ -3,6 +3,7 @@ launcher's processes.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
+from testbed.experiments.runs.sweep_progress import SweepProgress, num_points
 from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import remove_leftovers
 
@@ -65,11 +67,13 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
     ):
         launcher = GlobalHydra.instance().hydra
         assert launcher is not None
-        point = partial(_run_point, words=words, working_folder=os.getcwd(), again=again)
+        overrides = normalize(words)
+        progress = SweepProgress(folder.resolve(), num_points(overrides), time.time())
+        point = partial(
+            _run_point, words=words, working_folder=os.getcwd(), again=again, progress=progress
+        )
         try:
-            batches = launcher.multirun(
-                "run", point, normalize(words), with_log_configuration=False
-            )
+            batches = launcher.multirun("run", point, overrides, with_log_configuration=False)
         finally:
             remove_leftovers(folder)  # of workers that were stopped
     results = [job.return_value for batch in batches for job in batch]
@@ -94,7 +98,12 @@ def _check_seeds(text: str) -> None:
 
 
 def _run_point(
-    config: DictConfig, *, words: Sequence[str], working_folder: str, again: bool
+    config: DictConfig,
+    *,
+    words: Sequence[str],
+    working_folder: str,
+    again: bool,
+    progress: SweepProgress,
 ) -> Point | str:
     """Run one point; its error as one line, because not every exception can leave a launcher's
     process.
@@ -113,5 +122,6 @@ def _run_point(
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name
     varying = [word for word in task if word not in words] or task
-    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}", highlight=False)
+    far = progress.text(hydra.job.num + 1)
+    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}  {far}", highlight=False)
     return Point(chosen(task), summary, name)
