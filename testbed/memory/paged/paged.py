@@ -237,8 +237,9 @@ class BlockMemory(LeasingPolicy):
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         pool, pinned = self._pool, chain.from_iterable(self._tables.prefixes.values())
-        cached, in_transit = self._extents(pool.evictable()), self._extents(pool.in_transit())
-        return NonSequenceSlots(tuple(self._extents(pinned)), tuple(cached), (), tuple(in_transit))
+        kinds = (pinned, pool.evictable(), pool.in_transit())
+        pinned_slots, cached, in_transit = (self._runs(blocks) for blocks in kinds)
+        return NonSequenceSlots(pinned_slots, cached, (), in_transit)
 
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
         """The blocks of a sequence come back, from the device or the host."""
@@ -263,6 +264,20 @@ class BlockMemory(LeasingPolicy):
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
         return [Extent(block * size, size) for block in blocks]
+
+    def _runs(self, blocks: Iterable[int]) -> tuple[Extent, ...]:
+        """The slots of these blocks, adjacent ones as one extent: most of a pool may be cached."""
+        size, runs = self.block_size, list[Extent]()
+        start = end = 0
+        for block in blocks:
+            if block != end:
+                if end > start:
+                    runs.append(Extent(start * size, (end - start) * size))
+                start = block
+            end = block + 1
+        if end > start:
+            runs.append(Extent(start * size, (end - start) * size))
+        return tuple(runs)
 
     def _requested_by(
         self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]
