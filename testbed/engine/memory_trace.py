@@ -114,6 +114,7 @@ class Tracer(simpy.Environment):
         self._pool = UNSEEN
         self._since_ps = 0
         self._extents: dict[Extent, Extent] = {}
+        self._last_held: dict[int, Held] = {}
 
     def step(self) -> None:
         """Process the next event; the pool is looked at before the clock moves on to it."""
@@ -169,17 +170,19 @@ class Tracer(simpy.Environment):
 
     def _held(self) -> dict[int, Held]:
         """What every sequence holds, by sequence id * number of parts + part."""
-        memory, held = self._state.memory, dict[int, Held]()
+        memory, held, last = self._state.memory, dict[int, Held](), self._last_held
         for seq in [seq for group in self._state.with_slots() for seq in group.resident]:
             tables = memory.group_tables(seq)
             self.parts = [(table.group, table.slots_per_token) for table in tables]
             for part, table in enumerate(tables):
-                held[seq.seq_id * len(tables) + part] = Held(
-                    seq.request_id, seq.num_slots, self._known(table.extents), first=table.first
-                )
+                key = seq.seq_id * len(tables) + part
+                before = last[key].device if key in last else ()
+                extents = self._grown(before, table.extents)
+                held[key] = Held(seq.request_id, seq.num_slots, extents, first=table.first)
         for group in self._state.swapped:
             for seq in group.sequences:
                 held[seq.seq_id * len(self.parts)] = self._swapped(seq)
+        self._last_held = held
         return held
 
     def _swapped(self, seq: Sequence) -> Held:
@@ -188,6 +191,14 @@ class Tracer(simpy.Environment):
         tables = swaps.swapped_table(seq)
         device, host = (self._known(tables.get(tier, ())) for tier in (DEVICE, HOST))
         return Held(seq.request_id, seq.num_slots, device, host)
+
+    def _grown(self, before: tuple[Extent, ...], extents: list[Extent]) -> tuple[Extent, ...]:
+        """As `_known`; most tables are those of the frame before, or begin with them."""
+        if tuple(extents[: len(before)]) != before:
+            return self._known(extents)
+        if len(extents) == len(before):
+            return before
+        return before + self._known(extents[len(before) :])
 
     def _known(self, extents: Iterable[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""
