@@ -17,7 +17,7 @@ from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
 from testbed.engine.wall_clock import WallClock
-from testbed.kernels.engine.calibrate import served_decodes, undisturbed
+from testbed.kernels.engine.bench import undisturbed
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
     FIELDS,
@@ -35,6 +35,7 @@ from testbed.kernels.engine.records import Iteration, write_csv, write_json, wri
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.serve import fingerprint_of, make_engine
+from testbed.kernels.engine.served import served_decodes
 
 CONTEXT, NUM_STEPS = (
     256,
