@@ -109,9 +109,10 @@ def serve_loads(
     missing = [load for load in loads if not (out / load.folder / SUMMARY).is_file()]
     if not missing:
         return
-    from testbed.kernels.engine.bench import undisturbed
+    from testbed.kernels.engine.bench import free, undisturbed
     from testbed.kernels.engine.serve import make_engine, on_the_device_of, serve_into
 
+    free()  # what the calibration has left
     # The policy of this one has all blocks; that of vLLM keeps one
     first = make_engine(build(configured([*Load("in turn", RATES[0]).words(common), *engine])))
     for load in missing:
