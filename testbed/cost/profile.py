@@ -59,7 +59,7 @@ class ProfileCost(CostModel):
         choices = choices or Choices()
         self.choices = self._choices = choices
         self._num_layers = model.num_layers
-        self._launches = Launches(profile)
+        self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:

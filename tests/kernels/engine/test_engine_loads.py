@@ -1,0 +1,100 @@
+"""Loads that the engine serves on a CPU, beside their simulation with a profile."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import tiny_models  # noqa: F401  (one thread)
+from arithmetic_profile import arithmetic_profile
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.sections import dump, read_profile
+from testbed.experiments.validation import engine_loads
+from testbed.experiments.validation.engine_loads import Figures, Load
+
+SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
+DEVICE = "NVIDIA H100 80GB HBM3"
+ON_CPU = (
+    "engine=gpu",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.graphs=0",
+    "engine.warm=[]",
+)
+LOADS = [Load("ahead", 20.0), Load("in turn", 20.0)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    profile = arithmetic_profile(model=SPEC, overhead=None)
+    profile["fingerprint"] |= {"device": DEVICE, "system": "this project's engine"}
+    (tmp_path / engine_loads.PROFILE).write_text(dump(profile))
+    return tmp_path
+
+
+def words(profile):
+    common = engine_loads.common_words("opt-13b", read_profile(profile))
+    shape = {
+        "num_layers": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "num_kv_heads": 2,
+        "head_size": 8,
+        "ffn_size": 16,
+        "vocab_size": 61,
+    }
+    small = ["model.name=small", *(f"model.{name}={value}" for name, value in shape.items())]
+    return [*common, *small, "arrivals.duration_s=0.3"]
+
+
+def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
+    profile = engine_loads.calibrated("opt-13b", folder)  # is there, so that no GPU is asked for
+    common = words(profile)
+    engine_loads.serve_loads(LOADS, common, ON_CPU, folder, float("inf"))
+    rows = list(engine_loads.compared(LOADS, common, profile, folder))
+    assert [load for load, *_ in rows] == LOADS
+    for load, real, ours in rows:
+        served, simulated = (
+            json.loads((folder / load.folder / name).read_text())
+            for name in ("summary.json", "simulated.json")
+        )
+        assert served["requests"] == simulated["requests"]
+        assert served["requests"]["finished"] > 0
+        assert real.tpot_s > ours.tpot_s > 0  # a CPU is slower than the profile's GPU
+    text = "\n".join(engine_loads.table(rows))
+    assert text.count("| 20 |") == 2
+
+
+def test_loads_that_are_there_are_not_served_again(folder, monkeypatch):
+    for load in LOADS:
+        (folder / load.folder).mkdir()
+        (folder / load.folder / "summary.json").write_text("{}")
+    engine_loads.serve_loads(LOADS, ["no words"], ON_CPU, folder, float("inf"))
+
+
+def test_no_run_begins_without_time(folder, capsys):
+    common = words(folder / engine_loads.PROFILE)
+    engine_loads.serve_loads(LOADS, common, ON_CPU, folder, 0.0)
+    assert capsys.readouterr().out.count("no time is left") == 2
+    assert not list(engine_loads.compared(LOADS, common, folder / engine_loads.PROFILE, folder))
+
+
+def test_errors_beyond_their_limits_are_bold():
+    rows = [
+        (Load("ahead", 6.0), Figures(0.010, 0.020, 100), Figures(0.0102, 0.0221, 111)),
+        (Load("ahead", 12.0), Figures(0.010, 0.020, 0), Figures(0.0104, 0.0300, 5)),
+    ]
+    *_, first, second = engine_loads.table(rows)
+    assert first == (
+        "| ahead | 6 | 10.00 / 10.20, +2.0% | **20.00 / 22.10, +10.5%** | **100 / 111** |"
+    )
+    assert second == "| ahead | 12 | **10.00 / 10.40, +4.0%** | 20.00 / 30.00, +50.0% | 0 / 5 |"
+
+
+def test_a_gpu_that_does_not_ship_is_refused():
+    assert engine_loads.gpu_name(DEVICE) == "h100-80gb"
+    with pytest.raises(InputError, match="no GPU of that device ships"):
+        engine_loads.gpu_name("unknown")
