@@ -86,7 +86,7 @@ def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
 def gpu_name(device: str) -> str:
     """The name of the GPU that ships whose device this is."""
     for path in sorted((CONF / "gpu").glob("*.yaml")):
-        gpu = OmegaConf.load(path)
+        gpu: Any = OmegaConf.load(path)
         if gpu.get("device") == device:
             return str(gpu["name"])
     raise InputError(f"{device}: no GPU of that device ships (testbed list gpu)")
