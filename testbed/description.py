@@ -89,10 +89,15 @@ def describe(
     }
 
 
+def was_served(summary: Mapping[str, Any]) -> bool:
+    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    return "engine" in summary
+
+
 def costs_of(summary: Mapping[str, Any]) -> str:
     """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
     run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
+    if was_served(summary) or "cost_error" not in run:
         return ""
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 

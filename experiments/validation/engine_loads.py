@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import yaml
 from cyclopts import App, Parameter
-from omegaconf import OmegaConf
 
 from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.cost.sections import read_profile
-from testbed.experiments.runs.compose import CONF, configured
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.kernels import commands
 from testbed.run import run
@@ -86,7 +87,7 @@ def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
 def gpu_name(device: str) -> str:
     """The name of the GPU that ships whose device this is."""
     for path in sorted((CONF / "gpu").glob("*.yaml")):
-        gpu = OmegaConf.load(path)
+        gpu: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if gpu.get("device") == device:
             return str(gpu["name"])
     raise InputError(f"{device}: no GPU of that device ships (testbed list gpu)")
