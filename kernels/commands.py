@@ -88,6 +88,15 @@ def verify_parallel(model: str | None, num_gpus: int) -> bool:
     return is_right
 
 
+def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> bool:
+    """Whether the GPU's mean times for random batches are those of the profile in a file; writes
+    each batch to `out`.
+    """
+    against = on_gpu("engine.verify.against_profile", "gpu verify-profile")
+    is_right: bool = against.verify_profile(path, batches, seed, out)
+    return is_right
+
+
 def run_pairs(out: Path, limit_s: float) -> list[str]:
     """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device

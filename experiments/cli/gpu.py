@@ -216,6 +216,23 @@ def verify_parallel(
 
 
 @app.command
+def verify_profile(
+    profile: Annotated[Path, Parameter(metavar="PROFILE", help="of `testbed gpu calibrate`")],
+    /,
+    *,
+    batches: Annotated[AtLeastOne, Parameter(metavar="N", help="number of batches")] = 100,
+    seed: Annotated[WholeNumber, Parameter(metavar="N", help="of the batches")] = 0,
+    out: Annotated[Path, Parameter(metavar="FILE", help="CSV of each batch")] | None = None,
+) -> int:
+    """Check a profile of the GPU engine against random batches on the engine.
+
+    On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
+    code 1 where the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
+    """
+    return int(not commands.verify_profile(profile, batches, seed, out))
+
+
+@app.command
 def bench(
     *,
     out: Annotated[Path, Parameter(metavar="DIR", help="folder for h200.csv and h200.md")] = Path(

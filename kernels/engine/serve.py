@@ -122,8 +122,9 @@ def _launch_by_graphs(
 ) -> None:
     """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
     graphs = Graphs(options.graphs, options.prompt_graphs, max_len)
-    lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
-    parts = runner.network, runner.attention, graphs, runner.eager, runner.timer.launched
+    captures = lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
+    otherwise = runner.eager, runner.timer.launched
+    parts = runner.network, runner.attention, graphs, captures, *otherwise
     runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
     runner.eager = lead.forward(runner.eager, runner.tables, is_eager=True)
 

@@ -105,7 +105,8 @@ def capture(
     torch.cuda.synchronize()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, pool=memory):
+        # What other threads do meanwhile, as NCCL's watch, is none of the capture's concern.
+        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
             for call in repeats * list(calls):
                 call()
     finally:
