@@ -110,7 +110,8 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
             f"cost.choices.{own[0]}={choices.parameters[own[0]]}: nothing reads it, for the costs "
-            "are whole iterations, with their software (cost.iterations=null takes others)"
+            "are whole iterations, with their software (leave it out; cost.iterations=null takes "
+            "none of another system)"
         )
 
 
