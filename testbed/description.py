@@ -18,6 +18,7 @@ from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
 from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.profile import ENGINE
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
@@ -89,10 +90,15 @@ def describe(
     }
 
 
+def was_served(summary: Mapping[str, Any]) -> bool:
+    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    return "engine" in summary
+
+
 def costs_of(summary: Mapping[str, Any]) -> str:
     """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
     run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
+    if was_served(summary) or "cost_error" not in run:
         return ""
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 
@@ -296,8 +302,11 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     if SYSTEM in fingerprint:
         whole = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
-        taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
-        return whole + taken
+        taken = fingerprint.get(NAME)
+        if taken is None:
+            return whole
+        is_choice = not taken.startswith(f"{ENGINE}/")  # cost.iterations says so, not the software
+        return f"{whole}: {taken}{' (cost.iterations=null: none)' if is_choice else ''}"
     if name is not None:
         return f"software time of {name}"
     return (

@@ -83,8 +83,8 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     from testbed.machine import make_cost
 
     for name, value in roofline.parameters.items():
-        software = choices.parameters.get(name)
-        if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
+        unread = choices.parameters.get(name), _of_system(typed, name)
+        if value in (unread if name in SOFTWARE else (_usual_roofline().get(name),)):
             continue
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
         if name in SOFTWARE:
@@ -96,6 +96,11 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
                 f"{key} cost=auto takes a profile here (cost=analytic "
                 f"cost.efficiencies.{name}={value})"
             )
+
+
+def _of_system(typed: RunConfig, name: str) -> Any:
+    """What the configured software has where a roofline and choices have this."""
+    return getattr(typed.software, "name" if name == "software" else name, None)
 
 
 def _check_software(typed: RunConfig, choices: Part) -> None:
@@ -110,7 +115,8 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
             f"cost.choices.{own[0]}={choices.parameters[own[0]]}: nothing reads it, for the costs "
-            "are whole iterations, with their software (cost.iterations=null takes others)"
+            "are whole iterations, with their software (leave it out; cost.iterations=null takes "
+            "none of another system)"
         )
 
 

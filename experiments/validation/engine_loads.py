@@ -17,15 +17,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import pandas as pd
+import yaml
 from cyclopts import App, Parameter
-from omegaconf import OmegaConf
 
 from testbed.build import build
 from testbed.core.errors import InputError
+from testbed.core.request import PS
+from testbed.cost.model import CostModel, read_work
 from testbed.cost.sections import read_profile
-from testbed.experiments.runs.compose import CONF, configured
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.kernels import commands
+from testbed.machine import cost_of
 from testbed.run import run
 
 RATES, SECONDS, BLOCKS = (6.0, 12.0, 18.0), 20.0, 1024  # requests/s, of arrivals, of 16 tokens
@@ -86,7 +91,7 @@ def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
 def gpu_name(device: str) -> str:
     """The name of the GPU that ships whose device this is."""
     for path in sorted((CONF / "gpu").glob("*.yaml")):
-        gpu: Any = OmegaConf.load(path)
+        gpu: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
         if gpu.get("device") == device:
             return str(gpu["name"])
     raise InputError(f"{device}: no GPU of that device ships (testbed list gpu)")
@@ -142,6 +147,36 @@ def compared(
         yield load, Figures.of(json.loads(path.read_text(encoding="utf-8"))), Figures.of(simulated)
 
 
+def computing(
+    loads: Sequence[Load], common: Sequence[str], profile: Path, out: Path
+) -> Iterator[str]:
+    """What the GPU computed, measured / by the profile, in Markdown: seconds of iterations with and
+    without prompts. Launches that are hidden or waited for are not in it.
+    """
+    yield "| planned | requests/s | decodes, s | with prompts, s |"
+    yield "|---|---|---|---|"
+    for load in loads:
+        path = out / load.folder / "iterations.csv"
+        if path.is_file():
+            words = [*load.words(common), "cost=profile", f"cost.path={profile}"]
+            times = _computing_s(path, cost_of(configured(words)))
+            cells = (f"{real:.3f} / {ours:.3f}, {ours / real - 1:+.1%}" for real, ours in times)
+            yield f"| {load.planning} | {load.rate:g} | {' | '.join(cells)} |"
+
+
+def _computing_s(path: Path, cost: CostModel) -> list[tuple[float, float]]:
+    """Measured seconds and those of the cost model, of decodes alone and with prompts. On a CPU the
+    durations are measured.
+    """
+    sums = {False: [0.0, 0.0], True: [0.0, 0.0]}
+    for row in pd.read_csv(path).to_dict("records"):
+        work = read_work({str(name): cell for name, cell in row.items()})
+        kind = sums[bool(work.prefill)]
+        kind[0] += float(row["gpu_s"] or row["duration_s"])
+        kind[1] += cost.iteration(work) / PS
+    return [(real, ours) for real, ours in sums.values()]
+
+
 def table(rows: Sequence[tuple[Load, Figures, Figures]]) -> Iterator[str]:
     """Measured / simulated in Markdown, with the errors; bold is beyond its limit."""
     yield "| planned | requests/s | TPOT, ms | TTFT p50, ms | preemptions |"
@@ -187,7 +222,8 @@ def main(
     common = common_words(model, read_profile(profile))
     serve_loads(LOADS, common, ON_GPU, out, begun_s + limit_s)
     print(f"{time.monotonic() - begun_s:.0f} s: served", flush=True)
-    print("\n".join(table(list(compared(LOADS, common, profile, out)))))
+    print(*table(list(compared(LOADS, common, profile, out))), "", sep="\n")
+    print(*computing(LOADS, common, profile, out), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from testbed.core.request import Request
+from testbed.core.request import PS, Request
 from testbed.core.specs import ModelSpec
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
@@ -51,6 +53,15 @@ def ahead(policy: MemoryPolicy, num_seqs: int) -> Scheduler:
         long_prefill_token_threshold=0,
         scheduler_reserve_full_isl=True,
     )
+
+
+class SkippingClock(WallClock):
+    """Real time while the engine works. It skips the time for which the engine would sleep."""
+
+    def _sleep_until(self, at_ps: int) -> None:
+        if at_ps == UNBOUNDED:
+            super()._sleep_until(at_ps)
+        self._start -= max(0, at_ps - self.now_ps) / PS
 
 
 class Phase(NamedTuple):
@@ -94,12 +105,13 @@ class Bench:
     def engine(
         self, kind: Kind, planning: Planning, requests: list[Request], num_seqs: int
     ) -> GpuEngine:
-        """An engine for num_seqs concurrent requests."""
+        """An engine for num_seqs concurrent requests, which does not sleep between them."""
         outputs = dict[int, int]()
         make = with_lengths(kind, MappingProxyType(outputs))
         pool = self.pool(kind, requests, num_seqs)
         graphs = min(self.options.graphs, num_seqs)
-        options = replace(self.options, graphs=graphs, lengths=outputs)
+        clock = self.options.clock or SkippingClock()
+        options = replace(self.options, graphs=graphs, lengths=outputs, clock=clock)
         scheduler = planning(make(pool), num_seqs)
         return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
 

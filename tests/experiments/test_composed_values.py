@@ -2,8 +2,10 @@
 
 import pytest
 
-from testbed.experiments.runs.compose import composed, hydra_config, register_models
+from testbed.cost.model import Work
+from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
 from testbed.experiments.runs.overrides import normalize
+from testbed.machine import cost_of
 
 WORDS = [
     ["arrivals.rate=3", "policy=contiguous_pow2", "seed=2"],
@@ -27,3 +29,14 @@ def test_values_set_afterwards_are_those_that_hydra_sets(words):
 def test_a_value_stays_with_its_own_configuration():
     first, second = composed("run", ("seed=5",)), composed("run", ("seed=6",))
     assert (first.seed, second.seed, composed("run", ()).seed) == (5, 6, 0)
+
+
+@pytest.mark.parametrize("model", ["opt-13b", "deepseek-v3"])
+def test_software_time_of_ones_own_is_charged(model):
+    """By a profile, and by a roofline where none is near."""
+    work = Work(4, 400, 100, num_requests=4)
+    usual, own = (
+        cost_of(configured((f"model={model}", *more))).iteration(work)
+        for more in ((), ("cost.choices.overhead_s=1.2e-3",))
+    )
+    assert own - usual == 10**9  # 1.0 ms more than the system's 0.2 ms

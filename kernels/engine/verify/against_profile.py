@@ -21,12 +21,18 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import UNBOUNDED, CostModel, Work
+from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.sections import has, rows
-from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import of_spec
-from testbed.kernels.engine.bench import BLOCK, MOST_TOKENS, Bench, ahead, undisturbed
+from testbed.kernels.engine.bench import (
+    BLOCK,
+    MOST_TOKENS,
+    Bench,
+    SkippingClock,
+    ahead,
+    undisturbed,
+)
 from testbed.kernels.engine.calibrate import OPTIONS, lasting, on_gpu
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.records import Iteration
@@ -40,15 +46,6 @@ from testbed.memory.policy import PoolSpec
 MAX_SEQS, MAX_CONTEXT, MAX_STORED = 128, 1800, 40_000  # sequences, tokens of one, tokens of all
 STEPS = 16  # decodes that are compared
 LIMIT = 0.05
-
-
-class SkippingClock(WallClock):
-    """Real time while the engine works. It skips the time for which the engine would sleep."""
-
-    def _sleep_until(self, at_ps: int) -> None:
-        if at_ps == UNBOUNDED:
-            super()._sleep_until(at_ps)
-        self._start -= max(0, at_ps - self.now_ps) / PS
 
 
 class Batch(NamedTuple):

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -69,6 +70,11 @@ def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
         assert real.tpot_s > ours.tpot_s > 0  # a CPU is slower than the profile's GPU
     text = "\n".join(engine_loads.table(rows))
     assert text.count("| 20 |") == 2
+    *_, last = engine_loads.computing(LOADS, common, profile, folder)
+    cells = last.split("|")[3:5]
+    rows = pd.read_csv(folder / LOADS[-1].folder / "iterations.csv")
+    sums = rows.duration_s.groupby(rows.prefill_tokens > 0).sum()
+    assert [float(cell.split("/")[0]) for cell in cells] == pytest.approx(sums, abs=1e-3)
 
 
 def test_loads_that_are_there_are_not_served_again(folder, monkeypatch):
