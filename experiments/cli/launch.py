@@ -26,7 +26,6 @@ from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
 from testbed.experiments.runs.whole_files import remove_leftovers
 
 RUNS = "runs"  # the default folder of all runs
@@ -54,6 +53,9 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 
     per_seed: a row for each seed.
     """
+    # This imports pandas and matplotlib, which one run does not need.
+    from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
+
     _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import no_key
-from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
 from testbed.experiments.runs.config_store import register_models as register_models
 from testbed.experiments.runs.kept_files import choices_of, hydra_session
 from testbed.experiments.runs.option_files import check_option_classes, option_files
@@ -60,7 +60,7 @@ def _check_memory(server: ServerConfig, model: str) -> None:
     """
     if server.num_blocks is None and model not in server.kv_memory_gib:
         return
-    sheet = _memory_of_shipped_gpus().get(server.gpu.name)
+    sheet = _memory_of_shipped_gpu(server.gpu.name)
     if sheet is not None and server.gpu.memory_bytes != sheet:
         given = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
@@ -71,10 +71,11 @@ def _check_memory(server: ServerConfig, model: str) -> None:
 
 
 @cache
-def _memory_of_shipped_gpus() -> dict[str, int]:
-    """The memory in bytes of each GPU of experiments/conf/gpu, by name."""
-    sheets = [OmegaConf.load(path) for path in sorted((CONF / "gpu").glob("*.yaml"))]
-    return {str(sheet.name): int(sheet.memory_bytes) for sheet in sheets}
+def _memory_of_shipped_gpu(name: str) -> int | None:
+    """The memory in bytes of a GPU of experiments/conf/gpu; None of another one."""
+    if name not in files_of("gpu"):
+        return None
+    return int(OmegaConf.load(CONF / "gpu" / f"{name}.yaml").memory_bytes)
 
 
 def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
