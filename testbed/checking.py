@@ -14,7 +14,7 @@ from testbed.contract import check_policy
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
-from testbed.contract.search import POOLS
+from testbed.contract.search import POOLS, tiers_below
 from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
@@ -23,7 +23,7 @@ from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.hash_seeds import follows_hashes
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.oracles import with_lengths
@@ -153,7 +153,7 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
         for pool in POOLS
     ]
     if host_slots is not None:
-        pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
+        pools = [replace(pool, tiers=tiers_below(host_slots)) for pool in pools]
     return list(dict.fromkeys(pools))
 
 
