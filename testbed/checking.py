@@ -53,14 +53,19 @@ def check(
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
     if it keeps all.
 
-    plug_in: a class of policies, eviction orders, schedulers or cost models, a function that makes
-    a policy of the PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots,
-    max_len (tokens) and host_slots are used in place of those of the contract's pools.
-    num_examples: random histories of a policy in each pool, or of an eviction order, or iterations
-    of a cost model. A scheduler is simulated under three policies, every plan compared with what
-    happens. A plug-in that can be imported by name is also compared between two processes with
-    different seeds of Python's hash. Raises InputError for what is no such plug-in or cannot be
-    made.
+    A scheduler is simulated under three policies, every plan compared with what happens. A plug-in
+    that can be imported by name is also compared between two processes with different seeds of
+    Python's hash. Raises InputError for what is no such plug-in or cannot be made.
+
+    Args:
+        plug_in: a class of policies, eviction orders, schedulers or cost models, a function that
+            makes a policy of the PoolSpec, or MODULE:CLASS.
+        num_slots: slots of the device, in place of those of the contract's pools.
+        max_len: tokens of the longest sequence, in place of those of the contract's pools.
+        host_slots: slots of the host's pool, in place of those of the contract's pools.
+        num_examples: random histories of a policy in each pool, or of an eviction order, or
+            iterations of a cost model.
+        **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):

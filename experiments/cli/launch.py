@@ -3,6 +3,7 @@ launcher's processes.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
+from testbed.experiments.runs.sweep_progress import SweepProgress, num_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 
 RUNS = "runs"  # the default folder of all runs
@@ -60,10 +62,14 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()
     with key_errors_explained(words), hydra_session() as launcher:
-        point = partial(_run_point, words=words, working_folder=os.getcwd(), again=again)
+        overrides = normalize(words)
+        progress = SweepProgress(folder.resolve(), num_points(overrides), time.time())
+        point = partial(
+            _run_point, words=words, working_folder=os.getcwd(), again=again, progress=progress
+        )
         try:
             batches = launcher.multirun(
-                "run", point, [*NO_LOGS, *normalize(words)], with_log_configuration=False
+                "run", point, [*NO_LOGS, *overrides], with_log_configuration=False
             )
         finally:
             remove_leftovers(folder)  # of workers that were stopped
@@ -89,7 +95,12 @@ def _check_seeds(text: str) -> None:
 
 
 def _run_point(
-    config: DictConfig, *, words: Sequence[str], working_folder: str, again: bool
+    config: DictConfig,
+    *,
+    words: Sequence[str],
+    working_folder: str,
+    again: bool,
+    progress: SweepProgress,
 ) -> Point | str:
     """Run one point; its error as one line, because not every exception can leave a launcher's
     process.
@@ -108,5 +119,6 @@ def _run_point(
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name
     varying = [word for word in task if word not in words] or task
-    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}", highlight=False)
+    far = progress.text(hydra.job.num + 1)
+    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}  {far}", highlight=False)
     return Point(chosen(task), summary, name)
