@@ -30,6 +30,7 @@ from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
+from testbed.kernels.engine.speculating import check_speculation, make_drafter
 from testbed.kernels.engine.weights import Weights, load_weights, random_weights
 from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
@@ -39,6 +40,7 @@ from testbed.memory.layouts import ExtentLayout, PageLayout
 from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
+from testbed.speculating import drafts_of
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def assemble(
     timer = Timer(weights.embedding.is_cuda, lead.device_wait)
     parts = device.network, device.attention, lead.moves(device.moves)
     runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
+    runner.drafter = make_drafter(scheduler, sampler.token_buffers)
     if options.debug:
         slots = state, device.pools, runner.tables, sampler.token_buffers, pool
         runner.slot_checker = checker = SlotChecker(*slots)
@@ -184,6 +187,7 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
         "cost_profile": None,
         "counters": counters,
         "engine": about,
+        **drafts_of(setup.scheduler),
     }
     return {RUN: dict(setup.description), **summary, **extra}
 
@@ -287,6 +291,7 @@ def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
 
 def _check(setup: Setup) -> None:
     """Raise InputError for options that the engine does not support."""
+    check_speculation(setup)
     tiers = setup.config.server.tiers or {}
     for name, tier in tiers.items():
         if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:

@@ -205,7 +205,7 @@ def watched(runner: Runner) -> list[Row]:
 
     def watch_sample(launched: Launched) -> dict[int, tuple[Replacement, ...]]:
         logits = copies.pop(id(launched.wanted), None)
-        for row, (group, index) in enumerate(launched.wanted.owners):
+        for row, (group, index, _) in enumerate(launched.wanted.owners):
             tokens = runner.token_buffers.tokens[group.sequences[index].seq_id]
             assert logits is not None, "an owner has a row"
             rows.append((tuple(tokens), logits[row]))

@@ -178,6 +178,68 @@ def test_config_is_run_into_result_tables(tmp_path):
     check_times([{name: float(row[f"{name}_s"]) for name in TIMES} for row in iterations])
 
 
+V1 = {
+    "_target_": "testbed.sched.vllm_v1.VllmV1",
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 16,
+    "long_prefill_token_threshold": 0,
+    "scheduler_reserve_full_isl": True,
+}
+AHEAD = {"_target_": "testbed.sched.vllm_v1.AsyncVllmV1", "ignore_eos": True}
+NGRAM = {"_target_": "testbed.speculation.ngram.NGram", "lookup_min": 1}
+
+
+def test_a_config_with_drafts_gives_the_same_outputs(tmp_path):
+    built = setup(tmp_path, scheduler=V1, speculation=NGRAM)
+    engine = make_engine(built)
+    summary = serve_into(tmp_path / "out", built, engine)
+    plain = make_engine(setup(tmp_path, scheduler=V1))
+    assert engine.records.outputs == plain.serve(list(built.workload)).outputs
+    counts = summary["speculation"]
+    assert counts["steps"] + counts["accepted"] == 3 + 5 + 4
+    assert counts["drafted"] >= counts["accepted"]
+    assert "that the model generates" in summary["run"]["draft_cost"]
+    assert "acceptance" not in summary["run"]["speculation"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"speculation": {"_target_": "testbed.speculation.heads.Heads"}},
+            "speculation: Heads has no weights that the engine could draft by",
+        ),
+        (
+            {"speculation": NGRAM | {"found_share": 0.5}},
+            "speculation.found_share=0.5: the engine looks for drafts in the tokens themselves",
+        ),
+        (
+            {"speculation": NGRAM | {"lookup_max": 2, "lookup_min": 3}},
+            "speculation.lookup_min=3: is more than lookup_max=2",
+        ),
+        (
+            {"scheduler": V1 | AHEAD},
+            "the next one cannot be planned ahead",
+        ),
+        ({"workload": {"num_seqs": 2}}, "parallel samples and beams with drafts are not modelled"),
+        (
+            {"preemption": {"_target_": "testbed.sched.preemption.Swap"}, "swap_space_gib": 1},
+            "preemption=Swap with drafts is not modelled",
+        ),
+    ],
+)
+def test_drafts_that_the_engine_does_not_compute_are_refused(tmp_path, changes, message):
+    options = {"scheduler": V1, "speculation": NGRAM, **changes}
+    refuses(message, lambda: make_engine(setup(tmp_path, **options)))
+
+
+def test_drafts_on_several_gpus_are_refused(tmp_path):
+    values = run_config(tmp_path, scheduler=V1, speculation=NGRAM)
+    values["server"] |= {"num_gpus": 2}
+    built = build(RunConfig.from_values(values))
+    refuses("server.num_gpus=2: the engine drafts on one GPU", lambda: make_engine(built))
+
+
 def check_times(rows, rounding_s=1e-6):
     """What holds however long anything takes: the wait lies inside its iteration; host and wait end
     before the next.

@@ -181,7 +181,7 @@ def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     monkeypatch.setattr(runner, "eager", watched)
     warm = tiny.engine(warm=(5, 300))
     assert [[part[1:] for part in batch.parts] for batch in batches] == [
-        [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])
+        [(n, 0, n, 1, ()) for n in sizes] for sizes in ([5], [128, 128, 44])
     ]
     assert [[place.num_slots for place in batch.places] for batch in batches] == [
         [16],
