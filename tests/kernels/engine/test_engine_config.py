@@ -25,6 +25,7 @@ from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.engine.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
+from testbed.identity import identify  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
@@ -202,9 +203,50 @@ def test_a_config_with_drafts_gives_the_same_outputs(tmp_path):
     assert "acceptance" not in summary["run"]["speculation"]
 
 
+def drafting(**changes):
+    """A model that drafts, of the shape of the one that serves but for these changes."""
+    names = tiny.ModelSpec.__dataclass_fields__
+    shape = {name: getattr(tiny.SHAPES["opt"], name) for name in names} | changes
+    drafter = {"_target_": "testbed.core.specs.ModelSpec", **shape}
+    return {"_target_": "testbed.speculation.draft_model.DraftModel", "drafter": drafter}
+
+
+def test_a_model_drafts_with_random_weights_or_those_of_a_folder(tmp_path):
+    """The model's own random weights accept every draft, others few."""
+    built = setup(tmp_path, scheduler=V1, speculation=drafting())
+    engine = make_engine(built)
+    accepted = serve_into(tmp_path / "itself", built, engine)["speculation"]["accepted"]
+    path = tmp_path / "drafter"
+    path.mkdir()
+    folder(path, OPT)
+    options = {"device": "cpu", "dtype": "float32", "debug": True, "draft_weights": str(path)}
+    other = setup(tmp_path, scheduler=V1, speculation=drafting(), engine=options)
+    engine_of_two = make_engine(other)
+    counts = serve_into(tmp_path / "other", other, engine_of_two)["speculation"]
+    assert engine.records.outputs == engine_of_two.records.outputs
+    assert counts["accepted"] < accepted
+    assert any(str(path) in name for name in identify(other.config).inputs["files"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        (
+            {"speculation": drafting(vocab_size=60)},
+            "speculation.drafter=opt: has 60 tokens, and opt has 61",
+        ),
+        (
+            {"speculation": drafting(max_len=64)},
+            "speculation.drafter=opt: serves up to 64 tokens, and model.max_len is 128",
+        ),
+        (
+            {"speculation": drafting() | {"takes_memory": False}},
+            "speculation.takes_memory=false: a model that drafts on the engine takes memory",
+        ),
+        (
+            {"engine": {"device": "cpu", "dtype": "float32", "draft_weights": "there"}},
+            "engine.draft_weights=there: no model drafts",
+        ),
         (
             {"speculation": {"_target_": "testbed.speculation.heads.Heads"}},
             "speculation: Heads has no weights that the engine could draft by",

@@ -12,6 +12,7 @@ import tiny_models as tiny  # noqa: E402
 
 from testbed.kernels.engine.drafters import NGramDrafter  # noqa: E402
 from testbed.kernels.engine.gpu_engine import EndTokens  # noqa: E402
+from testbed.kernels.engine.models import Model  # noqa: E402
 from testbed.kernels.engine.ragged import TokenBuffers  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
@@ -21,6 +22,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E4
 from testbed.sched.preemption import Recompute  # noqa: E402
 from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
+from testbed.speculation.draft_model import DraftModel  # noqa: E402
 from testbed.speculation.ngram import NGram  # noqa: E402
 
 LENGTHS = [(5, 29), (17, 24), (1, 32), (30, 3), (8, 40), (16, 17), (33, 22), (3, 1)]
@@ -46,9 +48,24 @@ def without(policy):
     return VllmV1(policy, Recompute(), **LIMITS)
 
 
+def draft_model(family, num_drafts=4, **options):
+    return DraftModel(num_drafts, tiny.SHAPES[family], **options)
+
+
+def model(family, seed=0):
+    """The weights that draft; those of the same family and seed 0 are the served model's."""
+    arch = tiny.architecture(family)
+    return Model(arch, tiny.weights(arch, seed))
+
+
 def equal_outputs(requests, family, policy, speculation, **options):
-    """Serve with drafts and without; the engine and the records of the run with drafts."""
-    engine = tiny.engine(family, policy, partial(with_drafts, speculation), **options)
+    """Serve with drafts and without. The engine and the records of the run with drafts; and of each
+    of its iterations the draft tokens, and how many of them the model said too.
+    """
+    drafter = options.pop("drafter", None)
+    scheduler = partial(with_drafts, speculation)
+    engine = tiny.engine(family, policy, scheduler, drafter=drafter, **options)
+    verified = watched(engine.runner.sampler)
     records = engine.serve(requests)
     plain = tiny.engine(family, policy, without, **options).serve(requests)
     assert records.recorder.totals.finished == len(requests)
@@ -59,31 +76,70 @@ def equal_outputs(requests, family, policy, speculation, **options):
     engine.scheduler.policy.check()
     counts = engine.scheduler.counts
     assert counts.drafted == sum(it.work.draft_tokens for it in records.iterations)
-    assert 0 < counts.accepted < counts.drafted
-    assert len(records.iterations) < len(plain.iterations)
-    return engine, records
+    assert sum(drafted for drafted, _ in verified) == counts.drafted > 0
+    return engine, records, verified
+
+
+POLICIES = [
+    partial(Paged, block_size=1),
+    Paged,
+    ContiguousMax,
+    partial(PrefixCaching, block_size=4),
+]
+
+
+def watched(sampler):
+    """A list to which the draft tokens of each iteration are added, and how many are accepted."""
+    verified, verify = [], sampler.verify
+
+    def watch(drawn, drafts):
+        accepted = verify(drawn, drafts)
+        verified.append((sum(map(len, drafts.values())), sum(accepted.values())))
+        return accepted
+
+    sampler.verify = watch
+    return verified
 
 
 @pytest.mark.parametrize("family", ["opt", "llama", "qwen2", "fp8"])
-@pytest.mark.parametrize(
-    "policy",
-    [partial(Paged, block_size=1), Paged, ContiguousMax, partial(PrefixCaching, block_size=4)],
-)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_tokens_are_those_without_drafts(family, policy):
-    equal_outputs(tiny.requests(LENGTHS), family, policy, ngram())
+    engine, *_ = equal_outputs(tiny.requests(LENGTHS), family, policy, ngram())
+    assert 0 < engine.scheduler.counts.accepted < engine.scheduler.counts.drafted
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("family", "drafting"), [("opt", "llama"), ("llama", "opt")])
+def test_another_model_drafts_and_tokens_are_those_without(family, drafting, policy):
+    options = {"drafter": model(drafting, seed=1)}
+    equal_outputs(tiny.requests(LENGTHS), family, policy, draft_model(drafting), **options)
+
+
+@pytest.mark.parametrize("num_drafts", [1, 4])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_model_that_drafts_for_itself_is_always_right(policy, num_drafts):
+    """Its K and V are therefore those of the model at each of its tokens."""
+    speculation, requests = draft_model("llama", num_drafts), tiny.requests(LENGTHS)
+    *_, verified = equal_outputs(requests, "llama", policy, speculation, drafter=model("llama"))
+    assert all(drafted == accepted for drafted, accepted in verified)
 
 
 def test_slots_of_rejected_drafts_come_back_at_once():
-    policy, speculation = partial(Paged, block_size=4), ngram(keeps_slots=False)
-    equal_outputs(tiny.requests(LENGTHS), "llama", policy, speculation)
+    policy, requests = partial(Paged, block_size=4), tiny.requests(LENGTHS)
+    equal_outputs(requests, "llama", policy, ngram(keeps_slots=False))
+    speculation = draft_model("llama", keeps_slots=False)
+    equal_outputs(requests, "llama", policy, speculation, drafter=model("llama", seed=1))
 
 
 @pytest.mark.parametrize("debug", [True, False])
 def test_tokens_after_preemption(debug):
     policy, small = partial(Paged, block_size=4), tiny.pool(80)
     requests = tiny.requests(LONG)
-    _, records = equal_outputs(requests, "llama", policy, ngram(), spec=small, debug=debug)
-    assert records.recorder.totals.recomputes >= 2
+    for speculation, drafter in ((ngram(), None), (draft_model("llama", 2), model("llama"))):
+        options = {"spec": small, "debug": debug, "drafter": drafter}
+        _, records, verified = equal_outputs(requests, "llama", policy, speculation, **options)
+        assert records.recorder.totals.recomputes >= 2
+    assert all(drafted == accepted for drafted, accepted in verified)
 
 
 @pytest.mark.parametrize("caching", [PrefixCaching, OutputCaching])
@@ -96,8 +152,32 @@ def test_tokens_after_prefix_hits(caching):
         r._replace(prompt_ids=prompts[i % 2]) for i, r in enumerate(tiny.requests([(30, 25)] * 8))
     ]
     policy = partial(caching, block_size=4)
-    engine, _ = equal_outputs(requests, "opt", policy, ngram())
-    assert engine.scheduler.policy.counters()["hit_tokens"] > 100
+    for speculation, drafter in ((ngram(), None), (draft_model("opt", 3), model("opt"))):
+        engine, _, verified = equal_outputs(requests, "opt", policy, speculation, drafter=drafter)
+        assert engine.scheduler.policy.counters()["hit_tokens"] > 100
+    assert all(drafted == accepted for drafted, accepted in verified)
+
+
+def test_tokens_behind_a_registered_prefix():
+    """The drafter stores the prefix, and copies the block that it ends in, as the model does."""
+
+    def policy(spec):
+        built = Paged(spec, block_size=8)
+        built.register_prefix(21)
+        return built
+
+    requests = tiny.requests([(30, 25), (22, 36), (21, 24)], registered_prefix=21)
+    arch = tiny.architecture("llama")
+    scheduler = partial(with_drafts, draft_model("llama"))
+    options = {"registered": 21, "drafter": model("llama")}
+    engine = tiny.engine("llama", policy, scheduler, **options)
+    prompts = [engine.runner.token_buffers.prompt(r.incoming) for r in requests]
+    verified = watched(engine.runner.sampler)
+    outputs = engine.serve(requests).outputs
+    for request, prompt in zip(requests, prompts, strict=True):
+        (tokens,) = outputs[request.request_id]
+        assert tokens == tiny.greedy(arch, tiny.weights(arch), prompt, tokens)
+    assert all(drafted == accepted for drafted, accepted in verified)
 
 
 def test_drawn_tokens_are_those_without_drafts():
