@@ -189,7 +189,7 @@ def verify(
 def verify_launches(
     model: Annotated[str, Parameter(metavar="MODEL", help="a shipped model")], /
 ) -> int:
-    """Check the GPU engine's graphs and launches ahead against its plain path.
+    """Check the GPU engine's graphs, launches ahead and drafts against its plain path.
 
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
     likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
