@@ -16,9 +16,10 @@ from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
-from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
+from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.profile import ENGINE
+from testbed.cost.sections import SYSTEM
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
