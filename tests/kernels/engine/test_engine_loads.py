@@ -1,6 +1,8 @@
 """Loads that the engine serves on a CPU, beside their simulation with a profile."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,6 +20,7 @@ from testbed.experiments.validation.engine_loads import Figures, Load
 
 SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
 DEVICE = "NVIDIA H100 80GB HBM3"
+KEPT = Path(engine_loads.__file__).parents[2] / "kernels" / "results" / "engine" / "loads"
 ON_CPU = (
     "engine=gpu",
     "engine.device=cpu",
@@ -104,3 +107,17 @@ def test_a_gpu_that_does_not_ship_is_refused():
     assert engine_loads.gpu_name(DEVICE) == "h100-80gb"
     with pytest.raises(InputError, match="no GPU of that device ships"):
         engine_loads.gpu_name("unknown")
+
+
+def test_kept_loads_are_predicted_within_the_limits(tmp_path):
+    kept = tmp_path / "loads"
+    shutil.copytree(KEPT, kept)
+    profile = kept / engine_loads.PROFILE
+    common = engine_loads.common_words("llama-3.1-8b", read_profile(profile))
+    rows = list(engine_loads.compared(engine_loads.LOADS, common, profile, kept))
+    assert len(rows) == 6
+    for load, real, simulated in rows:
+        assert simulated.tpot_s == pytest.approx(real.tpot_s, rel=engine_loads.TPOT), load
+        assert simulated.preemptions == pytest.approx(real.preemptions, rel=0.1, abs=5), load
+        if load.rate == engine_loads.RATES[0]:
+            assert simulated.ttft_p50_s == pytest.approx(real.ttft_p50_s, rel=engine_loads.TTFT)
