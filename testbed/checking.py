@@ -14,7 +14,7 @@ from testbed.contract import check_policy
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
-from testbed.contract.search import POOLS
+from testbed.contract.search import POOLS, tiers_below
 from testbed.core.errors import InputError
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations
@@ -23,7 +23,7 @@ from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.hash_seeds import follows_hashes
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.oracles import with_lengths
@@ -53,14 +53,19 @@ def check(
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
     if it keeps all.
 
-    plug_in: a class of policies, eviction orders, schedulers or cost models, a function that makes
-    a policy of the PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots,
-    max_len (tokens) and host_slots are used in place of those of the contract's pools.
-    num_examples: random histories of a policy in each pool, or of an eviction order, or iterations
-    of a cost model. A scheduler is simulated under three policies, every plan compared with what
-    happens. A plug-in that can be imported by name is also compared between two processes with
-    different seeds of Python's hash. Raises InputError for what is no such plug-in or cannot be
-    made.
+    A scheduler is simulated under three policies, every plan compared with what happens. A plug-in
+    that can be imported by name is also compared between two processes with different seeds of
+    Python's hash. Raises InputError for what is no such plug-in or cannot be made.
+
+    Args:
+        plug_in: a class of policies, eviction orders, schedulers or cost models, a function that
+            makes a policy of the PoolSpec, or MODULE:CLASS.
+        num_slots: slots of the device, in place of those of the contract's pools.
+        max_len: tokens of the longest sequence, in place of those of the contract's pools.
+        host_slots: slots of the host's pool, in place of those of the contract's pools.
+        num_examples: random histories of a policy in each pool, or of an eviction order, or
+            iterations of a cost model.
+        **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):
@@ -153,7 +158,7 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
         for pool in POOLS
     ]
     if host_slots is not None:
-        pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
+        pools = [replace(pool, tiers=tiers_below(host_slots)) for pool in pools]
     return list(dict.fromkeys(pools))
 
 

@@ -22,8 +22,8 @@ from testbed.experiments.runs.progress import one_line, short_names
 from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.summary_table import described
 from testbed.machine import make_cost
-from testbed.metrics import overload
 from testbed.parts import Part, locate
+from testbed.run import OVERLOAD
 from testbed.traces.files import plain_or_packed
 from testbed.trusted import check_classes
 
@@ -68,12 +68,8 @@ class FinishedRun:
     @property
     def overload(self) -> dict[str, float] | None:
         """Served and offered rates if the server did not keep up; else None."""
-        if self.requests is None:
-            return None
-        arrival, first = (
-            self.requests[name].to_numpy(float) for name in ("arrival_s", "first_token_s")
-        )
-        return overload(arrival, first)
+        found: dict[str, float] | None = self.summary.get(OVERLOAD)
+        return found
 
     @property
     def config_text(self) -> str:

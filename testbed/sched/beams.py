@@ -32,11 +32,14 @@ class BeamModel(ABC):
 
     @abstractmethod
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
-        """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least
-        2.
+        """(parent, child) pairs of candidates.
 
         Each child is a candidate that did not survive and continues from the parent's tokens.
         Candidates that are not named as a child continue from their tokens.
+
+        Args:
+            request: one that is a beam.
+            num_generated: output tokens that each candidate has, at least 2.
         """
 
 

@@ -1,8 +1,10 @@
 """Options composed once, with values set afterwards, are what Hydra composes from all words."""
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from testbed.cost.model import Work
+from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
 from testbed.experiments.runs.overrides import normalize
 from testbed.machine import cost_of
@@ -20,10 +22,22 @@ WORDS = [
 ]
 
 
+def by_hydra(name, words):
+    """What Hydra composes, with nothing of this project but its options."""
+    register_models()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(name, words)
+
+
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
-    register_models()
-    assert composed("run", tuple(words)) == hydra_config(normalize(words))
+    assert composed("run", tuple(words)) == by_hydra("run", normalize(words))
+
+
+@pytest.mark.parametrize("name", ["figure/fig15", "gpu/h200"])
+def test_files_read_once_are_those_that_hydra_reads_each_time(name):
+    expected = by_hydra(name, [])
+    assert [composed(name, ()), hydra_config([], name)] == [expected, expected]
 
 
 def test_a_value_stays_with_its_own_configuration():
