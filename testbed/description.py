@@ -16,9 +16,9 @@ from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
-from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
+from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
-from testbed.cost.profile import ENGINE
+from testbed.cost.sections import SYSTEM
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
@@ -308,11 +308,8 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     if SYSTEM in fingerprint:
         whole = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
-        taken = fingerprint.get(NAME)
-        if taken is None:
-            return whole
-        is_choice = not taken.startswith(f"{ENGINE}/")  # cost.iterations says so, not the software
-        return f"{whole}: {taken}{' (cost.iterations=null: none)' if is_choice else ''}"
+        taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
+        return whole + taken
     if name is not None:
         return f"software time of {name}"
     return (

@@ -109,7 +109,7 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     """Raise InputError for software times of the user's own where the costs are whole iterations of
     a system, which have its software in them.
     """
-    from testbed.cost.auto import SYSTEM
+    from testbed.cost.sections import SYSTEM
     from testbed.machine import cost_of
 
     usual = _shipped_software(str(choices.parameters.get("software")))

@@ -32,6 +32,8 @@ from testbed.experiments.runs.whole_files import SUMMARY, write_json
 from testbed.kernels import commands
 from testbed.machine import cost_of
 from testbed.run import run
+from testbed.sensitivity import FACTORS, RESAMPLINGS, RULE, variations
+from testbed.traces.files import plain_or_packed
 
 RATES, SECONDS, BLOCKS = (6.0, 12.0, 18.0), 20.0, 1024  # requests/s, of arrivals, of 16 tokens
 SCHEDULERS = {"ahead": ("+system=vllm-v1",), "in turn": ()}
@@ -73,6 +75,10 @@ class Figures(NamedTuple):
         """Of a run's summary."""
         preemptions = sum(summary["preemptions"].values())
         return cls(summary["tpot_s"]["mean"], summary["ttft_s"]["p50"], preemptions)
+
+    def slower(self, factor: float) -> "Figures":
+        """The same in a unit of time that is so many times as long."""
+        return Figures(factor * self.tpot_s, factor * self.ttft_p50_s, self.preemptions)
 
 
 def common_words(model: str, profile: Mapping[str, Any]) -> list[str]:
@@ -147,17 +153,43 @@ def compared(
         yield load, Figures.of(json.loads(path.read_text(encoding="utf-8"))), Figures.of(simulated)
 
 
+def intervals(load: Load, common: Sequence[str], profile: Path) -> tuple[Figures, Figures]:
+    """The smallest and the largest of each simulated figure, by the rule of testbed.sensitivity."""
+    config = configured([*load.words(common), "cost=profile", f"cost.path={profile}"])
+    factors = (*FACTORS, *[1.0] * RESAMPLINGS)
+    varied = [
+        Figures.of(run(variation).summary).slower(factor)
+        for variation, factor in zip(variations(config), factors, strict=True)
+    ]
+    columns = list(zip(Figures.of(run(config).summary), *varied, strict=True))
+    return Figures(*map(min, columns)), Figures(*map(max, columns))
+
+
+def interval_table(loads: Sequence[Load], common: Sequence[str], profile: Path) -> Iterator[str]:
+    """The interval of each simulated figure in Markdown."""
+    yield "| planned | requests/s | TPOT, ms | TTFT p50, ms | preemptions |"
+    yield "|---|---|---|---|---|"
+    for load in loads:
+        low, high = intervals(load, common, profile)
+        times = [
+            f"{1e3 * least:.2f} to {1e3 * most:.2f}"
+            for least, most in ((low.tpot_s, high.tpot_s), (low.ttft_p50_s, high.ttft_p50_s))
+        ]
+        preemptions = f"{low.preemptions:,} to {high.preemptions:,}"
+        yield f"| {load.planning} | {load.rate:g} | {' | '.join((*times, preemptions))} |"
+
+
 def computing(
     loads: Sequence[Load], common: Sequence[str], profile: Path, out: Path
 ) -> Iterator[str]:
     """What the GPU computed, measured / by the profile, in Markdown: seconds of iterations with and
-    without prompts. Launches that are hidden or waited for are not in it.
+    without prompts. Where the GPU waits for a prompt's launch, in turn, the measured ones have it.
     """
     yield "| planned | requests/s | decodes, s | with prompts, s |"
     yield "|---|---|---|---|"
     for load in loads:
-        path = out / load.folder / "iterations.csv"
-        if path.is_file():
+        path = plain_or_packed(out / load.folder / "iterations.csv")
+        if path is not None:
             words = [*load.words(common), "cost=profile", f"cost.path={profile}"]
             times = _computing_s(path, cost_of(configured(words)))
             cells = (f"{real:.3f} / {ours:.3f}, {ours / real - 1:+.1%}" for real, ours in times)
@@ -213,6 +245,9 @@ def main(
     limit_s: Annotated[
         float, Parameter(metavar="S", help="seconds after which no run begins")
     ] = 530.0,
+    sensitivity: Annotated[
+        bool, Parameter(help="print how far the figures move with costs and arrivals too")
+    ] = False,
 ) -> None:
     """Measure what the folder lacks, and print the table."""
     begun_s = time.monotonic()
@@ -224,6 +259,8 @@ def main(
     print(f"{time.monotonic() - begun_s:.0f} s: served", flush=True)
     print(*table(list(compared(LOADS, common, profile, out))), "", sep="\n")
     print(*computing(LOADS, common, profile, out), sep="\n")
+    if sensitivity:
+        print(f"\nSimulated, {RULE}:", *interval_table(LOADS, common, profile), sep="\n")
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ import torch
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.auto import SYSTEM
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost
+from testbed.cost.sections import SYSTEM
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.bench import Bench, ahead, free, in_turn
 from testbed.kernels.engine.graphs import BUCKETS

@@ -15,6 +15,7 @@ from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import PositiveShare
 from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.sections import SYSTEM
 
 US = 1e6
 METHOD = (
@@ -60,6 +61,11 @@ def derive(
     """
     if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
+    if system := profile["fingerprint"].get(SYSTEM):
+        raise InputError(
+            f"the profile has whole iterations of {system}, which are not carried to another GPU, "
+            f"model or system (give one of kernels: testbed gpu calibrate without --system)"
+        )
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}

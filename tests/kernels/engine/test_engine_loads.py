@@ -15,8 +15,10 @@ from arithmetic_profile import arithmetic_profile
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.sections import dump, read_profile
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.validation import engine_loads
 from testbed.experiments.validation.engine_loads import Figures, Load
+from testbed.run import run
 
 SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
 DEVICE = "NVIDIA H100 80GB HBM3"
@@ -51,7 +53,7 @@ def words(profile):
         "vocab_size": 61,
     }
     small = ["model.name=small", *(f"model.{name}={value}" for name, value in shape.items())]
-    return [*common, *small, "arrivals.duration_s=0.3"]
+    return [*common, *small, "arrivals.duration_s=0.2"]
 
 
 def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
@@ -75,6 +77,19 @@ def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
     rows = pd.read_csv(folder / LOADS[-1].folder / "iterations.csv")
     sums = rows.duration_s.groupby(rows.prefill_tokens > 0).sum()
     assert [float(cell.split("/")[0]) for cell in cells] == pytest.approx(sums, abs=1e-3)
+
+
+def test_intervals_have_slower_and_faster_costs_in_the_runs_own_time(folder):
+    profile = folder / engine_loads.PROFILE
+    common = words(profile)
+    low, high = engine_loads.intervals(LOADS[1], common, profile)
+    costs = ["cost=profile", f"cost.path={profile}"]
+    own = Figures.of(run(configured([*LOADS[1].words(common), *costs])).summary)
+    assert low.tpot_s == pytest.approx(0.97 * own.tpot_s, rel=0.02)
+    assert high.tpot_s == pytest.approx(1.03 * own.tpot_s, rel=0.02)
+    *_, row = engine_loads.interval_table(LOADS[1:], common, profile)
+    assert row.startswith("| in turn | 20 | ")
+    assert f"{1e3 * low.tpot_s:.2f} to {1e3 * high.tpot_s:.2f}" in row
 
 
 def test_loads_that_are_there_are_not_served_again(folder, monkeypatch):
