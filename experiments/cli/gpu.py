@@ -67,6 +67,13 @@ WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
 Rounds = Annotated[
     AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
 ]
+Kernels = Annotated[
+    Path,
+    Parameter(
+        metavar="FILE",
+        help="--system engine: a profile of this model and GPU whose kernels are taken as they are",
+    ),
+]
 OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
 Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
 LIMIT_S = 420.0
@@ -82,6 +89,7 @@ def calibrate(
     all_reduce: AllReduce | None = None,
     engine: WholeEngine = False,
     rounds: Rounds | None = None,
+    kernels: Kernels | None = None,
     from_vllm: OfVllm | None = None,
     python: Python | None = None,
     keep: Keep | None = None,
@@ -95,7 +103,13 @@ def calibrate(
 
     testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
-    of_kernels = {"model": model, "tp": tp, "all-reduce": all_reduce, "rounds": rounds}
+    of_kernels = {
+        "model": model,
+        "tp": tp,
+        "all-reduce": all_reduce,
+        "rounds": rounds,
+        "kernels": kernels,
+    }
     of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
     if system == "vllm":
         _refuse_given({**of_kernels, "engine": engine or None}, f"--system {system}")
@@ -105,7 +119,13 @@ def calibrate(
         raise InputError("--model: is missing (testbed list model)")
     is_engine = engine or system == "engine"
     commands.calibrate(
-        model, tp=tp or 1, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds or 1
+        model,
+        tp=tp or 1,
+        out=out,
+        all_reduce=all_reduce,
+        engine=is_engine,
+        rounds=rounds or 1,
+        kernels=kernels,
     )
 
 

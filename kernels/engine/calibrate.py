@@ -23,7 +23,7 @@ time beyond layers and all-reduces is that of the control message, of the split 
 gathered logits, and of ranks that wait for each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.profile import Choices, ProfileCost
+from testbed.cost.profile import Choices, ProfileCost, check_shard
 from testbed.cost.sections import SYSTEM
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.bench import Bench, ahead, free, in_turn
@@ -50,7 +50,12 @@ from testbed.kernels.engine.served import decodes_alone, prompts_with_decodes
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
-from testbed.kernels.measure.profile_sections import described, shipped, whole_profile
+from testbed.kernels.measure.profile_sections import (
+    check_device,
+    described,
+    shipped,
+    whole_profile,
+)
 from testbed.kernels.measure.sweeps import Point, point
 from testbed.kernels.measure.timing import Timing, fingerprint, warm_up
 from testbed.memory.contiguous.reservations import ContiguousOracle
@@ -68,18 +73,24 @@ PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2400)
 LAUNCHED = (48, 240, 496, 1008, 1984, 2400)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
+OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")
 THIS_ENGINE = "this project's engine"
 OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
-def with_engine_sections(name: str, num_gpus: int = 1) -> dict[str, Any]:
+def with_engine_sections(
+    name: str, num_gpus: int = 1, kernels: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The profile of a model on these GPUs with the engine's sections: the layers of a shard on one
-    of them, and whole iterations on all.
+    of them, and whole iterations on all. kernels: a profile with the other sections.
     """
     free()
     spec = read_model(name)
     arch = of_spec(spec)
-    profile = shipped(spec, num_gpus) or whole_profile(spec, num_gpus)
+    if kernels is None:
+        profile = shipped(spec, num_gpus) or whole_profile(spec, num_gpus)
+    else:
+        profile = of_kernels(kernels, spec, num_gpus)
     free()
     network = network_of_shard(arch, num_gpus)
     warm_up()
@@ -112,6 +123,16 @@ def with_engine_sections(name: str, num_gpus: int = 1) -> dict[str, Any]:
         bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
         profile["sections"] |= described(served_points(profile, spec, server, bench))
     return profile
+
+
+def of_kernels(profile: Mapping[str, Any], spec: ModelSpec, num_gpus: int) -> dict[str, Any]:
+    """A profile without what is measured of the engine; InputError if it is of another model, GPU
+    or number of GPUs.
+    """
+    check_shard(profile, spec, num_gpus)
+    check_device(profile, "--kernels")
+    sections = {key: rows for key, rows in profile["sections"].items() if key not in OF_ENGINE}
+    return {**profile, "sections": sections}
 
 
 def network_of_shard(arch: Architecture, num_gpus: int) -> Network:

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec
@@ -40,6 +39,7 @@ from testbed.kernels.engine.serve import assemble
 from testbed.kernels.engine.served import SETTLING, SPARE_PS
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
+from testbed.kernels.measure.profile_sections import check_device
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 
@@ -86,7 +86,7 @@ def verify_profile(path: Path, num_batches: int, seed: int, out: Path | None) ->
     """
     profile = read_profile(path)
     spec, num_gpus = ModelSpec(**profile["model"]), int(profile["num_gpus"])
-    check_device(profile)
+    check_device(profile, str(path))
     batches = drawn(num_batches, taken(profile), spec.max_len, np.random.default_rng(seed))
     server = ServerSpec("measured", NO_DATA_SHEET, num_gpus) if num_gpus > 1 else None
     choices = Choices(kernel="paged", spread="ragged")
@@ -99,13 +99,6 @@ def verify_profile(path: Path, num_batches: int, seed: int, out: Path | None) ->
     decodes = frame[frame.prompt_tokens == 0]
     parts = {"decodes": decodes, "iterations with prompts": frame.drop(decodes.index)}
     return all([_within_limit(name, part) for name, part in parts.items()])
-
-
-def check_device(profile: Mapping[str, Any]) -> None:
-    """Raise InputError for a profile of another GPU."""
-    here, there = torch.cuda.get_device_name(), profile["fingerprint"]["device"]
-    if here != there:
-        raise InputError(f"the profile was measured on {there}: this GPU is {here} (calibrate it)")
 
 
 def taken(profile: Mapping[str, Any]) -> set[int]:

@@ -16,9 +16,15 @@ from host_and_gpu import HostAndGpu  # noqa: E402
 from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
+from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
+from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.cost.model import Launch, Work  # noqa: E402
-from testbed.cost.profile import Choices, ProfileCost  # noqa: E402
+from testbed.cost.profile import (  # noqa: E402
+    Choices,
+    ProfileCost,
+    read_profile,
+)
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
@@ -27,6 +33,7 @@ from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.kernels.measure import profile_sections  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
 from testbed.kernels.measure.profile_sections import described  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousOracle  # noqa: E402
@@ -203,3 +210,16 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
     for name in ("first_token_ps", "finish_ps"):
         measured, simulated = (side.requests.columns()[name] for side in (real, ours))
         assert simulated == pytest.approx(measured, rel=0.05)
+
+
+def test_kernels_of_a_profile_are_taken_without_its_engine(monkeypatch):
+    kept = read_profile("gpu-engine/h100-llama-3.1-8b-tp1")
+    spec, device = ModelSpec(**kept["model"]), kept["fingerprint"]["device"]
+    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": device})
+    taken = calibrate.of_kernels(kept, spec, 1)["sections"]
+    assert taken["prefill_attention"] == kept["sections"]["prefill_attention"]
+    assert not {"launched_eager", "launched_graph", "launch_prompts", "launch_decodes"} & set(taken)
+    assert "launched_graph" in kept["sections"]  # as it was
+    refuses("on 1 GPU", calibrate.of_kernels, kept, spec, 2, error=InputError)
+    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": "another GPU"})
+    refuses("another GPU", calibrate.of_kernels, kept, spec, 1, error=InputError)
