@@ -71,7 +71,9 @@ def verify_engine(models: str | None, scenarios: str, out: Path | None) -> bool:
 
 
 def verify_launches(model: str) -> bool:
-    """Whether the engine chooses the same tokens by graphs, launched ahead, as kernel by kernel."""
+    """Whether the engine chooses the same tokens by graphs, launched ahead and with drafts, as it
+    does kernel by kernel.
+    """
     against = on_gpu("engine.verify.against_plain", "gpu verify-launches")
     is_right: bool = against.verify_launches(model)
     return is_right

@@ -37,6 +37,7 @@ RUN = "run"
 ID = "id"
 CONTENTS = "contents_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
+SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
@@ -169,10 +170,15 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
     if config.speculation is None or not isinstance(cost, SpeculativeCost):
         return {}
     passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
-    shown = {k: v for k, v in config.speculation.parameters.items() if k != "efficiencies"}
+    costs = f"drafts: {passes}; attention of several queries reads what one does"
+    unread = {"efficiencies"}
+    if config.engine is not None:
+        costs = "measured; accepted are the drafts that the model generates itself"
+        unread |= SIMULATED
+    shown = {k: v for k, v in config.speculation.parameters.items() if k not in unread}
     return {
         "speculation": configured(Part(config.speculation.target, shown)),
-        "draft_cost": f"drafts: {passes}; attention of several queries reads what one does",
+        "draft_cost": costs,
     }
 
 

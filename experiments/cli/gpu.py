@@ -189,12 +189,27 @@ def verify(
 def verify_launches(
     model: Annotated[str, Parameter(metavar="MODEL", help="a shipped model")], /
 ) -> int:
-    """Check the GPU engine's graphs and launches ahead against its plain path.
+    """Check the GPU engine's graphs, launches ahead and drafts against its plain path.
 
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
     likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
     """
     return int(not commands.verify_launches(model))
+
+
+@app.command
+def speed_up(*overrides: Override) -> None:
+    """Measure how much faster the GPU engine is with drafts, beside what is predicted.
+
+    The overrides are those of testbed run. The engine serves the workload with drafts and without;
+    then both are simulated, with the drafts that the engine found and accepted. For example:
+
+    testbed gpu speed-up engine=gpu model=opt-13b scheduler=vllm_v1 speculation=ngram
+    """
+    from testbed.experiments.runs.compose import configured
+    from testbed.experiments.runs.speed_up import measured_speed_up
+
+    print(measured_speed_up(configured(list(overrides))))
 
 
 @app.command

@@ -11,13 +11,15 @@ class Limits:
 
     body_bytes and body_s: size of a body, and seconds in which it must arrive. max_prompts: prompts
     of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
-    prompt). max_unfinished: prompts that are waiting or running. max_connections: open ones.
+    prompt), and max_seqs_of_prompt those of one prompt. max_unfinished: prompts that are waiting or
+    running. max_connections: open ones.
     """
 
     body_bytes: int = 4 << 20
     body_s: float = 30.0
     max_prompts: int = 64
     max_seqs: int = 64
+    max_seqs_of_prompt: int = 64
     max_stop_strings: int = 4
     max_stop_chars: int = 256
     max_unfinished: int = 4096
@@ -37,6 +39,12 @@ class Limits:
             message = (
                 f"n: {num_prompts} prompts of {num_seqs} sequences are more than "
                 f"{self.max_seqs} sequences (send fewer)"
+            )
+            raise ApiError(400, message, "n")
+        if num_seqs > self.max_seqs_of_prompt:
+            message = (
+                f"n: {num_seqs} sequences of a prompt are more than this server's "
+                f"{self.max_seqs_of_prompt} (send fewer)"
             )
             raise ApiError(400, message, "n")
 

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvicorn
@@ -56,6 +56,8 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     live, answering, prompts = make(setup, options, metrics)
     metrics.observe(live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
+    if setup.scheduler.drafts:  # which are modelled for one sequence of a request
+        limits = replace(limits, max_seqs_of_prompt=1)
     return Service(live, name, metrics, answering, prompts, limits, key)
 
 
