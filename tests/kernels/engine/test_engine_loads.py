@@ -128,6 +128,7 @@ def test_kept_loads_are_predicted_within_the_limits(tmp_path):
     kept = tmp_path / "loads"
     shutil.copytree(KEPT, kept)
     profile = kept / engine_loads.PROFILE
+    profile.write_text(dump(read_profile("gpu-engine/h100-llama-3.1-8b-tp1")))
     common = engine_loads.common_words("llama-3.1-8b", read_profile(profile))
     rows = list(engine_loads.compared(engine_loads.LOADS, common, profile, kept))
     assert len(rows) == 6
