@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given, settings
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from same_runs import assert_same_rows  # noqa: E402
+from tiny import OneSecond  # noqa: E402
 
+from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine.drafters import NGramDrafter  # noqa: E402
 from testbed.kernels.engine.gpu_engine import EndTokens  # noqa: E402
 from testbed.kernels.engine.models import Model  # noqa: E402
@@ -19,9 +23,11 @@ from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
+from testbed.metrics import summarize  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
 from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
+from testbed.speculation.acceptance import Acceptance  # noqa: E402
 from testbed.speculation.draft_model import DraftModel  # noqa: E402
 from testbed.speculation.ngram import NGram  # noqa: E402
 
@@ -183,6 +189,66 @@ def test_tokens_behind_a_registered_prefix():
         (tokens,) = outputs[request.request_id]
         assert tokens == tiny.greedy(arch, tiny.weights(arch), prompt, tokens)
     assert all(drafted == accepted for drafted, accepted in verified)
+
+
+class Replayed(NGram):
+    """So many drafts are found, and so many are accepted, as in a run of the engine, by request and
+    output tokens.
+    """
+
+    def __init__(self, engine, num_drafts):
+        super().__init__(num_drafts, acceptance=Luck())
+        self.proposed = {}
+        verified, found = engine.runner.verified, engine.runner.drafter.found
+        verified_accepted = verified.accepted
+
+        def accepted(*place):
+            number = self.acceptance.numbers[place[:2]] = verified_accepted(*place)
+            return number
+
+        def find(groups):
+            counts = found(groups)
+            for group in groups:
+                at = group.request.request_id, group.num_generated
+                self.proposed[at] = counts[group.request.request_id]
+            return counts
+
+        verified.accepted, engine.runner.drafter.found = accepted, find
+
+    def num_drafts(self, request_id, num_generated, batch_size):
+        """What was found when the step began that has brought the newest tokens."""
+        before = num_generated - 1
+        while (request_id, before) not in self.proposed:
+            before -= 1
+        return self.proposed[request_id, before]
+
+
+class Luck(Acceptance):
+    def __init__(self):
+        self.numbers = {}
+
+    def accepted(self, request_id, num_generated, num_drafts):
+        return self.numbers[request_id, num_generated]
+
+
+@pytest.mark.parametrize("num_slots", [64, 512])
+def test_engine_and_simulator_agree_step_by_step(num_slots):
+    """Where the simulator has the engine's luck, and an iteration takes the same time, both record
+    the same.
+    """
+    policy, requests = partial(Paged, block_size=4), tiny.requests([*LENGTHS, *LONG])
+    pool = tiny.pool(num_slots)
+    engine = tiny.engine("llama", policy, partial(with_drafts, ngram()), spec=pool)
+    replayed = Replayed(engine, 4)
+    ours = engine.serve(requests).recorder
+    scheduler = with_drafts(replayed, policy(pool))
+    options = {"fast_forward": False, "acceptance": replayed.acceptance}
+    theirs = simulate(requests, scheduler, OneSecond(), MAX_LEN, **options)
+    assert (ours.totals.recomputes > 0) == (num_slots == 64)
+    assert summarize(ours, num_slots) == summarize(theirs, num_slots)
+    assert_same_rows(ours.requests, theirs.requests)
+    assert_same_rows(ours.spans, theirs.spans)
+    assert engine.scheduler.counts == scheduler.counts
 
 
 def test_drawn_tokens_are_those_without_drafts():
