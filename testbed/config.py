@@ -150,6 +150,9 @@ class EngineConfig:
     weights: Annotated[
         str, doc("random, or a folder in Hugging Face's format with the config's model")
     ] = "random"
+    draft_weights: Annotated[
+        str, doc("random, or a folder with the shape of speculation.drafter")
+    ] = "random"
     device: Annotated[str, doc("cuda; cpu: everything plainly in torch, slowly")] = "cuda"
     dtype: Annotated[
         Literal["float16", "bfloat16", "float32"], doc("type of weights and activations")

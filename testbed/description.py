@@ -16,8 +16,9 @@ from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
-from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
+from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.sections import SYSTEM
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
@@ -36,6 +37,7 @@ RUN = "run"
 ID = "id"
 CONTENTS = "contents_note"
 ENGINES = "engines"  # of a fleet: some numbers of each engine
+SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 PLAIN = (bool, int, float, str)
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
 # Who measured the profile that a prediction in that table starts from: ours, which ship
@@ -89,10 +91,15 @@ def describe(
     }
 
 
+def was_served(summary: Mapping[str, Any]) -> bool:
+    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    return "engine" in summary
+
+
 def costs_of(summary: Mapping[str, Any]) -> str:
     """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
     run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
+    if was_served(summary) or "cost_error" not in run:
         return ""
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 
@@ -163,10 +170,15 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
     if config.speculation is None or not isinstance(cost, SpeculativeCost):
         return {}
     passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
-    shown = {k: v for k, v in config.speculation.parameters.items() if k != "efficiencies"}
+    costs = f"drafts: {passes}; attention of several queries reads what one does"
+    unread = {"efficiencies"}
+    if config.engine is not None:
+        costs = "measured; accepted are the drafts that the model generates itself"
+        unread |= SIMULATED
+    shown = {k: v for k, v in config.speculation.parameters.items() if k not in unread}
     return {
         "speculation": configured(Part(config.speculation.target, shown)),
-        "draft_cost": f"drafts: {passes}; attention of several queries reads what one does",
+        "draft_cost": costs,
     }
 
 

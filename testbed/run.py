@@ -26,12 +26,11 @@ from testbed.fleet.simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.metrics import overload, summarize
 from testbed.result import Result
-from testbed.sched.speculating_v1 import SpeculatingV1
+from testbed.speculating import drafts_of
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
 COUNTERS = "counters"
-SPECULATION = "speculation"  # of a run with drafts: what became of them
 OVERLOAD = "overload"
 LATER = {"itl_s", "itl_max_s", "tokens_per_s_per_user"}  # which the folders that ship lack
 
@@ -105,9 +104,8 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
         OVERLOAD: _behind(recorder),
         PROFILE: setup.cost.fingerprint,
         COUNTERS: counters,
+        **drafts_of(setup.scheduler),
     }
-    if isinstance(setup.scheduler, SpeculatingV1):
-        extra[SPECULATION] = setup.scheduler.counts.summary
     return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
@@ -11,10 +12,12 @@ from testbed.cost.model import CostModel
 from testbed.cost.speculative import SpeculativeCost
 from testbed.oracles import class_of, is_oracle
 from testbed.parts import Part, locate, parameters_of
+from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 from testbed.speculation.speculation import Speculation
 
+SPECULATION = "speculation"  # of a summary: what became of the drafts
 SPECULATING: Mapping[object, type] = {VllmV1: SpeculatingV1, AsyncVllmV1: AsyncSpeculatingV1}
 
 
@@ -52,6 +55,11 @@ def _policy(config: RunConfig, speculation: Speculation) -> Part:
     return part.updated(num_dropped_blocks=1)
 
 
+def drafts_of(scheduler: Scheduler) -> dict[str, Any]:
+    """What a summary says of drafts; nothing of a run without any."""
+    return {SPECULATION: scheduler.counts.summary} if isinstance(scheduler, SpeculatingV1) else {}
+
+
 def speculative_cost(
     cost: CostModel, speculation: Speculation, model: ModelSpec, server: ServerSpec
 ) -> CostModel:
@@ -70,10 +78,6 @@ def check_requests(workload: Workload) -> None:
 
 
 def _check_run(config: RunConfig) -> None:
-    if config.engine is not None:
-        raise InputError(
-            "speculation: the GPU engine computes no drafts (leave engine or speculation out)"
-        )
     if config.replicas is not None:
         raise InputError(
             f"replicas={config.replicas}: engines behind a router with drafts are not modelled "

@@ -67,6 +67,13 @@ WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
 Rounds = Annotated[
     AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
 ]
+Kernels = Annotated[
+    Path,
+    Parameter(
+        metavar="FILE",
+        help="--system engine: a profile of this model and GPU whose kernels are taken as they are",
+    ),
+]
 OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
 Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
 LIMIT_S = 420.0
@@ -82,6 +89,7 @@ def calibrate(
     all_reduce: AllReduce | None = None,
     engine: WholeEngine = False,
     rounds: Rounds | None = None,
+    kernels: Kernels | None = None,
     from_vllm: OfVllm | None = None,
     python: Python | None = None,
     keep: Keep | None = None,
@@ -95,7 +103,13 @@ def calibrate(
 
     testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
-    of_kernels = {"model": model, "tp": tp, "all-reduce": all_reduce, "rounds": rounds}
+    of_kernels = {
+        "model": model,
+        "tp": tp,
+        "all-reduce": all_reduce,
+        "rounds": rounds,
+        "kernels": kernels,
+    }
     of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
     if system == "vllm":
         _refuse_given({**of_kernels, "engine": engine or None}, f"--system {system}")
@@ -105,7 +119,13 @@ def calibrate(
         raise InputError("--model: is missing (testbed list model)")
     is_engine = engine or system == "engine"
     commands.calibrate(
-        model, tp=tp or 1, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds or 1
+        model,
+        tp=tp or 1,
+        out=out,
+        all_reduce=all_reduce,
+        engine=is_engine,
+        rounds=rounds or 1,
+        kernels=kernels,
     )
 
 
@@ -189,12 +209,27 @@ def verify(
 def verify_launches(
     model: Annotated[str, Parameter(metavar="MODEL", help="a shipped model")], /
 ) -> int:
-    """Check the GPU engine's graphs and launches ahead against its plain path.
+    """Check the GPU engine's graphs, launches ahead and drafts against its plain path.
 
     On the model's shape with random weights in bf16: the first tokens that differ must be about as
     likely, by a tolerance from two batch sizes of the plain path. Exit code 1 where one is not.
     """
     return int(not commands.verify_launches(model))
+
+
+@app.command
+def speed_up(*overrides: Override) -> None:
+    """Measure how much faster the GPU engine is with drafts, beside what is predicted.
+
+    The overrides are those of testbed run. The engine serves the workload with drafts and without;
+    then both are simulated, with the drafts that the engine found and accepted. For example:
+
+    testbed gpu speed-up engine=gpu model=opt-13b scheduler=vllm_v1 speculation=ngram
+    """
+    from testbed.experiments.runs.compose import configured
+    from testbed.experiments.runs.speed_up import measured_speed_up
+
+    print(measured_speed_up(configured(list(overrides))))
 
 
 @app.command

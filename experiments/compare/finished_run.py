@@ -16,7 +16,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
-from testbed.description import RUN
+from testbed.description import RUN, was_served
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.progress import one_line, short_names
 from testbed.experiments.runs.run_folder import check_unchanged
@@ -63,7 +63,7 @@ class FinishedRun:
     @property
     def on_gpu(self) -> bool:
         """Whether an engine ran it on real tensors; a simulated run's summary names no engine."""
-        return "engine" in self.summary
+        return was_served(self.summary)
 
     @property
     def overload(self) -> dict[str, float] | None:
@@ -86,8 +86,11 @@ class FinishedRun:
     @property
     def parts(self) -> dict[str, str]:
         """The words of `what_it_was` by the part that they are about."""
-        engine = {"engine": "served by the engine"} if self.on_gpu else {}
-        return {**described(self.summary.get(RUN, {})), **engine}
+        parts = described(self.summary.get(RUN, {}))
+        if not self.on_gpu:
+            return parts
+        parts.pop("costs", None)  # which a simulation of it would have
+        return {**parts, "engine": "served by the engine"}
 
 
 def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:

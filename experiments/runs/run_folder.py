@@ -102,7 +102,7 @@ def run_into(
 def _measured(config: RunConfig, folder: Path, *, show: bool) -> Mapping[str, Any]:
     """Run now, on the GPU or in the simulator, and write everything but config and summary."""
     if config.engine:
-        return _serve(build(config), folder)
+        return serve(build(config), folder)
     result = run(config, watched if show else unwatched)
     if config.outputs == "full":
         write_everything(folder, result.setup, result)
@@ -186,7 +186,8 @@ def _named(part: Part, key: str) -> Part:
     return replace(part, target=part.name, parameters={**part.parameters, **inner})
 
 
-def _serve(setup: Setup, folder: Path) -> dict[str, Any]:
+def serve(setup: Setup, folder: Path) -> dict[str, Any]:
+    """Serve the workload by the GPU engine, and write its tables; returns the summary."""
     try:
         from testbed.kernels.engine.serve import serve_into
     except ImportError as error:

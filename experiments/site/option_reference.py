@@ -161,6 +161,9 @@ def _type_of(plain: Any) -> str:
     origin = get_origin(plain)
     if plain in TYPES:
         return TYPES[plain]
+    if origin in (Union, UnionType):
+        members = [_type_of(member) for member in get_args(plain)]
+        return " or ".join(name for name in members if name != "any")
     if origin is Literal:
         return " or ".join(map(str, get_args(plain)))
     if origin is tuple:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # it needs numpy, and a command without this option does not
 
 OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
+LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, DRAFT_MODEL = "ngram", "draft_model"
 HEADS = ("eagle", "eagle3", "mtp")
 
@@ -45,17 +46,17 @@ def speculative_of(text: str | None, folders: Sequence[Path] = ()) -> Speculativ
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1 (give "
             f"it, even where the model's config has one)"
         )
-    return _made(_method(values), values.get("model"), num_drafts, folders)
+    return _made(values, num_drafts, folders)
 
 
-def _made(method: str, model: Any, num_drafts: int, folders: Sequence[Path]) -> Speculative:
+def _made(values: Mapping[str, Any], num_drafts: int, folders: Sequence[Path]) -> Speculative:
     from testbed.speculation.draft_model import DraftModel
     from testbed.speculation.heads import Heads
-    from testbed.speculation.ngram import NGram
 
+    method, model = _method(values), values.get("model")
     count = f"speculation.num_drafts={num_drafts}"
     if method == NGRAM:
-        return Speculative(NGram(num_drafts), ("speculation=ngram", count))
+        return _ngram(values, num_drafts)
     if method in HEADS:
         return Speculative(Heads(num_drafts), ("speculation=heads", count))
     option = model_named(str(model), folders).option
@@ -63,6 +64,21 @@ def _made(method: str, model: Any, num_drafts: int, folders: Sequence[Path]) -> 
         raise _refusal(f"model={model}: has no shape of ours (testbed list model)")
     words = "speculation=draft_model", f"speculation.drafter={option}", count
     return Speculative(DraftModel(num_drafts, option), words)
+
+
+def _ngram(values: Mapping[str, Any], num_drafts: int) -> Speculative:
+    """The lengths of the look-up are those of the command, of which one alone is both."""
+    from testbed.speculation.ngram import NGram
+
+    options = {"num_drafts": num_drafts}
+    given = [values[f"prompt_{name}"] for name in LOOKUPS if f"prompt_{name}" in values]
+    if given:
+        options |= zip(LOOKUPS, (given[0], given[-1]), strict=True)
+    for name, value in options.items():
+        if type(value) is not int or value < 1:
+            raise _refusal(f"prompt_{name}={value!r}: must be a whole number of at least 1")
+    words = [f"speculation.{name}={value}" for name, value in options.items()]
+    return Speculative(NGram(**options), ("speculation=ngram", *words))
 
 
 def _read(text: str) -> Mapping[str, Any]:

@@ -55,7 +55,9 @@ class DeskClock(WallClock):
 
 
 class Untold(NamedTuple):
-    """Tokens of a request that came at time_ps, which are read when they are sent."""
+    """A token of a request that came at time_ps. Those of an iteration are read together when the
+    first is sent.
+    """
 
     request_id: int
     time_ps: int
@@ -134,7 +136,7 @@ class Desk(TokenListener):
         return State(len(state.running), num_waiting, usage.held / usage.total, preemptions)
 
     def on_tokens(self, request_id: int, count: int, time_ps: int) -> None:
-        self._events.append(Untold(request_id, time_ps))
+        self._events += [Untold(request_id, time_ps)] * count
 
     def _told(self, event: Event | Untold) -> Event:
         if not isinstance(event, Untold):

@@ -1,6 +1,6 @@
 """Carries an engine's plans out on a device, in real time; its records."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
@@ -14,10 +14,11 @@ from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Launched, Runner
-from testbed.sched.beams import SyntheticBeams
+from testbed.sched.beams import Replacement, SyntheticBeams
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.scheduler import Scheduler
 
+Parents = Mapping[int, tuple[Replacement, ...]]
 UNKNOWN = Affine(1, 0, 1)  # durations are known when an iteration has run
 
 
@@ -40,9 +41,9 @@ class GpuExecutor(Executor):
     It carries out one iteration of a plan. A plan that was made while another runs is launched at
     once, behind it, so that the GPU need not wait for the host; without launches_ahead it is
     launched when the results of the other are in. Which outputs end comes from the requests, and
-    from `end_tokens`, by request id, of those that may end early. Which beams survive comes from
-    the model. while_computing, if set, is called once in each iteration, when its work is launched
-    and its tokens are not there yet.
+    from `end_tokens`, by request id, of those that may end early. Which beams survive, and which
+    drafts are accepted, comes from the model. while_computing, if set, is called once in each
+    iteration, when its work is launched and its tokens are not there yet.
     """
 
     clock: WallClock
@@ -59,12 +60,12 @@ class GpuExecutor(Executor):
         self.while_computing: Callable[[], None] | None = None
         self._launched: dict[Flight, Launched] = {}
         self._num_in_flight = 0
+        self._before: Flight | None = None  # the last one that has ended
+        self._free_ps = 0  # when the host could begin to launch it
         clock.poll = self._poll
         clock.is_polled = lambda: bool(runner.moves.pending)
 
     def take_landed(self) -> list[int]:
-        if not self._num_in_flight:
-            self.runner.timer.start()
         return self.runner.take_landed()
 
     @property
@@ -78,14 +79,18 @@ class GpuExecutor(Executor):
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
         if self.launches_ahead or not self._num_in_flight:
-            self._launched[flight] = self.runner.launch(plan)
+            self._launch(flight)
         self._num_in_flight += 1
         return flight
 
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         flight.durations = UNKNOWN
         if flight not in self._launched:
-            self._launched[flight] = self.runner.launch(flight.plan)
+            self._launch(flight)
+
+    def _launch(self, flight: Flight) -> None:
+        self._launched[flight] = self.runner.launch(flight.plan)
+        flight.launched_ps = self.clock.now_ps
 
     def drop(self, flight: Flight) -> None:
         """See Executor; what it computes where it was launched already, nobody reads."""
@@ -100,38 +105,70 @@ class GpuExecutor(Executor):
         launched = self._launched[flight]
         if self.while_computing is not None:
             self.while_computing()
+        self.runner.wait(launched)
+        flight.computed_ps = self.clock.now_ps
         parents = self.runner.sample(launched)
         self._num_in_flight -= 1
-        if self.end_tokens:
-            self._end_at_tokens(launched)
         yield from ()
-        is_ahead = flight.outcome is not None
-        return Results(flight.ended if is_ahead else self.outputs.ended(flight.plan, 1), parents)
+        if flight.plan.drafts or flight.outcome is None:
+            return self._results(flight.plan, launched, parents)
+        return Results(flight.ended, parents)
+
+    def _results(self, plan: Plan, launched: Launched, parents: Parents) -> Results:
+        """The results of a plan that was not anticipated."""
+        accepted = self.outputs.accepted(plan)
+        groups = {owner.group.request.request_id: owner.group for owner in launched.wanted.owners}
+        if self.end_tokens:
+            self._end_at_tokens(groups, accepted)
+        ended = self.outputs.ended(plan, 1, accepted)
+        return Results(ended, parents, accepted, self.runner.drafter.found(groups.values()))
 
     def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
         self.runner.follow(outcome, results)
         self.clock.iteration_ended()
-        end_ps = self.clock.now_ps
+        end_ps = flight.end_ps = self.clock.now_ps
         for group in outcome.finished:
             self._keep_outputs(group)
         duration_ps = end_ps - flight.start_ps
         if flight.outcome is None:
             flight.durations = Affine(duration_ps, 0, 1)
-        times = flight.start_ps / PS, duration_ps / PS, *self.runner.timer.stop()
+        duration_s, waited_s = duration_ps / PS, self.runner.timer.take_waited()
+        times = flight.start_ps / PS, duration_s, duration_s - waited_s, waited_s
         gpu_s = self._launched.pop(flight).time.seconds
-        self.records.iterations.append(Iteration(*times, gpu_s, flight.work))
-        self.runner.timer.start()
+        launch_s = self._launching_ps(flight) / PS
+        self.records.iterations.append(Iteration(*times, gpu_s, flight.work, launch_s))
         return end_ps
 
-    def _end_at_tokens(self, launched: Launched) -> None:
-        """End the requests whose every sequence has a token that ends it."""
+    def _launching_ps(self, flight: Flight) -> int:
+        """How long the host has launched an iteration: since the results of the one before were
+        there, which it reads first, or since it was awake; where it launched ahead, since that of
+        the one before and since that was launched.
+        """
+        before, free_before_ps = self._before, self._free_ps
+        self._free_ps = flight.start_ps
+        if before is not None and before.end_ps == flight.start_ps:
+            self._free_ps = before.computed_ps
+        begun_ps = self._free_ps
+        if before is not None and flight.launched_ps < flight.start_ps:
+            begun_ps = max(free_before_ps, before.launched_ps)
+        self._before = flight
+        return flight.launched_ps - begun_ps
+
+    def _end_at_tokens(self, groups: Mapping[int, SequenceGroup], accepted: dict[int, int]) -> None:
+        """End the requests whose every sequence has a token that ends it; drafts behind that are
+        not accepted.
+        """
         buffers = self.runner.token_buffers.tokens
-        groups = {group.request.request_id: group for group, _ in launched.wanted.owners}
-        for request_id, group in groups.items():
-            newest = [buffers[seq.seq_id][-1] for seq in group.sequences]
-            end = self.end_tokens.get(request_id)
-            if end is not None and end.has_come(newest):
-                self.outputs.end_with_next(group)
+        for request_id in groups.keys() & self.end_tokens.keys():
+            group, end = groups[request_id], self.end_tokens[request_id]
+            stop = group.prefill_len + 1 + accepted.get(request_id, 0)
+            new = [buffers[seq.seq_id][group.prefill_len : stop] for seq in group.sequences]
+            for num_tokens, newest in enumerate(zip(*new, strict=False), 1):
+                if end.has_come(list(newest)):
+                    self.outputs.end_with_next(group, num_tokens)
+                    if request_id in accepted:
+                        accepted[request_id] = num_tokens - 1
+                    break
 
     def said(self, group: SequenceGroup, first: int = 0) -> list[list[int]]:
         """The output tokens from number `first` of each sequence of a group that has not ended."""
@@ -140,7 +177,9 @@ class GpuExecutor(Executor):
 
     def _keep_outputs(self, group: SequenceGroup) -> None:
         request_id = group.request.request_id
-        self.records.outputs[request_id] = self.said(group)
+        self.records.outputs[request_id] = [
+            tokens[: group.num_generated] for tokens in self.said(group)
+        ]
         if group.request.beam:
             self.records.scores[request_id] = self.runner.sampler.totals(request_id)
         self.end_tokens.pop(request_id, None)
@@ -188,9 +227,9 @@ class GpuEngine:
         launches_ahead: bool = True,
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        outputs = Outputs(
-            scheduler.state, SyntheticBeams(), lengths
-        )  # not for parents: the model has them
+        outputs = Outputs(  # not for parents: the model has them, as it has what is accepted
+            scheduler.state, SyntheticBeams(), lengths, runner.verified
+        )
         self.scheduler = scheduler
         self.runner = runner
         self.clock = clock

@@ -51,7 +51,9 @@ class Captures:
 
 
 class Captured:
-    """One graph: up to num_seqs sequences of up to longest tokens."""
+    """One graph: up to num_seqs sequences of up to longest tokens. logits: that graphs which are
+    replayed one after the other write, [at least num_seqs, vocab_size].
+    """
 
     def __init__(
         self,
@@ -59,9 +61,11 @@ class Captured:
         attention: CudaAttention,
         num_seqs: int,
         longest: int,
+        logits: Tensor,
         capture: Capture,
     ) -> None:
         self.attention = attention
+        self._logits = logits[:num_seqs]
         shapes = {**input_shapes(num_seqs), **attention.decode_shapes(num_seqs, longest)}
         self.arrays = Arrays(shapes, torch.device("cuda"), NUM_IN_FLIGHT)
         attention.clear(self.arrays.host)
@@ -71,7 +75,8 @@ class Captured:
         attention.open_decodes(there, longest)
 
         def run() -> None:
-            self._logits = network.logits(there["tokens"], there["positions"], None, attention)
+            inputs = there["tokens"], there["positions"], None
+            network.logits(*inputs, attention, self._logits)
 
         with torch.inference_mode():
             self._graph = capture(run)
@@ -110,6 +115,11 @@ class DecodeGraphs:
     launched: Callable[[], None]
     capture_one: Capture
     _captured: dict[tuple[int, int], Captured] = field(default_factory=dict)
+    _logits: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        vocab_size = self.network.arch.spec.vocab_size
+        self._logits = self.network.weights.embedding.new_empty(BUCKETS[-1], vocab_size)
 
     def forward(self, batch: Ragged) -> Tensor:
         """The logits of the wanted rows."""
@@ -125,7 +135,8 @@ class DecodeGraphs:
         """The graph of the smallest bucket that fits the batch."""
         key = bucket(num_seqs), context_bucket(longest, self.max_len)
         if key not in self._captured:
-            self._captured[key] = Captured(self.network, self.attention, *key, self.capture_one)
+            parts = self.network, self.attention, *key, self._logits, self.capture_one
+            self._captured[key] = Captured(*parts)
         return self._captured[key]
 
     def capture(self, max_num_seqs: int, longest: int) -> None:

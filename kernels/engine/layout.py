@@ -15,13 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from testbed.core.errors import PlugInError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.core.specs import ModelSpec
+from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
 from testbed.kernels.verify.reference import NAN_E4M3
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.layouts import PageLayout
+from testbed.memory.layouts import ExtentLayout, PageLayout
 from testbed.memory.policy import PoolSpec
 
 Ints = NDArray[np.int64]
@@ -251,6 +252,32 @@ class Pages(Blocks):
         for row, table in zip(ids, tables, strict=True):
             row[table.first // size :] = [start // size for start, _ in table.extents]
         return Place(ids, num_blocks * size)
+
+
+def layout_of(
+    memory: Capabilities, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)
+) -> Blocks:
+    """Extents for policies with one reservation per sequence, pages for those by group; else
+    blocks.
+
+    Blocks have one slot where the policy's tables have no regular form. windows: of each layer.
+    """
+    form = memory.layout
+    if isinstance(form, ExtentLayout):
+        return Extents(num_kv_heads)
+    if isinstance(form, PageLayout):
+        size = form.tokens_per_page
+    else:
+        size = 1 if form is None else form.block_size
+    while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
+        if isinstance(form, PageLayout) or size % 2:
+            raise InputError(
+                f"{memory.name}: block_size={size}: the paged kernels support up to 256"
+            )
+        size //= 2
+    if isinstance(form, PageLayout):
+        return Pages(num_kv_heads, form, windows)
+    return Blocks(num_kv_heads, size)
 
 
 class Tables(dict[int, Place]):

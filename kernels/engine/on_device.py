@@ -54,6 +54,8 @@ def on_device(
 ) -> OnDevice:
     """These parts for a pool: by kernels where the weights have 16 bits on a GPU, else in torch."""
     spec, like = arch.spec, weights.embedding
+    if like.is_cuda:
+        torch.cuda.empty_cache()  # what the weights took while they were loaded
     by_kernels = like.is_cuda and like.dtype != torch.float32
     # In pages all layers share a pool, whose slots are those of one layer
     num_pools = 1 if isinstance(layout, Pages) else spec.num_layers

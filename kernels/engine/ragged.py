@@ -17,16 +17,26 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.layout import Ints, Place, Tables
-from testbed.sched.plan import Plan
+from testbed.sched.plan import Chunk, Plan
 from testbed.sched.state import SchedulerState
 
-Owner = tuple[SequenceGroup, int]  # a group and which of its sequences
+Drafts = Mapping[int, tuple[int, ...]]  # draft tokens by sequence id
 Shapes = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # and types, of arrays by name
+
+NO_DRAFTS: Drafts = {}
+
+
+class Owner(NamedTuple):
+    """Whose logits a row has: a group, which of its sequences, and behind how many draft tokens."""
+
+    group: SequenceGroup
+    member: int
+    num_drafts: int = 0
 
 
 class Part(NamedTuple):
-    """`new` tokens of a sequence that follow `num_stored` ones; `wanted`: the last token's logits
-    are needed.
+    """`new` tokens of a sequence that follow `num_stored` ones, of which the logits of the last
+    `wanted` are needed. drafts: the tokens behind those that the sequence has.
 
     Slots of tokens before position `written` contain their K and V already and are not written.
     """
@@ -35,7 +45,8 @@ class Part(NamedTuple):
     new: int
     num_stored: int
     written: int
-    wanted: bool
+    wanted: int
+    drafts: tuple[int, ...] = ()
 
     @property
     def context_len(self) -> int:
@@ -89,10 +100,11 @@ class TokenBuffers:
 
     def read(self, part: Part) -> list[int]:
         """The tokens of a part, all of which must exist; logits are wanted of the newest."""
-        tokens, end = self.tokens[part.seq.seq_id], part.context_len
+        tokens, end = self.tokens[part.seq.seq_id], part.context_len - len(part.drafts)
         there = len(tokens) == end if part.wanted else len(tokens) >= end
         assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
-        return tokens[part.num_stored : end]
+        own = tokens[part.num_stored : end]
+        return [*own, *part.drafts[-part.new :]] if part.drafts else own
 
     def is_late(self, part: Part) -> bool:
         """Whether the part is one token, and the host does not have it yet."""
@@ -141,7 +153,8 @@ class Ragged:
     """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one
     per part; late: which tokens are 0 because the host does not have them yet, None: it has all.
 
-    The first num_prompts parts are prompts; every other part is one token.
+    The first num_prompts parts are prompts, or tokens with drafts behind them; every other part is
+    one token.
     """
 
     parts: list[Part]
@@ -177,10 +190,17 @@ def ragged(
         len(prompts),
         tokens,
         np.arange(len(tokens)) - np.repeat(ends - contexts, new),
-        (ends - 1)[[part.wanted for part in parts]],
+        _wanted_rows(parts, ends),
         [tables.place(part.seq, part.context_len) for part in parts],
         late,
     )
+
+
+def _wanted_rows(parts: list[Part], ends: Ints) -> Ints:
+    """The rows of the last tokens of each part whose logits are needed. ends: of each part."""
+    counts = np.array([part.wanted for part in parts], np.int64)
+    ranks = np.cumsum(counts)  # of the rows of the result
+    return np.arange(counts.sum()) + np.repeat(ends - ranks, counts)
 
 
 def tokens_of(
@@ -209,8 +229,8 @@ class Ahead:
     """
 
     def __init__(self, batch: Ragged, owners: list[Owner]) -> None:
-        self._alone = all(len(group.sequences) == 1 for group, _ in owners)
-        self._rows = {group.request.request_id: row for row, (group, _) in enumerate(owners)}
+        self._alone = all(len(group.sequences) == 1 for group, *_ in owners)
+        self._rows = {owner.group.request.request_id: row for row, owner in enumerate(owners)}
         self._positions = batch.positions[batch.wanted] + 1
         wanted = [
             (part, place)
@@ -218,7 +238,7 @@ class Ahead:
             if part.wanted
         ]
         self._parts = [
-            Part(part.seq, 1, part.context_len, part.context_len, True) for part, _ in wanted
+            Part(part.seq, 1, part.context_len, part.context_len, 1) for part, _ in wanted
         ]
         self._places = [place for _, place in wanted]
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
@@ -245,9 +265,10 @@ class Ahead:
 
 
 def parts_of(
-    plan: Plan, stepping: list[SequenceGroup], state: SchedulerState
+    plan: Plan, stepping: list[SequenceGroup], state: SchedulerState, drafts: Drafts = NO_DRAFTS
 ) -> tuple[list[Part], list[Part], list[Owner]]:
-    """Prompts, decodes, and the sequence that each row of the wanted logits belongs to.
+    """Prompts, decodes, and the sequence that each row of the wanted logits belongs to. drafts: the
+    tokens of Plan.drafts.
 
     Padding recomputes stored tokens of the same sequences and discards the result, so that a static
     batch takes its real time, except for attention to positions that no sequence has.
@@ -255,16 +276,31 @@ def parts_of(
     prompts, owners = [], []
     for chunk in plan.chunks:
         whole = chunk.num_stored + chunk.new == chunk.group.prefill_len
-        prompts.append(Part(chunk.seq, chunk.new, chunk.num_stored, chunk.seq.num_stored, whole))
+        prompts.append(chunk_part(chunk, int(whole)))
         if whole:
-            owners.append((chunk.group, chunk.group.sequences.index(chunk.seq)))
-    members = [(group, i) for group in stepping for i in range(len(group.sequences))]
-    stepped = [group.sequences[i] for group, i in members]
-    decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, True) for seq in stepped]
+            owners.append(Owner(chunk.group, chunk.group.sequences.index(chunk.seq)))
+    members = [Owner(group, i) for group in stepping for i in range(len(group.sequences))]
+    stepped = [group.sequences[i] for group, i, _ in members]
+    decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, 1) for seq in stepped]
     prompts += padding(plan)
     if plan.decode_seqs > len(members):
         decodes += ended(plan, stepping, state)
+    for draft in sorted(plan.drafts, key=lambda draft: not drafts[draft.seq.seq_id]):
+        tokens = drafts[draft.seq.seq_id]
+        (prompts if tokens else decodes).append(verified_part(draft.seq, tokens))
+        members += [Owner(draft.group, 0, i) for i in range(1 + len(tokens))]
     return prompts, decodes, owners + members
+
+
+def chunk_part(chunk: Chunk, wanted: int) -> Part:
+    """The part of a chunk of a prompt."""
+    return Part(chunk.seq, chunk.new, chunk.num_stored, chunk.seq.num_stored, wanted)
+
+
+def verified_part(seq: Sequence, tokens: tuple[int, ...]) -> Part:
+    """The newest token of a sequence and the draft tokens behind it; all logits are needed."""
+    num_new = 1 + len(tokens)
+    return Part(seq, num_new, seq.num_stored, seq.num_stored, num_new, tokens)
 
 
 def padding(plan: Plan) -> Iterator[Part]:
@@ -273,7 +309,7 @@ def padding(plan: Plan) -> Iterator[Part]:
         left = chunk.padding
         while left:
             again = min(left, chunk.num_stored + chunk.new)
-            yield Part(chunk.seq, again, 0, again, False)
+            yield Part(chunk.seq, again, 0, again, 0)
             left -= again
 
 
@@ -287,7 +323,7 @@ def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> l
         if request_id not in computing and not group.todo
     ]
     return [
-        Part(seq, 1, seq.num_stored - 1, seq.num_stored, False)
+        Part(seq, 1, seq.num_stored - 1, seq.num_stored, 0)
         for group in waiting
         for seq in group.sequences
     ]

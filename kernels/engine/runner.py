@@ -8,12 +8,15 @@ from torch import Tensor
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import Extent, ceil_div
+from testbed.kernels.engine.drafters import Drafter, Verified
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.on_device import Forward, eager
 from testbed.kernels.engine.pool_moves import Moves
 from testbed.kernels.engine.ragged import (
+    NO_DRAFTS,
     Ahead,
+    Drafts,
     Drawn,
     Owner,
     Part,
@@ -31,12 +34,13 @@ from testbed.sched.state import SchedulerState
 
 
 class Launched(NamedTuple):
-    """A forward pass on the device: its batch, what happens to its rows, the logits of these and
-    the tokens drawn from them, None where nothing is computed. recomputed: groups that are
-    prefilled again; time: the device's.
+    """A forward pass on the device: its batch, the draft tokens in it, what happens to its rows,
+    the logits of these and the tokens drawn from them, None where nothing is computed. recomputed:
+    groups that are prefilled again; time: the device's.
     """
 
     batch: Ragged
+    drafts: Drafts
     wanted: Wanted
     recomputed: dict[int, SequenceGroup]
     logits: Tensor | None
@@ -45,12 +49,13 @@ class Launched(NamedTuple):
 
 
 class Runner:
-    """Everything between a plan and its results: `launch`, then `sample`, then `follow`.
+    """Everything between a plan and its results: `launch`, `wait`, `sample`, then `follow`.
 
     A plan may be launched before the results of the one before are there: tokens go from one launch
     to the next on the device. `slot_checker` checks the owners of slots, or nothing. `forward`
-    computes the logits of an iteration's wanted rows, `eager` does so kernel by kernel. longest is
-    the longest prompt of the warm-up, in tokens.
+    computes the logits of an iteration's wanted rows, `eager` does so kernel by kernel. `drafter`
+    drafts tokens, of which `verified` says how many the model accepted. longest is the longest
+    prompt of the warm-up, in tokens.
     """
 
     def __init__(
@@ -70,6 +75,8 @@ class Runner:
         self.sampler = sampler
         self.timer = timer
         self.slot_checker = NoSlotChecker()
+        self.drafter = Drafter()
+        self.verified = Verified()
         self.token_buffers: TokenBuffers = sampler.token_buffers
         self.tables = Tables(state.memory, moves.layout)
         self.eager: Forward = eager(network, attention, timer.launched)
@@ -83,7 +90,8 @@ class Runner:
         """Launch a plan's moves and its forward pass; the device works on when this returns."""
         device_time = self.timer.launch()
         self.prepare(plan)
-        batch, owners = self.batch(plan, self.stepping(plan))
+        drafts = self.drafter.draft(plan)
+        batch, owners = self.batch(plan, self.stepping(plan), drafts)
         logits = drawn = None
         if batch.parts:
             self.slot_checker.before(batch)
@@ -94,24 +102,30 @@ class Runner:
                 drawn = self.sampler.draw(logits, wanted)
         self._under_way = drawn
         device_time.end()
-        self._ahead = Ahead(batch, owners)
+        self._ahead = None if drafts else Ahead(batch, owners)
         recomputed = {
             chunk.group.request.request_id: chunk.group
             for chunk in plan.chunks
             if chunk.last and chunk.group.num_generated
         }
-        return Launched(batch, wanted, recomputed, logits, drawn, device_time)
+        return Launched(batch, drafts, wanted, recomputed, logits, drawn, device_time)
 
-    def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
-        """Wait for the device and append the sampled tokens; returns the parents of each beam
-        request that took a step.
-        """
+    def wait(self, launched: Launched) -> None:
+        """Wait until the device has done the work."""
         with self.timer.waiting():
             launched.time.wait()
+
+    def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
+        """Append the sampled tokens of what the device has done; returns the parents of each beam
+        request that took a step.
+        """
         parents: dict[int, tuple[Replacement, ...]] = {}
         if launched.logits is not None and launched.drawn is not None:
             self.slot_checker.after(launched.batch, launched.logits)
-            self.sampler.keep(launched.drawn)
+            if launched.drafts:
+                self.verified.counts = self.sampler.verify(launched.drawn, launched.drafts)
+            else:
+                self.sampler.keep(launched.drawn)
             if self._under_way is launched.drawn:
                 self._under_way = None
             parents = self.sampler.search(launched.logits, launched.wanted)
@@ -120,7 +134,9 @@ class Runner:
         }
         return parents
 
-    def batch(self, plan: Plan, groups: list[SequenceGroup]) -> tuple[Ragged, list[Owner]]:
+    def batch(
+        self, plan: Plan, groups: list[SequenceGroup], drafts: Drafts = NO_DRAFTS
+    ) -> tuple[Ragged, list[Owner]]:
         """The arrays of a plan, and the sequence of each row of the logits; decodes that go on are
         prepared already.
         """
@@ -128,8 +144,8 @@ class Runner:
         if self._ahead and len(groups) == plan.decode_seqs and not (plan.chunks or plan.ops):
             ready = self._ahead.batch(groups, buffers, tables, under_way)
             if ready is not None:
-                return ready, [(group, 0) for group in groups]
-        prompts, decodes, owners = parts_of(plan, groups, self.state)
+                return ready, [Owner(group, 0) for group in groups]
+        prompts, decodes, owners = parts_of(plan, groups, self.state, drafts)
         return ragged(prompts, decodes, buffers, tables, under_way), owners
 
     def follow(self, outcome: Outcome, results: Results) -> None:
@@ -144,6 +160,7 @@ class Runner:
                 for _, child in pairs:
                     self.tables.pop(alive.sequences[child].seq_id, None)
         for group in outcome.finished:
+            self.drafter.end(group)
             for seq in group.sequences:
                 self.tables.pop(seq.seq_id, None)
         self.slot_checker.released()
@@ -158,6 +175,7 @@ class Runner:
             if ops.copies or ops.moves:
                 self.timer.launched()
             self.moves.perform(ops)
+            self.drafter.perform(ops)
         if plan.ops:
             self.tables.clear()
             self.moves.begin([transfer for ops in plan.ops for transfer in ops.background])
@@ -175,6 +193,7 @@ class Runner:
         for seq in group.sequences:
             self.tables.pop(seq.seq_id, None)
         self.sampler.end(group)
+        self.drafter.end(group)
         self.slot_checker.released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
@@ -196,6 +215,7 @@ class Runner:
         batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self.eager(batch))
+        self.drafter.store(batch)
         del self.token_buffers.tokens[-1]
 
     def warm(self, num_tokens: int) -> None:
@@ -210,7 +230,9 @@ class Runner:
             self._prompt(-2 - i, [0] * n, [Extent(0, ceil_div(n, size) * size)], n, "an idle batch")
             for i, n in enumerate(lengths)
         ]
-        self.eager(ragged(parts, [], self.token_buffers, self.tables)).argmax(dim=1).tolist()
+        batch = ragged(parts, [], self.token_buffers, self.tables)
+        self.eager(batch).argmax(dim=1).tolist()
+        self.drafter.store(batch)
         for part in parts:
             del self.token_buffers.tokens[part.seq.seq_id], self.tables[part.seq.seq_id]
 
@@ -223,4 +245,4 @@ class Runner:
             tokens,
             self.tables.layout.place(table, name),
         )
-        return Part(seq, len(tokens), 0, written, True)
+        return Part(seq, len(tokens), 0, written, 1)

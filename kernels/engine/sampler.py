@@ -3,6 +3,7 @@ model's scores.
 """
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Drawn, Owner, TokenBuffers, upload
+from testbed.kernels.engine.ragged import Drafts, Drawn, Owner, TokenBuffers, upload
 from testbed.sched.beams import Replacement, pairs
 
 Draw = tuple[Sequence, int, float]
@@ -144,6 +145,22 @@ class Sampler:
             if seq.seq_id in buffers:
                 buffers[seq.seq_id].append(token)
 
+    def verify(self, drawn: Drawn, drafts: Drafts) -> dict[int, int]:
+        """The same where sequences have drafts, whose tokens are drawn one behind the other: those
+        that are as drafted are kept, and the one behind them. Returns the number of accepted drafts
+        by request id.
+        """
+        buffers, accepted = self.token_buffers.tokens, dict[int, int]()
+        chosen: dict[Sequence, list[int]] = {}
+        for seq, token in zip(drawn.takers, drawn.on_host.tolist(), strict=True):
+            chosen.setdefault(seq, []).append(token)
+        for seq, tokens in chosen.items():
+            num_accepted = num_equal(drafts.get(seq.seq_id, ()), tokens)
+            buffers[seq.seq_id] += tokens[: num_accepted + 1]
+            if seq.seq_id in drafts:
+                accepted[seq.request_id] = num_accepted
+        return accepted
+
     def search(self, logits: Tensor, wanted: "Wanted") -> dict[int, tuple[Replacement, ...]]:
         """Append a token to every candidate of a search; returns the parents of each beam request
         that took a step.
@@ -210,20 +227,22 @@ class Wanted:
         self.alone: list[tuple[Sequence, int]] = []
         self.beams: dict[int, tuple[SequenceGroup, list[int], list[int]]] = {}
         self.drawn: dict[tuple[float, float], tuple[TopP, list[Draw]]] = {}
-        for row, (group, member) in enumerate(owners):
+        for row, (group, member, num_drafts) in enumerate(owners):
             if group.request.beam:
                 beam = self.beams.setdefault(group.request.request_id, (group, [], []))
                 beam[1].append(member)
                 beam[2].append(row)
             else:
-                self._add(group, member, row, sampler.rule_of(group))
+                step = group.num_generated + num_drafts
+                self._add(group, member, row, step, sampler.rule_of(group))
         self.takers = [seq for seq, _ in self.alone]
         for _, draws in self.drawn.values():
             self.takers += [seq for seq, _, _ in draws]
 
-    def _add(self, group: SequenceGroup, member: int, row: int, rule: TopP | None) -> None:
+    def _add(
+        self, group: SequenceGroup, member: int, row: int, step: int, rule: TopP | None
+    ) -> None:
         """The sequence that owns the row, or, before a group forks, each of its sequences."""
-        step = group.num_generated
         members = [member] if step else range(len(group.sequences))
         if rule is None:
             self.alone += [(group.sequences[i], row) for i in members]
@@ -232,6 +251,12 @@ class Wanted:
         for i in members:
             number = rule.uniform(group.request.request_id, i, step)
             draws.append((group.sequences[i], row, number))
+
+
+def num_equal(drafts: tuple[int, ...], tokens: list[int]) -> int:
+    """How many of the first tokens are as drafted."""
+    pairs_of = zip(drafts, tokens, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs_of))
 
 
 def _rows(values: Tensor, rows: list[int]) -> Tensor:

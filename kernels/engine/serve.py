@@ -3,23 +3,22 @@ in real time.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import OutOfMemoryError
 
 from testbed.build import Setup
 from testbed.config import EngineConfig
 from testbed.core.errors import InputError
-from testbed.core.specs import ModelSpec
 from testbed.description import RUN
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
-from testbed.kernels.engine.architecture import Architecture, check_served, of_folder, of_spec
+from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.gpu_engine import GpuEngine
-from testbed.kernels.engine.layout import Blocks, Extents, Pages
+from testbed.kernels.engine.layout import Blocks, Pages, layout_of
+from testbed.kernels.engine.models import Model, architecture, weights_of
 from testbed.kernels.engine.on_device import Graphs, on_device, with_graphs
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.parallel.processes import Source, start
@@ -30,15 +29,15 @@ from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
-from testbed.kernels.engine.weights import Weights, load_weights, random_weights
-from testbed.kernels.launch.attention import MAX_BLOCK_SIZE
+from testbed.kernels.engine.speculating import check_speculation, drafting_model, make_drafter
+from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint
 from testbed.memory.capabilities import Capabilities
-from testbed.memory.layouts import ExtentLayout, PageLayout
 from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
+from testbed.speculating import drafts_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Options:
     parallel samples the sequences of a request with several; registered is the length of the
     registered prefix; lengths: what the oracles of the run read, see `simulate`; launches_ahead:
     see GpuExecutor; prompt_graphs: the most tokens of an iteration with prompts that is launched
-    as graphs.
+    as graphs; drafter: the model that drafts, if one does.
     """
 
     debug: bool = False
@@ -63,6 +62,7 @@ class Options:
     lengths: dict[int, int] | None = None
     launches_ahead: bool = True
     prompt_graphs: int = 0
+    drafter: Model | None = None
 
 
 def assemble(
@@ -89,10 +89,12 @@ def assemble(
     timer = Timer(weights.embedding.is_cuda, lead.device_wait)
     parts = device.network, device.attention, lead.moves(device.moves)
     runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
+    runner.drafter = make_drafter(scheduler, runner, pool, options.drafter)
     if options.debug:
         slots = state, device.pools, runner.tables, sampler.token_buffers, pool
         runner.slot_checker = checker = SlotChecker(*slots)
         checker.erase = lead.erasing(checker.erase)
+        runner.drafter.followed_by(checker)
     _get_ready(runner, pool, max_len, options, lead)
     lead.watched_by(clock)
     return GpuEngine(
@@ -127,6 +129,7 @@ def _launch_by_graphs(
     parts = runner.network, runner.attention, graphs, captures, *otherwise
     runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
     runner.eager = lead.forward(runner.eager, runner.tables, is_eager=True)
+    runner.drafter.capture(graphs, captures)
 
 
 def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) -> Blocks:
@@ -141,32 +144,6 @@ def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) 
             "engine.debug=true: checks no tables of several groups (set engine.debug=false)"
         )
     return layout
-
-
-def layout_of(
-    memory: Capabilities, num_kv_heads: int, windows: tuple[int | None, ...] = (None,)
-) -> Blocks:
-    """Extents for policies with one reservation per sequence, pages for those by group; else
-    blocks.
-
-    Blocks have one slot where the policy's tables have no regular form. windows: of each layer.
-    """
-    form = memory.layout
-    if isinstance(form, ExtentLayout):
-        return Extents(num_kv_heads)
-    if isinstance(form, PageLayout):
-        size = form.tokens_per_page
-    else:
-        size = 1 if form is None else form.block_size
-    while size > MAX_BLOCK_SIZE:  # a block consists of two half blocks
-        if isinstance(form, PageLayout) or size % 2:
-            raise InputError(
-                f"{memory.name}: block_size={size}: the paged kernels support up to 256"
-            )
-        size //= 2
-    if isinstance(form, PageLayout):
-        return Pages(num_kv_heads, form, windows)
-    return Blocks(num_kv_heads, size)
 
 
 def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> dict[str, Any]:
@@ -185,6 +162,7 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
         "cost_profile": None,
         "counters": counters,
         "engine": about,
+        **drafts_of(setup.scheduler),
     }
     return {RUN: dict(setup.description), **summary, **extra}
 
@@ -197,15 +175,35 @@ def make_engine(
     """
     _check(setup)
     options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus
-    arch, chosen = architecture(options, setup.model), _chosen(setup, options, clock)
-    source = Source(arch, options.weights, setup.config.seed, options.device, options.dtype)
+    arch, chosen = architecture(options.weights, setup.model), _chosen(setup, options, clock)
+    seed = setup.config.seed
     if num_gpus > 1:
+        source = Source(arch, options.weights, seed, options.device, options.dtype)
         return _parallel_engine(setup, source, chosen, weights)
-    where = options.device, getattr(torch, options.dtype)
-    if weights is None and options.weights == "random":
-        weights = random_weights(arch, setup.config.seed, *where)
-    weights = weights or load_weights(arch, Path(options.weights), *where)
+    weights = weights or weights_of(arch, options.weights, seed, options)
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
+
+
+def on_the_device_of(first: GpuEngine, setup: Setup) -> GpuEngine:
+    """An engine for a setup whose pools fit into those of `first`, which has one GPU and has ended:
+    it computes on them, by the graphs that were captured then.
+    """
+    old, state, config = first.runner, setup.scheduler.state, setup.config
+    options = config.engine or EngineConfig()
+    parallel = TopP(options.temperature, options.top_p, config.seed)
+    sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), parallel)
+    moves = type(old.moves)(old.moves.pools, old.moves.layout, live_tables(state))
+    runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
+    runner.forward = old.forward
+    return GpuEngine(
+        setup.scheduler,
+        runner,
+        WallClock(),
+        first.max_len,
+        config.window_s,
+        setup.lengths,
+        launches_ahead=options.launches_ahead,
+    )
 
 
 def _parallel_engine(
@@ -249,6 +247,7 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
         setup.lengths,
         options.launches_ahead,
         options.prompt_graphs,
+        drafting_model(setup, options),
     )
 
 
@@ -268,26 +267,9 @@ def engine_options(options: EngineConfig | None) -> EngineConfig:
     return options
 
 
-def architecture(options: EngineConfig, spec: ModelSpec) -> Architecture:
-    """The model's architecture; raises InputError where a folder's shape differs from the
-    config's.
-    """
-    if options.weights == "random":
-        return of_spec(spec)
-    arch = of_folder(Path(options.weights))
-    for name in ("num_layers", "num_kv_heads", "head_size", "window"):
-        if getattr(arch.spec, name) != getattr(spec, name):
-            raise InputError(
-                f"{options.weights}: {name}={getattr(arch.spec, name)}: model.{name} is "
-                f"{getattr(spec, name)} "
-                "(take the config's model from the folder)"
-            )
-    check_served(spec)
-    return replace(arch, spec=replace(arch.spec, kv_dtype_bytes=spec.kv_dtype_bytes))
-
-
 def _check(setup: Setup) -> None:
     """Raise InputError for options that the engine does not support."""
+    check_speculation(setup)
     tiers = setup.config.server.tiers or {}
     for name, tier in tiers.items():
         if len(tiers) > 1 or tier.read_bandwidth or tier.write_bandwidth:

@@ -74,6 +74,17 @@ class SlotChecker(NoSlotChecker):
         self._owned = np.zeros(pool.num_slots, bool)
         pools.device.fill_(pools.nan)
 
+    def follow(self, pools: Pools) -> None:
+        """Fill slots without an owner in these pools too."""
+        erase = self.erase
+        pools.device.fill_(pools.nan)
+
+        def erase_both(slots: Ints) -> None:
+            erase(slots)
+            pools.erase(slots)
+
+        self.erase = erase_both
+
     def planned(self, plan: Plan) -> None:
         self.step += 1
         self.tables.clear()
@@ -97,7 +108,8 @@ class SlotChecker(NoSlotChecker):
                 ]
         for part, place in zip(batch.parts, batch.places, strict=True):
             seq_id, positions = part.seq.seq_id, np.arange(part.context_len)
-            ids.setdefault(seq_id, self._ids(seq_id))
+            if part.drafts or seq_id not in ids:
+                ids[seq_id] = self._ids(seq_id, part.drafts)
             slots = layout.slots(place, positions)
             reads[seq_id] = max(
                 slots, reads.get(seq_id, slots), key=len
@@ -116,7 +128,7 @@ class SlotChecker(NoSlotChecker):
         """
         bad = torch.nonzero(~torch.isfinite(logits).all(dim=1)).flatten().tolist()
         if bad:
-            part = [part for part in batch.parts if part.wanted][bad[0]]
+            part = [part for part in batch.parts for _ in range(part.wanted)][bad[0]]
             raise SlotError(
                 f"{self._who(part.seq.seq_id)} has logits that are not finite: it read a slot of "
                 f"no sequence"
@@ -136,10 +148,9 @@ class SlotChecker(NoSlotChecker):
                 self.memory.tiers[DEVICE].pop(slot, None)
         self._owned = owned
 
-    def _ids(self, seq_id: int) -> list[int]:
-        return [
-            *accumulate(self.token_buffers.tokens[seq_id], lambda *chain: hash(chain), initial=0)
-        ][1:]
+    def _ids(self, seq_id: int, drafts: tuple[int, ...] = ()) -> list[int]:
+        tokens = [*self.token_buffers.tokens[seq_id], *drafts]
+        return [*accumulate(tokens, lambda *chain: hash(chain), initial=0)][1:]
 
     def _slots(self, seq_id: int, table: list[Extent]) -> Ints:
         slots = np.concatenate(

@@ -50,9 +50,10 @@ class Act:
     it. refork: a candidate of a beam continues with those of candidate `number`. move: to the host,
     or back. truncate: a single sequence loses its last `number` slots. preempt: it loses all. Both
     compute again what these stored. draft: a single sequence computes `number` tokens, the second
-    half of which is rejected. lease: it ends, and its slots stay until end_lease. discard: it
-    ends, and nothing of it is to be found. return: preempted, it requests slots for prompt and
-    generated tokens, a single sequence for a chunk of `number` first, if not 0. release: it ends.
+    half of which is rejected and gives its slots back; speculate: the same, but these slots stay
+    with it. lease: it ends, and its slots stay until end_lease. discard: it ends, and nothing of it
+    is to be found. return: preempted, it requests slots for prompt and generated tokens, a single
+    sequence for a chunk of `number` first, if not 0. release: it ends.
     """
 
     verb: str
@@ -85,6 +86,8 @@ class Histories:
         self._leases = Random(1)
         self._long = Random(2)
         self._drafts = Random(3)
+        given_back = memory.layered, memory.drops_tokens, memory.stores_below
+        self.keeps_rejected = all(part is None for part in given_back)
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
@@ -101,7 +104,7 @@ class Histories:
             if self.memory.transfers is not None:
                 calls += [Act("land", self.pick()) for _ in range(self.random.randint(0, 3))]
         if self.memory.truncates is not None:
-            calls += self.cut() if self._drafts.random() < 0.5 else self.drafted()
+            calls += self.cut() if self._drafts.random() < 0.5 else self.drafted("draft")
         if self.memory.leases is not None:
             calls += self.leased()
         return calls
@@ -195,7 +198,18 @@ class Histories:
             RUN,
         ]
 
-    def drafted(self) -> list[Call]:
+    def speculating(self) -> list[Call]:
+        """Groups that speculate, whose rejected drafts keep their slots, beside any others.
+
+        Of policies that give slots back behind a sequence, for which no scheduler does that, it
+        draws a history without drafts.
+        """
+        calls = self.draw()
+        if self.keeps_rejected:
+            calls += [call for _ in range(3) for call in self.drafted("speculate")]
+        return calls
+
+    def drafted(self, verb: str) -> list[Call]:
         """Two groups speculate in turn, others admit and leave, and one of the two is preempted.
 
         As `cut`, the scene has random numbers of its own.
@@ -203,10 +217,10 @@ class Histories:
         random, calls = self._drafts, list[Call]([RUN])
         first, second = random.randint(0, MAX_PICK), random.randint(0, MAX_PICK)
         for _ in range(random.randint(1, 6)):
-            calls += [Act("draft", random.choice([first, second]), random.randint(1, 9))]
+            calls += [Act(verb, random.choice([first, second]), random.randint(1, 9))]
             meanwhile: list[Call] = [Admit(random.randint(1, self.max_len // 2), 1), RUN]
             calls += meanwhile[: random.randint(0, 2)]
-        return [*calls, Act("preempt", first), Act("return"), RUN, Act("draft", second, 4), RUN]
+        return [*calls, Act("preempt", first), Act("return"), RUN, Act(verb, second, 4), RUN]
 
     def leased(self) -> list[Call]:
         """A group ends and leaves a lease, others come, and the lease ends; another group leaves

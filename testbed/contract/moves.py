@@ -51,6 +51,11 @@ class Group:
         return self.tier == DEVICE and self.placed >= self.num_tokens
 
     @property
+    def has_spare(self) -> bool:
+        """Whether rejected drafts have left it slots, between two plans."""
+        return self.first.num_slots > self.first.num_stored
+
+    @property
     def tokens_left(self) -> int:
         return self.final_len - self.first.num_slots
 
@@ -262,7 +267,24 @@ class Moves:
         check_answer("truncate()", self.memory.truncates.truncate(seq, rejected))
         seq.num_slots -= rejected
         seq.num_stored = min(seq.num_stored, seq.num_slots)
+        self.witness.rejected(seq)
         self.questions.refused = None
+
+    def speculate(self, group: Group, num_tokens: int) -> None:
+        """The same, but the slots of rejected drafts stay with it, for the tokens that follow."""
+        seq = group.first
+        end = min(seq.num_stored + num_tokens, group.final_len)
+        num_new, missing = end - seq.num_stored, end - seq.num_slots
+        batch = passing_batch(group.held)
+        refused = missing > 0 and isinstance(self.questions.extend(batch, missing), Refusal)
+        disband(batch)
+        if refused or num_new < 1:
+            return
+        self._plan.append(Write(seq, seq.num_stored, num_new))
+        self.run_plan()
+        seq.num_stored -= num_new // 2
+        self.witness.rejected(seq)
+        self.questions.log.append(f"{seq} has {seq.num_stored} tokens: the rest is rejected")
 
     def preempt(self, group: Group) -> None:
         """It releases its slots, and will compute prompt and generated tokens again."""

@@ -16,23 +16,30 @@ from testbed.core.errors import OracleError
 from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
-from testbed.core.slots import DEVICE, HOST
+from testbed.core.slots import DEVICE, HOST, ceil_div
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
 
 # Which groups can, by verb, and what they do then.
 ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], object]]] = {
     "extend": (lambda group: group.tier == DEVICE and not group.in_batch, Moves.extend),
-    "join": (lambda group: group.decodes, lambda moves, group, _: moves.join(group)),
+    "join": (
+        lambda group: group.decodes and not group.has_spare,
+        lambda moves, group, _: moves.join(group),
+    ),
     "refork": (lambda group: group.decodes and len(group.sequences) > 1, Moves.refork),
     "move": (
-        lambda group: group.tier == HOST or group.decodes,
+        lambda group: group.tier == HOST or (group.decodes and not group.has_spare),
         lambda moves, group, _: moves.move(group),
     ),
     "preempt": (lambda group: group.tier == DEVICE, lambda moves, group, _: moves.preempt(group)),
     "draft": (
         lambda group: group.decodes and not group.in_batch and len(group.sequences) == 1,
         Moves.draft,
+    ),
+    "speculate": (
+        lambda group: group.decodes and not group.in_batch and len(group.sequences) == 1,
+        Moves.speculate,
     ),
     "truncate": (lambda group: group.tier == DEVICE and len(group.sequences) == 1, Moves.truncate),
     "lease": (lambda group: group.decodes, lambda moves, group, _: moves.lease(group)),
@@ -45,18 +52,19 @@ MAX_TRIES = 2000
 ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
-# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
-# one soon fills. Below are two more tiers, for policies that use them. Half of the layers have a
-# window, for policies that know groups.
+# Half of the layers have a window, for policies that know groups.
 GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
+
+
+def tiers_below(host_slots: int) -> tuple[Tier, ...]:
+    """A host of so many slots, and two more tiers, for policies that use them."""
+    return *host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)
+
+
+# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
+# one soon fills.
 POOLS = tuple(
-    PoolSpec(
-        num_slots,
-        max_len,
-        (*host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)),
-        num_layers=2,
-        groups=GROUPS,
-    )
+    PoolSpec(num_slots, max_len, tiers_below(host_slots), num_layers=2, groups=GROUPS)
     for num_slots, max_len, host_slots in ((600, 256, 300), (131, 80, 60), (93, 128, 32))
 )
 
@@ -187,7 +195,8 @@ def check_policy(
     for pool in pools:
         histories = histories_of(make, pool)
         short = (histories.draw() for _ in range(max_examples))
-        for calls in chain(short, [histories.long()]):
+        speculating = (histories.speculating() for _ in range(ceil_div(max_examples, 5)))
+        for calls in chain(short, speculating, [histories.long()]):
             broken = broken_by(make, pool, calls)
             if broken is not None:
                 return shrunk(make, pool, calls, broken) if shrink else broken

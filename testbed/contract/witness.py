@@ -89,6 +89,12 @@ class Witness:
         """publish() was called: the first num_tokens tokens are stored when the plan has run."""
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
+    def rejected(self, seq: Sequence) -> None:
+        """What `seq` has computed behind its stored tokens are other tokens than those that
+        follow.
+        """
+        del self.tokens[seq.seq_id][seq.num_stored :]
+
     def forked(self, parent: Sequence, child: Sequence) -> None:
         self.tokens[child.seq_id] = self.tokens[parent.seq_id][: parent.num_stored]
         self.entered(child, 0)

@@ -100,11 +100,11 @@ class Outputs:
                 ended.append(request_id)
         return tuple(ended)
 
-    def end_with_next(self, group: SequenceGroup) -> None:
-        """The token that the present iteration brings is the last of each sequence of the group;
+    def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
+        """The present iteration brings so many tokens, the last one of each sequence of the group;
         called before it is committed.
         """
-        request_id, output_len = group.request.request_id, group.num_generated + 1
+        request_id, output_len = group.request.request_id, group.num_generated + num_tokens
         self.lengths[request_id] = output_len
         self.requests[request_id] = self.requests[request_id]._replace(output_len=output_len)
         if request_id in self._end_step:
@@ -117,7 +117,7 @@ class Outputs:
             return Results(self.ended(plan, steps, accepted), {}, accepted)
         ended = self.ended(plan, steps)
         if not (self._state.beams or plan.swapped_in):
-            return record(Results, (ended, {}, {})) if ended else NOTHING
+            return record(Results, (ended, {}, {}, {})) if ended else NOTHING
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:

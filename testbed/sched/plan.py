@@ -155,12 +155,14 @@ class Results(NamedTuple):
     ended: the requests that have their whole output now, in order. parents: of each beam request
     that took a step, the candidates that did not survive, as (parent, child). accepted: of each
     request with drafts, how many of them became output tokens, besides the one that the model
-    generates itself.
+    generates itself. found: of requests with a new token, how many draft tokens there are behind
+    it, where the engine has looked for them already: the next plan has no more.
     """
 
     ended: tuple[int, ...] = ()
     parents: Mapping[int, tuple[Replacement, ...]] = {}
     accepted: Mapping[int, int] = {}
+    found: Mapping[int, int] = {}
 
 
 class Outcome(NamedTuple):

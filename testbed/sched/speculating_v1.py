@@ -2,6 +2,7 @@
 drafts behind it.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
@@ -18,6 +19,8 @@ from testbed.sched.state import SchedulerState
 from testbed.sched.vllm_v1 import AsyncVllmV1, StateAhead, VllmV1
 from testbed.speculation.counts import DraftCounts
 from testbed.speculation.speculation import Speculation
+
+NONE_FOUND: Mapping[int, int] = {}
 
 
 class SpeculatingState(StateAhead):
@@ -164,7 +167,7 @@ class SpeculatingV1(VllmV1):
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().carry_out(plan, steps, results)
         verified = [self._verify(draft, results) for draft in plan.drafts]
-        self._propose(plan, [*verified, *outcome.first_tokens])
+        self._propose(plan, [*verified, *outcome.first_tokens], results.found)
         ended = [group for group in verified if group.status is SequenceStatus.FINISHED]
         return outcome._replace(finished=[*ended, *outcome.finished])
 
@@ -186,15 +189,16 @@ class SpeculatingV1(VllmV1):
         self._speculating.hide_unknown(group)
         super().finish(group)
 
-    def _propose(self, plan: Plan, groups: list[SequenceGroup]) -> None:
-        """The drafts that the next iteration may verify of these groups."""
+    def _propose(
+        self, plan: Plan, groups: list[SequenceGroup], found: Mapping[int, int] = NONE_FOUND
+    ) -> None:
+        """The drafts that the next iteration may verify of these groups; found: see Results."""
         batch_size = len(plan.drafts) + len(plan.chunks)
         for group in groups:
             if group.status is SequenceStatus.RUNNING:
                 request_id = group.request.request_id
-                self._proposed[request_id] = self.speculation.num_drafts(
-                    request_id, group.num_generated, batch_size
-                )
+                asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
+                self._proposed[request_id] = min(asked, found.get(request_id, asked))
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
         self._proposed.pop(group.request.request_id, None)

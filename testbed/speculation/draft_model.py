@@ -12,7 +12,7 @@ from testbed.speculation.speculation import Speculation
 
 
 class DraftModel(Speculation):
-    """The model named `drafter` (testbed list model) computes draft tokens one by one.
+    """The model `drafter`, a shape or a name (testbed list model), drafts token by token.
 
     Its weights take memory of the pool, and it stores K and V of each token of each sequence beside
     those of the model: a block has both. A pass costs the roofline of its shape, with these
@@ -25,12 +25,12 @@ class DraftModel(Speculation):
     def __init__(
         self,
         num_drafts: PositiveCount = 3,
-        drafter: str = "llama-3.2-1b",
+        drafter: str | ModelSpec = "llama-3.2-1b",
         efficiencies: Efficiencies | None = None,
         **options: Any,
     ) -> None:
         super().__init__(num_drafts, **options)
-        self._drafter = read_model(drafter)
+        self._drafter = read_model(drafter) if isinstance(drafter, str) else drafter
         self._efficiencies = efficiencies
 
     def drafter(self, model: ModelSpec) -> ModelSpec:

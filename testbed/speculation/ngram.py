@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.core.units import Count, PositiveCount, Share
 from testbed.speculation.luck import uniform
@@ -16,7 +17,8 @@ class NGram(Speculation):
     A simulated output has no tokens: found_share of its positions have such a place, drawn by
     request and position as the luck of the drafts is. The look-up runs on the CPU, so that the
     next iteration cannot be planned ahead (vLLM turns asynchronous scheduling off too), and it
-    takes neither slots nor time of the GPU.
+    takes neither slots nor time of the GPU. The GPU engine looks itself, for the longest run of the
+    last lookup_max to lookup_min tokens (vLLM's prompt_lookup_max and prompt_lookup_min).
     """
 
     drafts_on_gpu = False
@@ -25,11 +27,20 @@ class NGram(Speculation):
         self,
         num_drafts: PositiveCount = 3,
         found_share: Share = 1.0,
+        lookup_min: PositiveCount = 5,
+        lookup_max: PositiveCount = 5,
         seed: Count = 0,
         **options: Any,
     ) -> None:
         super().__init__(num_drafts, **options)
+        if lookup_min > lookup_max:
+            raise InputError(
+                f"speculation.lookup_min={lookup_min}: is more than lookup_max={lookup_max} (give "
+                f"no more)"
+            )
         self.found_share = found_share
+        self.lookup_min = lookup_min
+        self.lookup_max = lookup_max
         self.seed = seed
 
     @property

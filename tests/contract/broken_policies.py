@@ -29,6 +29,7 @@ from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import BlockMemory, Paged
 from testbed.memory.policy import host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.prefix_cache.prefix_index import PrefixIndex
 from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
@@ -790,3 +791,13 @@ class FoundTooEarly(TieredCaching):
     def landed(self, move_id):
         if move_id in self._hierarchy.in_transit:
             super().landed(move_id)
+
+
+@breaks(8)
+class CachesRejectedDrafts(OutputCaching):
+    """What a sequence leaves may be found up to its last slot, where drafts were rejected."""
+
+    def _give_back(self, seq, keep):
+        num_stored, seq.num_stored = seq.num_stored, seq.num_slots
+        super()._give_back(seq, keep)
+        seq.num_stored = num_stored

@@ -91,7 +91,7 @@ def short(words):
         options[options.index("--seeds") + 1] = "2"
     elif command == "capacity":
         options += ["--seeds", "1"]
-    if command in ("run", "capacity", "hits") and timed:
+    if command in ("run", "capacity", "plan", "hits") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
     return [

@@ -2,8 +2,10 @@
 
 import builtins
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -11,8 +13,16 @@ from tiny_run import tiny_run
 
 from testbed.build import build
 from testbed.experiments.cli.main import main
+from testbed.experiments.compare.finished_run import read_runs
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.speed_up import with_luck
+from testbed.experiments.runs.summary_table import summary_table
 from testbed.kernels.launch.compile import KernelsUnavailable
+from testbed.parts import Part
+from testbed.speculation.counts import DraftCounts
+from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.heads import Heads
+from testbed.speculation.ngram import NGram
 
 MODEL = {
     "num_layers": 1,
@@ -47,6 +57,13 @@ def test_engine_and_simulator_run_the_same_config(tmp_path):
     assert ours.keys() - theirs.keys() == {"engine"}
     assert (real / "iterations.csv").exists()
     assert not (real / "charts.png").exists()  # only with outputs=full
+    shown = Console(file=StringIO(), width=200)
+    shown.print(summary_table(ours))
+    text = shown.file.getvalue()
+    assert "│ time " in text
+    assert "simulated" not in text
+    assert "costs" not in text
+    assert "costs" not in read_runs([str(real)])[0].parts
 
 
 def test_engine_and_simulator_are_built_alike(tmp_path):
@@ -124,3 +141,45 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     ]  # an import may warn beside it
     assert "engine.device=cuda: the NVIDIA driver lists no GPU" in said, error
     assert list(tmp_path.iterdir()) == []
+
+
+OPT = [
+    "model.name=opt-small",
+    *(f"model.{name}={value}" for name, value in {**MODEL, "ffn_matrices": 2}.items()),
+    "model.max_len=128",
+    "++server.kv_memory_gib={opt-small: 0.001}",
+    "swap_space_gib=0",
+]
+REPETITIVE = ["trace=random", "trace.input_len=8", "trace.output_len=40", "arrivals.rate=4"]
+
+
+def test_a_speed_up_is_measured_and_predicted_with_the_same_luck(testbed):
+    drafting = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"]
+    options = [*OPT, *ON_CPU, *drafting, *REPETITIVE, "arrivals.duration_s=1"]
+    code, text, error = testbed("gpu", "speed-up", *options)
+    assert (code, error) == (0, "")
+    shares, measured, predicted = text.splitlines()
+    assert "tokens a step" in shares
+    assert measured.startswith("measured: ")
+    assert predicted.startswith("predicted: ")
+
+
+def test_the_simulation_has_the_luck_that_was_counted():
+    counts = DraftCounts()
+    for num_drafts, num_accepted in ((3, 3), (3, 1), (2, 0), (0, 0)):
+        counts.add(num_drafts, num_accepted)
+    assert counts.rates == [2 / 3, 1 / 3, 1 / 3]
+    part = with_luck(Part(NGram, {"num_drafts": 3}), counts.summary)
+    speculation = part.make("speculation")
+    assert speculation.found_share == 0.75
+    steps = [speculation.acceptance.accepted(0, at, 3) for at in range(3000)]
+    shares = [sum(number >= place for number in steps) / 3000 for place in (1, 2, 3)]
+    assert shares == pytest.approx(counts.rates, abs=0.03)
+    for kind in (Heads, DraftModel):
+        assert with_luck(Part(kind, {}), counts.summary).make("speculation").max_drafts == 3
+
+
+def test_a_speed_up_needs_drafts_and_the_engine(testbed):
+    for options, missing in ((["speculation=ngram"], "engine"), (ON_CPU, "speculation")):
+        code, _, error = testbed("gpu", "speed-up", *OPT, "scheduler=vllm_v1", *options)
+        assert (code, f"no {missing}" in error) == (2, True)

@@ -61,6 +61,8 @@ ALLOWED = {
         "testbed.config",
         "testbed.description",
         "testbed.contract",
+        "testbed.speculation",
+        "testbed.speculating",
     },
 }
 ONLY_IN = {

@@ -149,6 +149,13 @@ def overrides(command, gpu="h100-80gb"):
             id="drafts on the CPU",
         ),
         pytest.param(
+            LLAMA + """ --speculative-config '{"method": "ngram", "num_speculative_tokens": 4, """
+            """"prompt_lookup_max": 3}'""",
+            "h100-80gb",
+            ("speculation.lookup_min=3", "speculation.lookup_max=3"),
+            id="the length of a look-up",
+        ),
+        pytest.param(
             f"{LLAMA} --num-gpu-blocks-override 9000 "
             """-sc '{"method": "eagle3", "num_speculative_tokens": 3}'""",
             "h100-80gb",

@@ -176,3 +176,22 @@ def test_requests_are_failed_when_the_engine_ends():
             assert any("the engine: has ended" in line for line in lines)
         assert httpx.get(f"{server.url}/health").status_code == 503
         assert post(server, prompt=[1]).status_code == 503
+
+
+@pytest.mark.slow
+def test_drafts_change_no_answer_and_serve_one_sequence_of_a_prompt(server):
+    bodies = [
+        {"prompt": [1, 2, 3], "max_tokens": 40, "temperature": 0},
+        {"prompt": [4, 5, 6], "max_tokens": 40, "seed": 5},
+    ]
+    drafting = ("scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=1")
+    with running((*WORDS, *drafting)) as speculating:
+        for body in bodies:
+            plain, drafted = (post(one, **body).json() for one in (server, speculating))
+            assert drafted["choices"][0]["text"] == plain["choices"][0]["text"]
+            assert drafted["usage"] == plain["usage"]
+        text = httpx.get(f"{speculating.url}/metrics").text
+        assert 'vllm:generation_tokens_total{model_name="small"} 80.0' in text
+        answer = post(speculating, prompt=[1, 2], max_tokens=2, n=2)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "n"

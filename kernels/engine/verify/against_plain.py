@@ -1,15 +1,17 @@
 """The engine's fast path against its plain one: a model's real shape, random weights in bf16.
 
 The plain path, the debug mode, launches kernel after kernel, each iteration when the results of the
-one before are in. The fast path replays CUDA graphs and launches an iteration while another runs. A
-matrix product of another size may round in another way, as it does between two batch sizes of the
-plain path; so a sequence may take another token where two are almost equally likely.
+one before are in. The fast paths replay CUDA graphs: one launches an iteration while another runs,
+others verify drafts, which n-grams or the model itself has proposed. A matrix product of another
+size may round in another way, as it does between two batch sizes of the plain path; so a sequence
+may take another token where two are almost equally likely.
 
-The tolerance is fixed before the fast path runs: if no logit differs by more than d between two
+The tolerance is fixed before a fast path runs: if no logit differs by more than d between two
 batch sizes, then two paths that round as differently choose the same token wherever the best two
 logits are more than 2 d apart.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -18,12 +20,14 @@ import torch
 from torch import Tensor
 
 from testbed.core.shapes import read_model
-from testbed.kernels.engine.architecture import of_spec
+from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.verify.scenarios import Row, Scenario, record
-from testbed.kernels.engine.weights import random_weights
+from testbed.kernels.engine.weights import Weights, random_weights
 from testbed.memory.paged.paged import Paged
+from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.ngram import NGram
 
-GRAPHS, SMALL_BATCH = 64, 5
+GRAPHS, SMALL_BATCH, NUM_DRAFTS = 64, 5, 3
 Logits = dict[tuple[int, ...], Tensor]  # by the tokens before
 
 
@@ -53,17 +57,31 @@ class Comparison(NamedTuple):
 
 
 def verify_launches(name: str) -> bool:
-    """Compare the paths on a shipped model; prints the result, and returns whether it is right."""
+    """Compare the paths on a shipped model; prints the results, and returns whether all are
+    right.
+    """
     arch = of_spec(read_model(name))
     weights = random_weights(arch, 0, "cuda", torch.bfloat16)
-    scenario = Scenario(name, partial(Paged, block_size=16), below=0, ahead=True)
+    is_right = True
+    for way, compared in compare(arch, weights):
+        print(f"{name}, {way}: {compared}", flush=True)
+        is_right &= compared.is_right
+    return is_right
+
+
+def compare(arch: Architecture, weights: Weights) -> Iterator[tuple[str, Comparison]]:
+    """Each fast path by name, beside the plain one."""
+    scenario = Scenario("plain", partial(Paged, block_size=16), below=0, ahead=True)
     plain = by_tokens(record(scenario, arch, weights))
     small = by_tokens(record(replace(scenario, max_num_seqs=SMALL_BATCH), arch, weights))
     tolerance = 2 * largest_difference(plain, small)
-    fast = by_tokens(record(scenario, arch, weights, GRAPHS))
-    compared = comparison(plain, fast, tolerance)
-    print(f"{name}: {compared}")
-    return compared.is_right
+    for way, speculation in (
+        ("launched ahead", None),
+        ("drafts by n-grams", NGram(NUM_DRAFTS, lookup_min=1, lookup_max=3)),
+        ("drafts by the model itself", DraftModel(NUM_DRAFTS, arch.spec)),
+    ):
+        fast = replace(scenario, speculation=speculation)
+        yield way, comparison(plain, by_tokens(record(fast, arch, weights, GRAPHS)), tolerance)
 
 
 def by_tokens(rows: list[Row]) -> Logits:

@@ -1,9 +1,9 @@
 """The engine on random batches beside what a profile says of them.
 
 A batch is a number of sequences that no section of the profile was measured at, and prompts of
-ragged lengths. Their prompts are computed in iterations with decodes, then all decode together; the
-GPU's time for each iteration is compared. The clock counts iterations, so that every machine serves
-the same.
+ragged lengths. Their prompts are computed in iterations with decodes, then all decode together.
+Iterations are planned ahead and their time is taken as in the calibration: of decodes from result
+to result, with prompts as the GPU has it.
 """
 
 from bisect import bisect_right
@@ -17,56 +17,59 @@ import numpy as np
 import pandas as pd
 import torch
 
-from testbed.core.errors import InputError
 from testbed.core.request import PS, Request
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.model import CostModel, Work
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.sections import has, rows
-from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import of_spec
-from testbed.kernels.engine.calibrate import BLOCK, OPTIONS, SETTLING, Bench, undisturbed
+from testbed.kernels.engine.bench import (
+    BLOCK,
+    MOST_TOKENS,
+    Bench,
+    SkippingClock,
+    ahead,
+    undisturbed,
+)
+from testbed.kernels.engine.calibrate import OPTIONS, lasting, on_gpu
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import assemble
+from testbed.kernels.engine.served import SETTLING, SPARE_PS
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
+from testbed.kernels.measure.profile_sections import check_device
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
-from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import Recompute
 
-MAX_TOKENS = 2560  # of an iteration
 MAX_SEQS, MAX_CONTEXT, MAX_STORED = 128, 1800, 40_000  # sequences, tokens of one, tokens of all
 STEPS = 16  # decodes that are compared
 LIMIT = 0.05
 
 
 class Batch(NamedTuple):
-    """Requests that arrive together in iteration number arrival; prompt_lens: in tokens."""
+    """Requests that arrive together; prompt_lens: in tokens."""
 
-    arrival: int
     prompt_lens: tuple[int, ...]
 
     @property
     def output_len(self) -> int:
         """Enough for all to decode together, when the last prompt has been computed."""
-        return self._prefills + SETTLING + STEPS
+        return 2 * ceil_div(sum(self.prompt_lens), MOST_TOKENS - MAX_SEQS) + 2 + SETTLING + STEPS
 
-    @property
-    def end(self) -> int:
-        """An iteration before which all have ended."""
-        return self.arrival + self._prefills + self.output_len + SETTLING
-
-    @property
-    def _prefills(self) -> int:
-        """No fewer than the iterations with prompts, which leave less than half of the room."""
-        return 2 * ceil_div(sum(self.prompt_lens), MAX_TOKENS - MAX_SEQS) + 2
+    def longest_ps(self, cost: CostModel) -> int:
+        """A generous time for them."""
+        prompts = Work(prefill=tuple((length, 0) for length in self.prompt_lens))
+        num_seqs, longest = len(self.prompt_lens), max(self.prompt_lens) + self.output_len
+        decodes = Work(num_seqs, num_seqs * longest, longest)
+        step_ps = 2 * cost.iteration(decodes) + SPARE_PS
+        return 4 * cost.iteration(prompts) + self.output_len * step_ps
 
 
 class Compared(NamedTuple):
     """One batch of decodes (medians over its iterations), or one iteration with prompts: sequences
-    that decode, their tokens, tokens of prompts, and the GPU's time in microseconds.
+    that decode, their tokens, tokens of prompts, and microseconds.
     """
 
     batch: int
@@ -83,10 +86,10 @@ def verify_profile(path: Path, num_batches: int, seed: int, out: Path | None) ->
     """
     profile = read_profile(path)
     spec, num_gpus = ModelSpec(**profile["model"]), int(profile["num_gpus"])
-    check_device(profile)
+    check_device(profile, str(path))
     batches = drawn(num_batches, taken(profile), spec.max_len, np.random.default_rng(seed))
     server = ServerSpec("measured", NO_DATA_SHEET, num_gpus) if num_gpus > 1 else None
-    choices = Choices(kernel="paged", spread="ragged", overhead_s=0.0)
+    choices = Choices(kernel="paged", spread="ragged")
     cost = ProfileCost(spec, server, profile, choices)
     with bench_of(spec, num_gpus) as bench:
         compared = compare(bench, batches, cost)
@@ -96,13 +99,6 @@ def verify_profile(path: Path, num_batches: int, seed: int, out: Path | None) ->
     decodes = frame[frame.prompt_tokens == 0]
     parts = {"decodes": decodes, "iterations with prompts": frame.drop(decodes.index)}
     return all([_within_limit(name, part) for name, part in parts.items()])
-
-
-def check_device(profile: Mapping[str, Any]) -> None:
-    """Raise InputError for a profile of another GPU."""
-    here, there = torch.cuda.get_device_name(), profile["fingerprint"]["device"]
-    if here != there:
-        raise InputError(f"the profile was measured on {there}: this GPU is {here} (calibrate it)")
 
 
 def taken(profile: Mapping[str, Any]) -> set[int]:
@@ -124,21 +120,20 @@ def drawn(
     logarithm, a mean length, and lengths around it.
     """
     sizes = np.array([n for n in range(2, MAX_SEQS) if n not in excluded])
-    batches, arrival = list[Batch](), 0
+    batches = list[Batch]()
     for _ in range(num_batches):
         size = rng.choice(sizes, p=(1 / sizes) / (1 / sizes).sum())
         mean = rng.uniform(48, min(0.5 * MAX_CONTEXT, MAX_STORED / size))
         longest = min(MAX_CONTEXT, max_len - 200)
         lengths = np.clip(rng.gamma(2.0, mean / 2, size), 8, longest).astype(int)
-        batches.append(Batch(arrival, tuple(lengths.tolist())))
-        arrival = batches[-1].end
+        batches.append(Batch(tuple(lengths.tolist())))
     return batches
 
 
 @contextmanager
 def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
     """A model with random weights on so many GPUs."""
-    arch, options = of_spec(spec), replace(OPTIONS, clock=StepClock())
+    arch, options = of_spec(spec), replace(OPTIONS, clock=SkippingClock())
     if num_gpus == 1:
         yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), options)
         return
@@ -147,52 +142,50 @@ def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
         yield Bench(ranks.arch, ranks.weights, options, ranks.lead)
 
 
-def compare(bench: Bench, batches: Sequence[Batch], cost: ProfileCost) -> list[Compared]:
+def compare(bench: Bench, batches: Sequence[Batch], cost: CostModel) -> list[Compared]:
     """The rows of all batches."""
-    arrivals = [batch.arrival for batch in batches]
-    rows = list[Compared]()
-    of_batch: dict[int, list[Iteration]] = {}
-    for iteration in served(bench, batches):
-        number = bisect_right(arrivals, iteration.start_s) - 1
+    arrivals_ps = [0]
+    for batch in batches:
+        arrivals_ps.append(arrivals_ps[-1] + batch.longest_ps(cost))
+    compared = list[Compared]()
+    decodes: dict[int, list[Iteration]] = {}
+    for iteration in served(bench, batches, arrivals_ps):
+        number = bisect_right(arrivals_ps, round(iteration.start_s * PS)) - 1
         if iteration.work.prefill:
-            rows.append(_compared(number, [iteration], cost))
+            compared.append(_compared(number, [iteration], cost))
         elif iteration.work.decode_seqs == len(batches[number].prompt_lens):
-            of_batch.setdefault(number, []).append(iteration)
-    return rows + [_compared(i, works[SETTLING:], cost) for i, works in of_batch.items()]
+            decodes.setdefault(number, []).append(iteration)
+    return compared + [_compared(i, works[SETTLING:], cost) for i, works in decodes.items()]
 
 
-def served(bench: Bench, batches: Sequence[Batch]) -> list[Iteration]:
-    """All iterations of the batches."""
+def served(bench: Bench, batches: Sequence[Batch], arrivals_ps: Sequence[int]) -> list[Iteration]:
+    """All iterations of the batches, one after the other."""
     requests = [
-        Request(1000 * i + j, batch.arrival * PS, length, batch.output_len)
+        Request(MAX_SEQS * i + j, arrivals_ps[i], length, batch.output_len)
         for i, batch in enumerate(batches)
         for j, length in enumerate(batch.prompt_lens)
     ]
     longest = max(request.final_len for request in requests) + BLOCK
-    stored = max(
+    num_blocks = max(
         sum(ceil_div(n + batch.output_len + 1, BLOCK) for n in batch.prompt_lens)
         for batch in batches
     )
-    pool = PoolSpec(BLOCK * (stored + MAX_SEQS), longest)
-    scheduler = MixedPrefill(
-        Paged(pool, block_size=BLOCK),
-        Recompute(),
-        max_num_batched_tokens=MAX_TOKENS,
-        max_num_seqs=MAX_SEQS,
-    )
+    pool = PoolSpec(BLOCK * (num_blocks + MAX_SEQS), longest)
+    scheduler = ahead(Paged(pool, block_size=BLOCK), MAX_SEQS)
     engine = assemble(scheduler, pool, bench.arch, bench.weights, bench.options, bench.lead)
     with undisturbed():
         return engine.serve(requests).iterations
 
 
-def _compared(number: int, iterations: Sequence[Iteration], cost: ProfileCost) -> Compared:
+def _compared(number: int, iterations: Sequence[Iteration], cost: CostModel) -> Compared:
     works = [iteration.work for iteration in iterations]
+    seconds = on_gpu if works[0].prefill else lasting
     return Compared(
         number,
         works[0].decode_seqs,
         int(np.median([work.decode_context for work in works])),
         sum(new for new, _ in works[0].prefill),
-        float(np.median([iteration.gpu_s * 1e6 for iteration in iterations])),
+        float(np.median([seconds(iteration) * 1e6 for iteration in iterations])),
         float(np.median([cost.iteration(work) / 1e6 for work in works])),
     )
 

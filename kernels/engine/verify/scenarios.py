@@ -16,6 +16,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.models import Model
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.ragged import Drawn
 from testbed.kernels.engine.runner import Launched, Runner
@@ -35,7 +36,10 @@ from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.speculating_v1 import SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1
+from testbed.speculation.draft_model import DraftModel
+from testbed.speculation.speculation import Speculation
 
 MAX_LEN = 512  # of prompt and output together
 LARGE, TIGHT = (
@@ -53,8 +57,9 @@ class Scenario:
     policy's counters.
 
     The first `distinct` prompts are sent again and again. ahead: iterations are planned, and but
-    for the debug mode launched, while another runs, prompts by graphs. below: slots of the swap
-    space and of a tier.
+    for the debug mode launched, while another runs, prompts by graphs. speculation: who drafts, in
+    place of that; a model that drafts is the one that serves. below: slots of the swap space and of
+    a tier.
     """
 
     name: str
@@ -71,6 +76,7 @@ class Scenario:
     ahead: bool = False
     max_num_seqs: int = 64
     below: int = LARGE
+    speculation: Speculation | None = None
 
     def pool(self) -> PoolSpec:
         """The device's pool, the swap space and the tier."""
@@ -78,16 +84,16 @@ class Scenario:
 
     def scheduler(self, policy: MemoryPolicy) -> Scheduler:
         """The scheduler with this policy."""
-        limits = {"max_num_batched_tokens": 96, "max_num_seqs": self.max_num_seqs}
+        limits: dict[str, Any] = {
+            "max_num_batched_tokens": 96,
+            "max_num_seqs": self.max_num_seqs,
+        }
+        v1 = limits | {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": True}
+        if self.speculation is not None:
+            drafting = {"speculation": self.speculation, "max_len": MAX_LEN}
+            return SpeculatingV1(policy, self.rule(), **(v1 | drafting))
         if self.ahead:
-            return AsyncVllmV1(
-                policy,
-                self.rule(),
-                **limits,
-                long_prefill_token_threshold=0,
-                scheduler_reserve_full_isl=True,
-                ignore_eos=True,
-            )
+            return AsyncVllmV1(policy, self.rule(), **v1, ignore_eos=True)
         if self.chunked:
             return ChunkedPrefill(policy, self.rule(), **limits)
         return MixedPrefill(policy, self.rule(), **limits | {"max_num_batched_tokens": 2048})
@@ -175,7 +181,12 @@ def record(
     debug = not graphs and memory.layered is None
     clock, prompt_graphs = StepClock(0.1), PROMPT_GRAPHS if graphs else 0
     options = Options(
-        debug, clock=clock, graphs=graphs, lengths=lengths, prompt_graphs=prompt_graphs
+        debug,
+        clock=clock,
+        graphs=graphs,
+        lengths=lengths,
+        prompt_graphs=prompt_graphs,
+        drafter=Model(short, weights) if isinstance(scenario.speculation, DraftModel) else None,
     )
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options, lead)
     rows = watched(engine.runner)
@@ -205,10 +216,11 @@ def watched(runner: Runner) -> list[Row]:
 
     def watch_sample(launched: Launched) -> dict[int, tuple[Replacement, ...]]:
         logits = copies.pop(id(launched.wanted), None)
-        for row, (group, index) in enumerate(launched.wanted.owners):
-            tokens = runner.token_buffers.tokens[group.sequences[index].seq_id]
+        for row, (group, index, num_drafts) in enumerate(launched.wanted.owners):
+            seq_id = group.sequences[index].seq_id
+            drafts = launched.drafts.get(seq_id, ())[:num_drafts]
             assert logits is not None, "an owner has a row"
-            rows.append((tuple(tokens), logits[row]))
+            rows.append(((*runner.token_buffers.tokens[seq_id], *drafts), logits[row]))
         return sample(launched)
 
     watching: Any = runner

@@ -1,11 +1,17 @@
 """What two paths chose is compared where they had the same tokens before."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import tiny_models as tiny  # noqa: E402
+
+from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.verify.against_plain import (  # noqa: E402
     by_tokens,
+    compare,
     comparison,
     largest_difference,
 )
@@ -42,3 +48,12 @@ def test_another_choice_is_wrong_where_one_was_clearly_best():
 
 def test_nothing_in_common_is_not_right():
     assert not comparison(PLAIN, {}, 0.5).is_right
+
+
+def test_drafts_and_launches_ahead_choose_what_the_plain_path_chooses():
+    arch = Architecture(replace(tiny.SHAPES["llama"], max_len=512), "llama")
+    compared = dict(compare(arch, tiny.weights(arch)))
+    assert [*compared] == ["launched ahead", "drafts by n-grams", "drafts by the model itself"]
+    for choices, differing, _, _ in compared.values():
+        assert choices > 400
+        assert differing == 0

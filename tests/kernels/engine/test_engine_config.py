@@ -25,6 +25,7 @@ from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells  # noqa: E402
 from testbed.engine.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
+from testbed.identity import identify  # noqa: E402
 from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
@@ -178,6 +179,109 @@ def test_config_is_run_into_result_tables(tmp_path):
     check_times([{name: float(row[f"{name}_s"]) for name in TIMES} for row in iterations])
 
 
+V1 = {
+    "_target_": "testbed.sched.vllm_v1.VllmV1",
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 16,
+    "long_prefill_token_threshold": 0,
+    "scheduler_reserve_full_isl": True,
+}
+AHEAD = {"_target_": "testbed.sched.vllm_v1.AsyncVllmV1", "ignore_eos": True}
+NGRAM = {"_target_": "testbed.speculation.ngram.NGram", "lookup_min": 1}
+
+
+def test_a_config_with_drafts_gives_the_same_outputs(tmp_path):
+    built = setup(tmp_path, scheduler=V1, speculation=NGRAM)
+    engine = make_engine(built)
+    summary = serve_into(tmp_path / "out", built, engine)
+    plain = make_engine(setup(tmp_path, scheduler=V1))
+    assert engine.records.outputs == plain.serve(list(built.workload)).outputs
+    counts = summary["speculation"]
+    assert counts["steps"] + counts["accepted"] == 3 + 5 + 4
+    assert counts["drafted"] >= counts["accepted"]
+    assert "that the model generates" in summary["run"]["draft_cost"]
+    assert "acceptance" not in summary["run"]["speculation"]
+
+
+def drafting(**changes):
+    """A model that drafts, of the shape of the one that serves but for these changes."""
+    names = tiny.ModelSpec.__dataclass_fields__
+    shape = {name: getattr(tiny.SHAPES["opt"], name) for name in names} | changes
+    drafter = {"_target_": "testbed.core.specs.ModelSpec", **shape}
+    return {"_target_": "testbed.speculation.draft_model.DraftModel", "drafter": drafter}
+
+
+def test_a_model_drafts_with_random_weights_or_those_of_a_folder(tmp_path):
+    """The model's own random weights accept every draft, others few."""
+    built = setup(tmp_path, scheduler=V1, speculation=drafting())
+    engine = make_engine(built)
+    accepted = serve_into(tmp_path / "itself", built, engine)["speculation"]["accepted"]
+    path = tmp_path / "drafter"
+    path.mkdir()
+    folder(path, OPT)
+    options = {"device": "cpu", "dtype": "float32", "debug": True, "draft_weights": str(path)}
+    other = setup(tmp_path, scheduler=V1, speculation=drafting(), engine=options)
+    engine_of_two = make_engine(other)
+    counts = serve_into(tmp_path / "other", other, engine_of_two)["speculation"]
+    assert engine.records.outputs == engine_of_two.records.outputs
+    assert counts["accepted"] < accepted
+    assert any(str(path) in name for name in identify(other.config).inputs["files"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"speculation": drafting(vocab_size=60)},
+            "speculation.drafter=opt: has 60 tokens, and opt has 61",
+        ),
+        (
+            {"speculation": drafting(max_len=64)},
+            "speculation.drafter=opt: serves up to 64 tokens, and model.max_len is 128",
+        ),
+        (
+            {"speculation": drafting() | {"takes_memory": False}},
+            "speculation.takes_memory=false: a model that drafts on the engine takes memory",
+        ),
+        (
+            {"engine": {"device": "cpu", "dtype": "float32", "draft_weights": "there"}},
+            "engine.draft_weights=there: no model drafts",
+        ),
+        (
+            {"speculation": {"_target_": "testbed.speculation.heads.Heads"}},
+            "speculation: Heads has no weights that the engine could draft by",
+        ),
+        (
+            {"speculation": NGRAM | {"found_share": 0.5}},
+            "speculation.found_share=0.5: the engine looks for drafts in the tokens themselves",
+        ),
+        (
+            {"speculation": NGRAM | {"lookup_max": 2, "lookup_min": 3}},
+            "speculation.lookup_min=3: is more than lookup_max=2",
+        ),
+        (
+            {"scheduler": V1 | AHEAD},
+            "the next one cannot be planned ahead",
+        ),
+        ({"workload": {"num_seqs": 2}}, "parallel samples and beams with drafts are not modelled"),
+        (
+            {"preemption": {"_target_": "testbed.sched.preemption.Swap"}, "swap_space_gib": 1},
+            "preemption=Swap with drafts is not modelled",
+        ),
+    ],
+)
+def test_drafts_that_the_engine_does_not_compute_are_refused(tmp_path, changes, message):
+    options = {"scheduler": V1, "speculation": NGRAM, **changes}
+    refuses(message, lambda: make_engine(setup(tmp_path, **options)))
+
+
+def test_drafts_on_several_gpus_are_refused(tmp_path):
+    values = run_config(tmp_path, scheduler=V1, speculation=NGRAM)
+    values["server"] |= {"num_gpus": 2}
+    built = build(RunConfig.from_values(values))
+    refuses("server.num_gpus=2: the engine drafts on one GPU", lambda: make_engine(built))
+
+
 def check_times(rows, rounding_s=1e-6):
     """What holds however long anything takes: the wait lies inside its iteration; host and wait end
     before the next.
@@ -194,7 +298,7 @@ def check_times(rows, rounding_s=1e-6):
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_times_are_divided_exactly(monkeypatch, on_gpu):
+def test_waiting_and_the_device_are_timed_exactly(monkeypatch, on_gpu):
     """By a clock that goes on by 1/64 s whenever it is read, and events that note it."""
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now.append(now[-1] + 1 / 64) or now[-1])
@@ -205,7 +309,6 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     }
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: type("Event", (), event)())
     timer = Timer(on_gpu)
-    timer.start()
     device_time = timer.launch()
     now.append(1.0)
     timer.launched()
@@ -214,9 +317,7 @@ def test_times_are_divided_exactly(monkeypatch, on_gpu):
     device_time.end()
     with timer.waiting():  # its end and its begin are 1/64 s apart
         now.append(2.0)
-    at_start_s, waited_s, at_stop_s = 2 / 64, 0.75, 2.0 + 2 / 64
-    host_s = at_stop_s - at_start_s - waited_s
-    assert timer.stop() == pytest.approx((host_s, waited_s), abs=1e-12)
+    assert (timer.take_waited(), timer.take_waited()) == (0.75, 0.0)
     assert device_time.seconds == pytest.approx(0.25 * on_gpu, abs=1e-12)
 
 

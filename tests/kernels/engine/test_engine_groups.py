@@ -20,11 +20,11 @@ from testbed.core.slots import Copy, Extent  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine import runner  # noqa: E402
 from testbed.kernels.engine.graphs import BUCKETS, bucket, context_bucket  # noqa: E402
-from testbed.kernels.engine.layout import Blocks, Extents  # noqa: E402
+from testbed.kernels.engine.layout import Blocks, Extents, layout_of  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent  # noqa: E402
 from testbed.kernels.engine.records import write_run  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
-from testbed.kernels.engine.serve import Options, assemble, layout_of  # noqa: E402
+from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 from testbed.memory.capabilities import capabilities_of  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
@@ -181,7 +181,7 @@ def test_warm_up_changes_no_slots_or_outputs(monkeypatch):
     monkeypatch.setattr(runner, "eager", watched)
     warm = tiny.engine(warm=(5, 300))
     assert [[part[1:] for part in batch.parts] for batch in batches] == [
-        [(n, 0, n, True) for n in sizes] for sizes in ([5], [128, 128, 44])
+        [(n, 0, n, 1, ()) for n in sizes] for sizes in ([5], [128, 128, 44])
     ]
     assert [[place.num_slots for place in batch.places] for batch in batches] == [
         [16],

@@ -16,6 +16,7 @@ from testbed.kernels.engine.graphs import Captures  # noqa: E402
 from testbed.kernels.engine.layout import make_pools  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network, PlainAttention  # noqa: E402
+from testbed.kernels.engine.on_device import eager  # noqa: E402
 from testbed.kernels.engine.prompt_graphs import (  # noqa: E402
     LARGEST,
     PromptGraphs,
@@ -81,6 +82,7 @@ def by_graphs(engine, family):
     network = Network(arch, moved, PlainMaths())
     runner.network, runner.attention = network, PlainAttention(pools, layout, arch.windows)
     runner.moves = type(runner.moves)(pools, layout, runner.state)
+    runner.eager = eager(network, runner.attention, runner.timer.launched)
     capture = Captures().sharing_memory()
     graphs = PromptGraphs(
         network, runner.attention, 64, runner.eager, runner.timer.launched, capture
