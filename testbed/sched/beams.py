@@ -46,6 +46,9 @@ class BeamModel(ABC):
         """Compute what the parents of beams of this width need, where it takes long. A server calls
         it in a thread before the first such request; raises InputError for a width that cannot be
         answered.
+
+        Args:
+            width: sequences of a beam.
         """
 
 
