@@ -5,8 +5,7 @@ from random import Random
 
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.model import CostModel, Moved, Work, are_durations
-from testbed.engine.audit import wrong_durations
+from testbed.cost.model import CostModel, Moved, Work, are_durations, wrong_durations
 
 MAX_STEPS = 200
 MakeCost = Callable[[], CostModel]

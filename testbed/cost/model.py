@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, Move
 
@@ -242,6 +242,20 @@ def are_durations(durations: Any) -> bool:
         and first_ps > 0
         and growth_ps >= 0
         and steps > 0
+    )
+
+
+def wrong_durations(cost: "CostModel", durations: object) -> PlugInError:
+    """The error of an answer that `are_durations` refuses: time is whole picoseconds, and every
+    iteration takes some.
+    """
+    name = type(cost).__name__
+    if type(durations) is not Affine:
+        return PlugInError(f"{name} answered {durations!r}; decode() gives an Affine")
+    first_ps, growth_ps, steps = durations
+    return PlugInError(
+        f"{name} says that an iteration takes {first_ps!r} ps, each later one {growth_ps!r} more, "
+        f"for {steps!r} iterations; costs are whole numbers above 0"
     )
 
 

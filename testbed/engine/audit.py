@@ -99,18 +99,6 @@ def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
     return PlugInError(f"{promise} by guaranteed_steps(); it is an int of at least 0")
 
 
-def wrong_durations(cost: CostModel, durations: object) -> PlugInError:
-    """Time is whole picoseconds, and every iteration takes some."""
-    if type(durations) is not Affine:
-        return wrong_answer(cost, durations, "decode() gives an Affine")
-    first_ps, growth_ps, steps = durations
-    return PlugInError(
-        f"{type(cost).__name__} says that an iteration takes {first_ps!r} ps, each later one "
-        f"{growth_ps!r} more, "
-        f"for {steps!r} iterations; costs are whole numbers above 0"
-    )
-
-
 def check_launch(cost: CostModel, launch: object) -> None:
     """A launch takes whole picoseconds, the first of it no longer than the whole."""
     if (

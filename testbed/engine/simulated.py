@@ -5,7 +5,14 @@ from typing import Any
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
-from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, are_durations
+from testbed.cost.model import (
+    UNBOUNDED,
+    Affine,
+    CostModel,
+    Launch,
+    are_durations,
+    wrong_durations,
+)
 from testbed.engine import audit
 from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Clock
@@ -88,7 +95,7 @@ class SimulatedExecutor(Executor):
         else:
             durations = record(Affine, (cost.iteration(work), 0, 1))
         if not are_durations(durations):
-            raise audit.wrong_durations(cost, durations)
+            raise wrong_durations(cost, durations)
         checked: Affine = durations
         return checked
 

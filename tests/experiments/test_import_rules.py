@@ -1,5 +1,5 @@
 """Who may import whom (DESIGN): core <- memory <- contract, sched <- engine, core <- cost <-
-speculation <- sched, engine, and nothing back.
+contract, speculation <- sched, engine, and nothing back.
 """
 
 import ast
@@ -35,6 +35,7 @@ ALLOWED = {
     "testbed.contract": {
         "testbed.core",
         "testbed.memory",
+        "testbed.cost",
         "testbed.oracles",
         "testbed.contract",
     },
