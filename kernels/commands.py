@@ -90,6 +90,15 @@ def verify_parallel(model: str | None, num_gpus: int) -> bool:
     return is_right
 
 
+def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> bool:
+    """Whether the GPU's mean times for random batches are those of the profile in a file; writes
+    each batch to `out`.
+    """
+    against = on_gpu("engine.verify.against_profile", "gpu verify-profile")
+    is_right: bool = against.verify_profile(path, batches, seed, out)
+    return is_right
+
+
 def run_pairs(out: Path, limit_s: float) -> list[str]:
     """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device
@@ -136,19 +145,29 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
 
 
 def calibrate(
-    names: Sequence[str], *, tp: int, out: Path, all_reduce: str | None, engine: bool, rounds: int
+    names: Sequence[str],
+    *,
+    tp: int,
+    out: Path,
+    all_reduce: str | None,
+    engine: bool,
+    rounds: int,
+    kernels: Path | None = None,
 ) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model.
 
     names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
     all_reduce: a profile whose all-reduces are taken; engine: measure on the engine's layers;
-    rounds: of random checks of the kernels.
+    rounds: of random checks of the kernels; kernels: a profile that has their times already.
     """
     from testbed.core.shapes import read_model
     from testbed.cost.sections import dump, read_profile
 
     models = checked_models(names, tp=tp, out=out)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
+    known = read_profile(kernels) if kernels else None
+    if known and not engine:
+        raise InputError("--kernels: nothing reads it without --system engine (leave it out)")
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
@@ -158,7 +177,7 @@ def calibrate(
         started = time.monotonic()
         if engine:
             measured = on_gpu("engine.calibrate", "gpu calibrate --engine")
-            profile = measured.with_engine_sections(name, num_gpus)
+            profile = measured.with_engine_sections(name, num_gpus, known)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = out / sections.file_name(profile) if out.is_dir() else out

@@ -70,22 +70,30 @@ def simulate(
 ) -> Result:
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
 
-    policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the PoolSpec), a
-    pair of class and parameters such as (Paged, {"block_size": 32}), or a new policy. Other parts
-    may be such pairs too. trace: a name, a list of `testbed.core.request.Request` with their own
-    times (ps), or a data frame with prompt_len and output_len in tokens; its other columns are
-    those of trace=csv (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back
-    where no rate, duration or arrivals are given. rate: requests/s. duration_s: seconds in which
-    requests arrive. from_vllm: a server's command, "vllm serve MODEL ...", whose options come
-    before all others; gpu=NAME says on which GPU.
-
-    Further options are the groups of the command line (model, server, gpu, cost, arrivals, beams,
-    system, protocol, eviction), each a name or an object of its kind, and its values: seed,
-    num_seqs (sequences a request), beam, max_len (tokens), swap_space_gib, window_s=(from, to),
-    slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in **{"policy.block_size": 32}.
-    `overrides` are words of the command line.
+    A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
+    32}).
 
     Raises InputError, in one line, for what makes no sense.
+
+    Args:
+        *overrides: words of the command line, such as `arrivals.rate=2`.
+        policy: a name of `testbed list policy`, a MemoryPolicy class (or a function of the
+            PoolSpec), a pair of class and parameters, or a new policy object.
+        scheduler: a name of `testbed list scheduler`, or a part.
+        preemption: a name of `testbed list preemption`, or a part.
+        trace: a name, a list of `testbed.core.request.Request` with their own times (ps), or a data
+            frame with prompt_len and output_len in tokens; its other columns are those of trace=csv
+            (prompt_ids are the ids of its tokens), of which arrival_s (s) is played back where no
+            rate, duration or arrivals are given.
+        rate: requests/s.
+        duration_s: seconds in which requests arrive.
+        from_vllm: a server's command, "vllm serve MODEL ...", whose options come before all others;
+            gpu=NAME says on which GPU.
+        **options: the other groups of the command line (model, server, gpu, cost, arrivals, beams,
+            system, protocol, eviction), each a name or an object of its kind, and its values: seed,
+            num_seqs (sequences a request), beam, max_len (tokens), swap_space_gib, window_s=(from,
+            to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by its key, as in
+            **{"policy.block_size": 32}.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
     options |= {"trace": trace, "rate": rate, "duration_s": duration_s, "from_vllm": from_vllm}
@@ -98,14 +106,16 @@ def sweep(
     """One row for each combination of options; an option that is a list is an axis, a tuple is one
     value.
 
-    Options are those of `simulate`. A list of requests is a trace and no axis; several are a list
-    of lists. Columns: the axes, what each run was, then its summary, nested names joined by an
-    underscore (ttft_s_p95: s). An axis that has the name of such a column leaves it the name
-    `..._in_full`.
+    A list of requests is a trace and no axis; several are a list of lists. Columns: the axes, what
+    each run was, then its summary, nested names joined by an underscore (ttft_s_p95: s). An axis
+    that has the name of such a column leaves it the name `..._in_full`.
 
-    jobs: processes, by default one for each core. folder: where run folders are kept, as `testbed
-    run` keeps them; what is complete there is not run again. It takes names alone, for a folder
-    cannot hold an object.
+    Args:
+        *overrides: words of the command line, such as `arrivals.rate=2`.
+        jobs: processes; None: one for each core.
+        folder: where run folders are kept, as `testbed run` keeps them; what is complete there is
+            not run again. It takes names alone, for a folder cannot hold an object.
+        **options: those of `simulate`, each one value or a list of them.
     """
     import pandas as pd
     from joblib import Parallel, delayed
@@ -133,12 +143,15 @@ def sweep(
 
 @dataclass(frozen=True)
 class Capacity:
-    """rate: the highest simulated rate (requests/s) that meets the SLO; 1 + precision times this
-    rate misses it.
+    """The highest rate that one seed found; 1 + precision times this rate misses the SLO.
 
-    points: (rate, share inside, goodput in requests/s) of every simulated rate. costs: the source
-    of the runs' costs and their tested error; empty on a GPU. future_read: what the runs read of
-    the future, as no real server can; empty where they read nothing.
+    Attributes:
+        rate: the highest simulated rate (requests/s) that meets the SLO.
+        share: the share of the requests that must meet it, above 0 and at most 1.
+        points: (rate, share inside, goodput in requests/s) of every simulated rate.
+        costs: the source of the runs' costs and their tested error; empty on a GPU.
+        future_read: what the runs read of the future, as no real server can; empty where they read
+            nothing.
     """
 
     rate: float
@@ -171,15 +184,27 @@ def capacity(
     seen: Seen | None = None,
     **options: Any,
 ) -> Capacity:
-    """Find the highest rate (requests/s) at which `share` of the requests meet the SLO.
+    """Find the highest rate (requests/s) at which `share` of the requests meet the SLO, with one
+    seed.
 
-    ttft_s: seconds to the first token; tpot_s: seconds for each later token on average; itl_s:
-    seconds between two tokens; e2e_s: seconds to the last token; at least one, here or as
-    slo.ttft_s=... among the overrides; a request meets all. low, high: the first guess in
-    requests/s, moved outward as far as it takes. `folder` and the other options are those of
-    `sweep`; `seen(rate, share_inside)` is called after every run. The answer is that of one seed;
-    `capacities` gives the range over several. Raises InputError if no rate meets the SLO, or every
-    rate does.
+    A request must meet all objectives that are given, at least one, here or as slo.ttft_s=... among
+    the overrides. `capacities` gives the range over several seeds. Raises InputError if no rate
+    meets the SLO, or every rate does.
+
+    Args:
+        *overrides: words of the command line, such as `arrivals.rate=2`.
+        ttft_s: seconds to the first token.
+        tpot_s: seconds for each later token on average.
+        itl_s: seconds between two tokens.
+        e2e_s: seconds to the last token.
+        share: the share of the requests that must meet the SLO, above 0 and at most 1.
+        low: the lower end of the first guess, in requests/s; moved outward as far as it takes.
+        high: the upper end of the first guess, in requests/s.
+        precision: the search ends when a rate that misses is at most 1 + precision times one that
+            keeps.
+        folder: as in `sweep`.
+        seen: called as seen(rate, share_inside) after every run.
+        **options: those of `simulate`, without a rate.
     """
     _check_search(share, low, high, precision)
     _check_no_rate(overrides, options)
@@ -211,7 +236,11 @@ def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class Capacities:
-    """The capacity with each seed, in requests/s."""
+    """The capacity with each seed, in requests/s.
+
+    Attributes:
+        of_seed: what each seed found, by seed.
+    """
 
     of_seed: Mapping[int, Capacity]
 
@@ -227,6 +256,13 @@ def capacities(
     """`capacity` with each of these seeds; each search begins around the answer of the last one.
 
     Raises InputError as `capacity` does, and without a seed.
+
+    Args:
+        *overrides: words of the command line, such as `arrivals.rate=2`.
+        seeds: different whole numbers, each one repetition.
+        low: the lower end of the first seed's first guess, in requests/s.
+        high: its upper end, in requests/s.
+        **options: those of `capacity`.
     """
     if not seeds:
         raise InputError("seeds: names no seed (seeds=range(3))")

@@ -3,27 +3,25 @@ the contract.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from random import Random
 from typing import Any
 
 from testbed.contract import check_policy
-from testbed.contract.clauses import ClauseBroken, require
+from testbed.contract.clauses import ClauseBroken
+from testbed.contract.costs import check_cost
 from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
-from testbed.contract.search import POOLS
+from testbed.contract.search import POOLS, tiers_below
 from testbed.core.errors import InputError
-from testbed.core.slots import DEVICE, HOST
-from testbed.cost.model import CostModel, Moved, Work, are_durations
-from testbed.engine.audit import wrong_durations
+from testbed.cost.model import CostModel
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
 from testbed.hash_seeds import follows_hashes
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
-from testbed.memory.policy import MemoryPolicy, PoolSpec, host
+from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.oracles import with_lengths
@@ -37,8 +35,6 @@ POLICIES: tuple[MakePolicy, ...] = (
     partial(PrefixCaching, block_size=8),
     ContiguousMax,
 )
-MAX_STEPS = 200
-MakeCost = Callable[[], CostModel]
 
 
 def check(
@@ -53,14 +49,19 @@ def check(
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
     if it keeps all.
 
-    plug_in: a class of policies, eviction orders, schedulers or cost models, a function that makes
-    a policy of the PoolSpec, or MODULE:CLASS; parameters: those besides the pool. num_slots,
-    max_len (tokens) and host_slots are used in place of those of the contract's pools.
-    num_examples: random histories of a policy in each pool, or of an eviction order, or iterations
-    of a cost model. A scheduler is simulated under three policies, every plan compared with what
-    happens. A plug-in that can be imported by name is also compared between two processes with
-    different seeds of Python's hash. Raises InputError for what is no such plug-in or cannot be
-    made.
+    A scheduler is simulated under three policies, every plan compared with what happens. A plug-in
+    that can be imported by name is also compared between two processes with different seeds of
+    Python's hash. Raises InputError for what is no such plug-in or cannot be made.
+
+    Args:
+        plug_in: a class of policies, eviction orders, schedulers or cost models, a function that
+            makes a policy of the PoolSpec, or MODULE:CLASS.
+        num_slots: slots of the device, in place of those of the contract's pools.
+        max_len: tokens of the longest sequence, in place of those of the contract's pools.
+        host_slots: slots of the host's pool, in place of those of the contract's pools.
+        num_examples: random histories of a policy in each pool, or of an eviction order, or
+            iterations of a cost model.
+        **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
     if isinstance(plug_in, str):
@@ -153,87 +154,5 @@ def _pools(num_slots: int | None, max_len: int | None, host_slots: int | None) -
         for pool in POOLS
     ]
     if host_slots is not None:
-        pools = [replace(pool, tiers=(*host(host_slots), *pool.tiers[1:])) for pool in pools]
+        pools = [replace(pool, tiers=tiers_below(host_slots)) for pool in pools]
     return list(dict.fromkeys(pools))
-
-
-def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
-    """The clause that a cost model breaks, with the work that breaks it; None if all hold."""
-    cost, again, requested = make(), make(), list[Work]()
-    random = Random(0)
-    try:
-        for work in works(random, num_examples):
-            requested.append(work)
-            time_ps = checked_cost(cost, work)
-            if not (work.prefill or work.copies or work.moves or work.forks) and work.decode_seqs:
-                check_span(cost, work)
-            require(
-                9,
-                checked_cost(cost, work) == time_ps,
-                f"{time_ps} ps, and another cost when computed again",
-            )
-        for work in reversed(requested):
-            same = checked_cost(again, work) == checked_cost(cost, work)
-            require(
-                9,
-                same,
-                f"another model of the same class, called in another order, has another cost for "
-                f"{work}",
-            )
-    except ClauseBroken as error:
-        broken = error
-    except Exception as error:
-        broken = ClauseBroken(10, f"the last call raised {type(error).__name__}: {error}")
-    else:
-        return None
-    broken.calls = [f"iteration or decode of {work}" for work in requested[-1:]]
-    return broken
-
-
-def works(random: Random, count: int) -> Iterator[Work]:
-    """What iterations do: decodes, prompts, both, with and without copies, moves and forks."""
-    for _ in range(count):
-        num_seqs, num_prompts = (
-            random.choice([0, 1, 3, random.randint(1, 256)]),
-            random.choice([0, 0, 1, 4]),
-        )
-        lengths = [random.randint(1, 2000) for _ in range(num_seqs)]
-        prefill = tuple(
-            (random.randint(1, 500), random.choice([0, 64])) for _ in range(num_prompts)
-        )
-        moves = (Moved(DEVICE, HOST, 16, 3), Moved(HOST, DEVICE, 16, 2))
-        yield Work(
-            num_seqs,
-            sum(lengths),
-            max(lengths, default=0),
-            random.choice([0, 0, sum(lengths) // 2]),
-            prefill or (() if num_seqs else ((1, 0),)),
-            num_seqs + num_prompts + random.choice([0, 5]),
-            random.choice([(), (), ((16, 4),)]),
-            random.choice([(), (), (), moves]),
-            (),
-            random.choice([0, 0, 2]),
-        )
-
-
-def checked_cost(cost: CostModel, work: Work) -> int:
-    """The cost of one iteration, if it is a valid one."""
-    time_ps = cost.iteration(work)
-    valid = type(time_ps) is int and time_ps > 0
-    require(10, valid, f"iteration() answered {time_ps!r}; a cost is an int above 0, in ps")
-    least_ps = cost.least(work.num_tokens)
-    require(10, least_ps <= time_ps, f"least() says {least_ps} ps, iteration() {time_ps} ps")
-    return time_ps
-
-
-def check_span(cost: CostModel, work: Work) -> None:
-    """Clause 7: the costs of decodes in a row are those of the iterations one by one."""
-    times = cost.decode(work)
-    require(10, are_durations(times), f"decode(): {wrong_durations(cost, times)}")
-    for step in range(min(times.steps, MAX_STEPS)):
-        single, reported = cost.iteration(work.later(step)), times.first_ps + step * times.growth_ps
-        require(
-            7,
-            reported == single,
-            f"decode() says {reported} ps for step {step}, iteration() {single} ps",
-        )

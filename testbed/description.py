@@ -16,8 +16,9 @@ from testbed.compiled import release
 from testbed.config import RunConfig
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, ModelSpec, ServerSpec
-from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE, SYSTEM
+from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.model import NO_SOFTWARE, CostModel
+from testbed.cost.sections import SYSTEM
 from testbed.cost.speculative import SpeculativeCost
 from testbed.cost.transfers import transfers_origin
 from testbed.fleet.parts import EngineParts
@@ -90,10 +91,15 @@ def describe(
     }
 
 
+def was_served(summary: Mapping[str, Any]) -> bool:
+    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    return "engine" in summary
+
+
 def costs_of(summary: Mapping[str, Any]) -> str:
     """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
     run = summary.get(RUN, {})
-    if "engine" in summary or "cost_error" not in run:
+    if was_served(summary) or "cost_error" not in run:
         return ""
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from testbed.contract import orders
 from testbed.contract.clauses import ClauseBroken
+from testbed.contract.costs import works
 from testbed.contract.search import Harness, histories_of
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
@@ -177,8 +178,6 @@ def _of_order(make: Any) -> Iterator[Example]:
 
 
 def _of_cost(make: Any) -> Iterator[Example]:
-    from testbed.checking import works
-
     cost = make(MODEL, SERVER)
     for work in works(Random(0), NUM_EXAMPLES):
         yield Example([f"iteration of {work}"], partial(cost.iteration, work))

@@ -242,8 +242,8 @@ def overload(
     """Rates (req/s) of first tokens and of arrivals in the second half of the time in which
     requests arrive; where these are close, also the growth of the waiting time (s per s).
 
-    first_token_s: NaN for a request without one. None: the server kept up, or the requests are too
-    few to judge by.
+    The requests are those that were not rejected. first_token_s: NaN for one without a first token.
+    None: the server kept up, or the requests are too few to judge by.
     """
     last = float(arrival_s.max()) if len(arrival_s) else 0.0
     offered = int((arrival_s > last / 2).sum())

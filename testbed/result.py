@@ -73,9 +73,13 @@ def front_end() -> FrontEnd:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave; summary: that of summary.json (units: COLUMNS.md of any run folder).
+    """What a run gave.
 
-    wall_s: seconds that the event loop alone took.
+    Attributes:
+        summary: that of summary.json (units: COLUMNS.md of any run folder).
+        recorder: requests and spans as they were recorded; the data frames are made of it.
+        setup: the objects of the run: its workload, policy, scheduler and cost model.
+        wall_s: seconds that the event loop alone took.
     """
 
     summary: dict[str, Any]
@@ -123,26 +127,41 @@ class Result:
         """Write the run folder that `testbed run` would write; returns its path.
 
         Raises InputError for a part that a config cannot name, and for a folder with another run.
+
+        Args:
+            folder: where; made if it is missing.
         """
         return front_end().views.save(self, Path(folder))
 
     def timeline(self, file: str | Path, start_s: float = 0.0, stop_s: float | None = None) -> Path:
-        """Write a trace for Perfetto (packed, if the name ends in .gz), from start_s to stop_s or
-        the end.
+        """Simulate again and write a trace for Perfetto.
+
+        Args:
+            file: its path; packed, if the name ends in .gz.
+            start_s: the first second of the run that it shows.
+            stop_s: the last one; None: the end.
         """
         return front_end().views.timeline(self, Path(file), start_s, stop_s)
 
     def memory_map(
         self, start_s: float = 0.0, stop_s: float | None = None, engine: int | None = None
     ) -> Any:
-        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it. engine:
-        whose memory, of several replicas.
+        """The page of `testbed show memory`: a notebook shows it, `.save(path)` writes it.
+
+        Args:
+            start_s: the first second of the run that it shows.
+            stop_s: the last one; None: the end.
+            engine: whose memory, of several replicas; from 0.
         """
         return front_end().views.memory_map(self, start_s, stop_s, engine)
 
     def compare(self, other: "Result", names: tuple[str, str] = ("this", "other")) -> Any:
         """The page of `testbed compare`: a notebook shows it, `.save(path)` writes it, `.table` is
         its data frame.
+
+        Args:
+            other: the run to compare with.
+            names: what the page calls this run and the other.
         """
         return front_end().views.compare(dict(zip(names, (self, other), strict=True)))
 

@@ -191,10 +191,12 @@ def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:
 
 
 def _behind(recorder: Recorder) -> dict[str, float] | None:
-    """See `testbed.metrics.overload`."""
+    """See `testbed.metrics.overload`; a rejected request never waits."""
     columns = recorder.requests.columns()
-    first_s = np.where(columns["first_token_ps"] < 0, np.nan, columns["first_token_ps"] / PS)
-    return overload(columns["arrival_ps"] / PS, first_s)
+    accepted = ~np.isin(columns["request_id"], list(recorder.rejections))
+    first_ps = columns["first_token_ps"][accepted]
+    first_s = np.where(first_ps < 0, np.nan, first_ps / PS)
+    return overload(columns["arrival_ps"][accepted] / PS, first_s)
 
 
 @cache

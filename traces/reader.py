@@ -17,10 +17,14 @@ class Trace(ABC):
 
     @abstractmethod
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows rows for this seed, or with None the whole trace unchanged.
+        """Rows for this seed.
 
-        max_len keeps only rows whose prompt and output sum to less than max_len tokens; it is
-        applied before num_rows are taken (the artifact's filter, 2048 for the paper's figures).
+        Args:
+            num_rows: how many; None: the whole trace unchanged.
+            seed: of what is drawn, at least 0.
+            max_len: keeps only rows whose prompt and output sum to less than max_len tokens; it is
+                applied before num_rows are taken (the artifact's filter, 2048 for the paper's
+                figures).
         """
 
 

@@ -67,6 +67,13 @@ WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
 Rounds = Annotated[
     AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
 ]
+Kernels = Annotated[
+    Path,
+    Parameter(
+        metavar="FILE",
+        help="--system engine: a profile of this model and GPU whose kernels are taken as they are",
+    ),
+]
 OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
 Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
 LIMIT_S = 420.0
@@ -82,6 +89,7 @@ def calibrate(
     all_reduce: AllReduce | None = None,
     engine: WholeEngine = False,
     rounds: Rounds | None = None,
+    kernels: Kernels | None = None,
     from_vllm: OfVllm | None = None,
     python: Python | None = None,
     keep: Keep | None = None,
@@ -95,7 +103,13 @@ def calibrate(
 
     testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
-    of_kernels = {"model": model, "tp": tp, "all-reduce": all_reduce, "rounds": rounds}
+    of_kernels = {
+        "model": model,
+        "tp": tp,
+        "all-reduce": all_reduce,
+        "rounds": rounds,
+        "kernels": kernels,
+    }
     of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
     if system == "vllm":
         _refuse_given({**of_kernels, "engine": engine or None}, f"--system {system}")
@@ -105,7 +119,13 @@ def calibrate(
         raise InputError("--model: is missing (testbed list model)")
     is_engine = engine or system == "engine"
     commands.calibrate(
-        model, tp=tp or 1, out=out, all_reduce=all_reduce, engine=is_engine, rounds=rounds or 1
+        model,
+        tp=tp or 1,
+        out=out,
+        all_reduce=all_reduce,
+        engine=is_engine,
+        rounds=rounds or 1,
+        kernels=kernels,
     )
 
 
@@ -228,6 +248,23 @@ def verify_parallel(
     twice what two batch sizes on one GPU do. Exit code 1 where they differ by more.
     """
     return int(not commands.verify_parallel(model, gpus))
+
+
+@app.command
+def verify_profile(
+    profile: Annotated[Path, Parameter(metavar="PROFILE", help="of `testbed gpu calibrate`")],
+    /,
+    *,
+    batches: Annotated[AtLeastOne, Parameter(metavar="N", help="number of batches")] = 100,
+    seed: Annotated[WholeNumber, Parameter(metavar="N", help="of the batches")] = 0,
+    out: Annotated[Path, Parameter(metavar="FILE", help="CSV of each batch")] | None = None,
+) -> int:
+    """Check a profile of the GPU engine against random batches on the engine.
+
+    On as many GPUs as the profile is of, with numbers of sequences that it has no point at. Exit
+    code 1 where the mean time of decodes, or of iterations with prompts, is wrong by more than 5%.
+    """
+    return int(not commands.verify_profile(profile, batches, seed, out))
 
 
 @app.command

@@ -3,32 +3,31 @@ launcher's processes.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.output import wide_console
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
-from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import (
     configured,
     key_errors_explained,
     register_models,
     typed_config,
 )
+from testbed.experiments.runs.kept_files import NO_LOGS, hydra_session
 from testbed.experiments.runs.option_files import check_option_classes
 from testbed.experiments.runs.overrides import chosen, normalize, user_folders
 from testbed.experiments.runs.points import SEED, Point
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.summary_table import summary_table
-from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
+from testbed.experiments.runs.sweep_progress import SweepProgress, num_points
 from testbed.experiments.runs.whole_files import remove_leftovers
 
 RUNS = "runs"  # the default folder of all runs
@@ -56,19 +55,21 @@ def sweep(words: Sequence[str], again: bool, *, per_seed: bool = False) -> None:
 
     per_seed: a row for each seed.
     """
+    # This imports pandas and matplotlib, which one run does not need.
+    from testbed.experiments.runs.sweeps import draw_sweep, shown, write_sweep
+
     _check_seeds(chosen(words).get(SEED, ""))
     folder = Path(chosen(words).get(SWEEP_FOLDER, RUNS))
     register_models()
-    with (
-        key_errors_explained(words),
-        initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"),
-    ):
-        launcher = GlobalHydra.instance().hydra
-        assert launcher is not None
-        point = partial(_run_point, words=words, working_folder=os.getcwd(), again=again)
+    with key_errors_explained(words), hydra_session() as launcher:
+        overrides = normalize(words)
+        progress = SweepProgress(folder.resolve(), num_points(overrides), time.time())
+        point = partial(
+            _run_point, words=words, working_folder=os.getcwd(), again=again, progress=progress
+        )
         try:
             batches = launcher.multirun(
-                "run", point, normalize(words), with_log_configuration=False
+                "run", point, [*NO_LOGS, *overrides], with_log_configuration=False
             )
         finally:
             remove_leftovers(folder)  # of workers that were stopped
@@ -94,7 +95,12 @@ def _check_seeds(text: str) -> None:
 
 
 def _run_point(
-    config: DictConfig, *, words: Sequence[str], working_folder: str, again: bool
+    config: DictConfig,
+    *,
+    words: Sequence[str],
+    working_folder: str,
+    again: bool,
+    progress: SweepProgress,
 ) -> Point | str:
     """Run one point; its error as one line, because not every exception can leave a launcher's
     process.
@@ -113,5 +119,6 @@ def _run_point(
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name
     varying = [word for word in task if word not in words] or task
-    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}", highlight=False)
+    far = progress.text(hydra.job.num + 1)
+    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}  {far}", highlight=False)
     return Point(chosen(task), summary, name)

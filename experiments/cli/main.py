@@ -114,10 +114,10 @@ def _stopped(stopped: KeyboardInterrupt, words: Sequence[str]) -> int:
 
 def _continued(words: Sequence[str]) -> str:
     """That the same line goes on where it was stopped, for commands that keep finished runs."""
-    is_sweep = words[0] == "run" and any(
+    is_sweep = words[0] in ("run", "compare") and any(
         word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
     )
-    if is_sweep or words[0] in ("capacity", "reproduce"):
+    if is_sweep or words[0] in ("capacity", "plan", "reproduce"):
         return "; the same line continues: what is complete is not run again"
     return ""
 

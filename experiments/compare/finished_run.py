@@ -16,14 +16,14 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import ALWAYS, CostModel, Work, read_work
-from testbed.description import RUN
+from testbed.description import RUN, was_served
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.progress import one_line, short_names
 from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.summary_table import described
 from testbed.machine import make_cost
-from testbed.metrics import overload
 from testbed.parts import Part, locate
+from testbed.run import OVERLOAD
 from testbed.traces.files import plain_or_packed
 from testbed.trusted import check_classes
 
@@ -63,17 +63,13 @@ class FinishedRun:
     @property
     def on_gpu(self) -> bool:
         """Whether an engine ran it on real tensors; a simulated run's summary names no engine."""
-        return "engine" in self.summary
+        return was_served(self.summary)
 
     @property
     def overload(self) -> dict[str, float] | None:
         """Served and offered rates if the server did not keep up; else None."""
-        if self.requests is None:
-            return None
-        arrival, first = (
-            self.requests[name].to_numpy(float) for name in ("arrival_s", "first_token_s")
-        )
-        return overload(arrival, first)
+        found: dict[str, float] | None = self.summary.get(OVERLOAD)
+        return found
 
     @property
     def config_text(self) -> str:
@@ -90,8 +86,11 @@ class FinishedRun:
     @property
     def parts(self) -> dict[str, str]:
         """The words of `what_it_was` by the part that they are about."""
-        engine = {"engine": "served by the engine"} if self.on_gpu else {}
-        return {**described(self.summary.get(RUN, {})), **engine}
+        parts = described(self.summary.get(RUN, {}))
+        if not self.on_gpu:
+            return parts
+        parts.pop("costs", None)  # which a simulation of it would have
+        return {**parts, "engine": "served by the engine"}
 
 
 def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:

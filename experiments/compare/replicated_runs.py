@@ -1,5 +1,6 @@
 """Finished runs simulated again with several seeds, so that their differences have intervals."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.runs.points import SEED, Point, Setting, settings
-from testbed.experiments.runs.progress import spoken
+from testbed.experiments.runs.progress import left, spoken
 from testbed.experiments.runs.run_folder import read_config, run_into
 
 RUN_AXIS = "run"
@@ -27,8 +28,13 @@ def on_seeds(runs: Sequence[FinishedRun], num_seeds: int, folder: Path) -> list[
             "second folder, and --seeds 2 or more)"
         )
     points = list[Point]()
-    total = len(configs) * num_seeds
-    with spoken(lambda: f"{len(points)} of {total} runs done"):
+    total, began = len(configs) * num_seeds, time.monotonic()
+
+    def progress() -> str:
+        rest = left(len(points), total, time.monotonic() - began)
+        return f"{len(points)} of {total} runs done{rest}"
+
+    with spoken(progress):
         for point in _points(configs, num_seeds, folder):
             points.append(point)
     return settings(points)

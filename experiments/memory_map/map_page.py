@@ -35,6 +35,7 @@ from testbed.engine.memory_trace import (
 )
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment
+from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
 from testbed.oracles import future_read
@@ -75,6 +76,7 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
         "owners": {
             seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()
         },
+        "colors": request_colors(frames),
         "frames": [changes(old, new, unit) for old, new in zip(previous, frames, strict=True)],
     }
 

@@ -38,6 +38,7 @@ from testbed.experiments.paper.scorecard_words import (
     tolerance_words,
     what_of,
 )
+from testbed.experiments.report.related_runs import equal, related, words_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
@@ -111,7 +112,7 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         for run, name in named
         if run.requests is not None and run.spans is not None
     ]
-    draws_curves = 1 < len(with_tables) <= MOST_CURVES
+    together = [group for group in related(with_tables) if 1 < len(group) <= MOST_CURVES]
     return render(
         "report/runs.html",
         folder=folder,
@@ -119,8 +120,9 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         axes=list(different.columns),
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
-        charts=list(compared_charts(with_tables)) if draws_curves else [],
+        groups=[(words_of(group[0]), list(compared_charts(group))) for group in together],
         table=_all_runs(runs, different),
+        equal=equal([replace(run, name=name) for run, name in named]),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
 

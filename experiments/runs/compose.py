@@ -1,4 +1,4 @@
-"""Typed configurations from command-line overrides; the only module that calls Hydra to compose."""
+"""Typed configurations from command-line overrides."""
 
 import copy
 import re
@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import compose
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,8 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import no_key
-from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
 from testbed.experiments.runs.config_store import register_models as register_models
+from testbed.experiments.runs.kept_files import choices_of, hydra_session
 from testbed.experiments.runs.option_files import check_option_classes, option_files
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
@@ -59,7 +60,7 @@ def _check_memory(server: ServerConfig, model: str) -> None:
     """
     if server.num_blocks is None and model not in server.kv_memory_gib:
         return
-    sheet = _memory_of_shipped_gpus().get(server.gpu.name)
+    sheet = _memory_of_shipped_gpu(server.gpu.name)
     if sheet is not None and server.gpu.memory_bytes != sheet:
         given = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
@@ -70,10 +71,11 @@ def _check_memory(server: ServerConfig, model: str) -> None:
 
 
 @cache
-def _memory_of_shipped_gpus() -> dict[str, int]:
-    """The memory in bytes of each GPU of experiments/conf/gpu, by name."""
-    sheets = [OmegaConf.load(path) for path in sorted((CONF / "gpu").glob("*.yaml"))]
-    return {str(sheet.name): int(sheet.memory_bytes) for sheet in sheets}
+def _memory_of_shipped_gpu(name: str) -> int | None:
+    """The memory in bytes of a GPU of experiments/conf/gpu; None of another one."""
+    if name not in files_of("gpu"):
+        return None
+    return int(OmegaConf.load(CONF / "gpu" / f"{name}.yaml").memory_bytes)
 
 
 def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
@@ -83,8 +85,8 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     from testbed.machine import make_cost
 
     for name, value in roofline.parameters.items():
-        software = choices.parameters.get(name)
-        if value == (software if name in SOFTWARE else _usual_roofline().get(name)):
+        unread = choices.parameters.get(name), _of_system(typed, name)
+        if value in (unread if name in SOFTWARE else (_usual_roofline().get(name),)):
             continue
         key = f"cost.roofline.{name}={value}: nothing reads it, for"
         if name in SOFTWARE:
@@ -98,11 +100,16 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
             )
 
 
+def _of_system(typed: RunConfig, name: str) -> Any:
+    """What the configured software has where a roofline and choices have this."""
+    return getattr(typed.software, "name" if name == "software" else name, None)
+
+
 def _check_software(typed: RunConfig, choices: Part) -> None:
     """Raise InputError for software times of the user's own where the costs are whole iterations of
     a system, which have its software in them.
     """
-    from testbed.cost.auto import SYSTEM
+    from testbed.cost.sections import SYSTEM
     from testbed.machine import cost_of
 
     usual = _shipped_software(str(choices.parameters.get("software")))
@@ -110,7 +117,8 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
             f"cost.choices.{own[0]}={choices.parameters[own[0]]}: nothing reads it, for the costs "
-            "are whole iterations, with their software (cost.iterations=null takes others)"
+            "are whole iterations, with their software (leave it out; cost.iterations=null takes "
+            "none of another system)"
         )
 
 
@@ -138,7 +146,9 @@ def _usual_roofline() -> dict[str, Any]:
 
 def plain(config: DictConfig) -> dict[str, Any]:
     """The resolved config as plain values, without Hydra's part."""
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    own = config
+    if "hydra" in config:
+        own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
         values = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -200,7 +210,7 @@ def _is_choice(override: Override) -> bool:
 
 @cache
 def _with_choices(name: str, choices: tuple[str, ...]) -> DictConfig:
-    return hydra_config(list(choices), name)
+    return choices_of(name, OverridesParser.create().parse_overrides(list(choices)))
 
 
 @contextmanager
@@ -234,7 +244,7 @@ def _check_keys(arguments: Sequence[str]) -> None:
         if "/" not in override.key_or_group and override.key_or_group not in choices
     ]
     lines = {value.input_line for value in values}
-    base = hydra_config([word for word in words if word not in lines])
+    base = _from_choices([word for word in words if word not in lines], "run")
     for override in values:
         key = str(override.key_or_group)
         if key.startswith("hydra"):
@@ -258,7 +268,7 @@ def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:
 
 def hydra_config(overrides: list[str], name: str = "run", *, whole: bool = False) -> DictConfig:
     """Hydra's composition of normalized overrides; `whole`: with Hydra's own part."""
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+    with hydra_session():
         return compose(name, overrides=overrides, return_hydra_config=whole)
 
 

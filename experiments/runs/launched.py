@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra import initialize_config_dir
 from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -18,11 +17,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.kept_files import NO_LOGS, hydra_session
 from testbed.experiments.runs.progress import one_line
 
 OF_LAUNCHERS = ("hydra/", "hydra.")
-QUIET = ("hydra.output_subdir=null", "hydra/job_logging=none", "hydra/hydra_logging=none")
 
 
 def launched(words: Sequence[str], jobs: Sequence[Callable[[], Any]], folder: Path) -> list[Any]:
@@ -32,7 +30,7 @@ def launched(words: Sequence[str], jobs: Sequence[Callable[[], Any]], folder: Pa
     where launchers write, as below a sweep's. Raises InputError for words that Hydra refuses.
     """
     places = (f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=.")
-    given = [*QUIET, *places, *words]
+    given = ["hydra.output_subdir=null", *NO_LOGS, *places, *words]
     try:
         with _launcher(given, _Numbered(jobs)) as launcher:
             returned = launcher.launch([[*given] for _ in jobs], initial_job_idx=0)
@@ -59,9 +57,7 @@ class _Numbered:
 
 @contextmanager
 def _launcher(words: list[str], task: Callable[[DictConfig], Any]) -> Iterator[Launcher]:
-    with initialize_config_dir(str(CONF), job_name="testbed", version_base="1.3"):
-        hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
+    with hydra_session() as hydra:
         config = hydra.compose_config(None, words, RunMode.MULTIRUN, with_log_configuration=False)
         context = HydraContext(config_loader=hydra.config_loader, callbacks=Callbacks(config))
         yield Plugins.instance().instantiate_launcher(

@@ -260,7 +260,7 @@ def _plot_curves(axes: Axes, chart: Chart) -> None:
             curve.y,
             label=curve.name,
             color=COLORS[i % len(COLORS)],
-            linestyle=LINES[i % len(LINES)],
+            linestyle=LINES[(i + i // len(COLORS)) % len(LINES)],
             marker="o" if chart.markers else None,
             markersize=3,
         )

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import CONTENTS, ENGINES, RUN, costs_of, source_of_costs
+from testbed.description import CONTENTS, ENGINES, RUN, costs_of, source_of_costs, was_served
 from testbed.experiments.runs.part_words import part_words
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
@@ -137,7 +137,8 @@ def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if summary.get(OVERLOAD):
         yield "overloaded", in_words(summary[OVERLOAD])
     seconds, iterations = summary["simulated_s"], summary["iterations"]
-    yield "simulated time", f"{seconds:,.1f} s, {iterations:,} iterations"
+    time = "time" if was_served(summary) else "simulated time"
+    yield time, f"{seconds:,.1f} s, {iterations:,} iterations"
     rates = summary["throughput"]
     requests, tokens = number(rates["requests_per_s"]), number(rates["output_tokens_per_s"])
     yield "throughput", f"{requests} req/s, {tokens} tokens/s"

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.cost.sections import has, read_profile
 from testbed.experiments.runs.run_folder import write_everything
 from testbed.experiments.runs.whole_files import SUMMARY, whole, write_json, write_text
 from testbed.kernels.engine.pairs.plan import (
@@ -117,14 +118,17 @@ def simulate(pair: Pair, config: dict[str, Any], out: Path | None) -> Mapping[st
 
 
 def with_costs(pair: Pair, stage: Stage, profile: Path, software: Path) -> dict[str, Any]:
-    """The values of a simulated pair's config, with the profile and the measured software times."""
+    """The values of a simulated pair's config, with the profile, and with the measured software
+    times where the profile has no launches, which hold them.
+    """
     values: dict[str, Any] = pair.config(stage)
     del values["engine"]
     cost = values["cost"]
     settings = cost.get("choices") or cost["efficiencies"]
-    settings["overhead_s"], settings["overhead_per_request_s"] = read_software(
-        software, pair.series.num_seqs
-    )
+    if "choices" not in cost or not has(read_profile(profile), "launch_decodes"):
+        settings["overhead_s"], settings["overhead_per_request_s"] = read_software(
+            software, pair.series.num_seqs
+        )
     if "choices" in cost:
         settings["swap_waits"] = "all in"  # what the engine does: see CudaMoves
         cost["path"] = str(profile)

@@ -5,6 +5,7 @@ import torch
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Ops
 from testbed.kernels.engine.drafters import Drafter
+from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice, eager, with_graphs
 from testbed.kernels.engine.ragged import (
@@ -68,9 +69,9 @@ class ModelDrafter(Drafter):
         for seq in group.sequences:
             self._num_stored.pop(seq.seq_id, None)
 
-    def capture(self, graphs: Graphs) -> None:
-        device, launched = self.device, self.timer.launched
-        self.forward = with_graphs(device.network, device.attention, graphs, self.eager, launched)
+    def capture(self, graphs: Graphs, captures: Captures) -> None:
+        parts = self.device.network, self.device.attention, graphs, captures
+        self.forward = with_graphs(*parts, self.eager, self.timer.launched)
 
     def followed_by(self, checker: SlotChecker) -> None:
         self.slot_checker = checker

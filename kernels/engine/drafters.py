@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Ops
+from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.on_device import Graphs
 from testbed.kernels.engine.ragged import NO_DRAFTS, Drafts, Ragged, TokenBuffers
 from testbed.kernels.engine.slot_checker import SlotChecker
@@ -37,8 +38,8 @@ class Drafter:
     def end(self, group: SequenceGroup) -> None:
         """The group has left for good."""
 
-    def capture(self, graphs: Graphs) -> None:
-        """Capture what is launched as graphs."""
+    def capture(self, graphs: Graphs, captures: Captures) -> None:
+        """Capture what is launched as graphs; captures: has them until it is released."""
 
     def followed_by(self, checker: SlotChecker) -> None:
         """The checker follows each slot, in the drafter's pools too."""

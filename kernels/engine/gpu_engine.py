@@ -60,12 +60,12 @@ class GpuExecutor(Executor):
         self.while_computing: Callable[[], None] | None = None
         self._launched: dict[Flight, Launched] = {}
         self._num_in_flight = 0
+        self._before: Flight | None = None  # the last one that has ended
+        self._free_ps = 0  # when the host could begin to launch it
         clock.poll = self._poll
         clock.is_polled = lambda: bool(runner.moves.pending)
 
     def take_landed(self) -> list[int]:
-        if not self._num_in_flight:
-            self.runner.timer.start()
         return self.runner.take_landed()
 
     @property
@@ -79,14 +79,18 @@ class GpuExecutor(Executor):
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
         if self.launches_ahead or not self._num_in_flight:
-            self._launched[flight] = self.runner.launch(plan)
+            self._launch(flight)
         self._num_in_flight += 1
         return flight
 
     def begin(self, flight: Flight, max_steps: int, end_by_ps: int, plan_by_ps: int) -> None:
         flight.durations = UNKNOWN
         if flight not in self._launched:
-            self._launched[flight] = self.runner.launch(flight.plan)
+            self._launch(flight)
+
+    def _launch(self, flight: Flight) -> None:
+        self._launched[flight] = self.runner.launch(flight.plan)
+        flight.launched_ps = self.clock.now_ps
 
     def drop(self, flight: Flight) -> None:
         """See Executor; what it computes where it was launched already, nobody reads."""
@@ -101,6 +105,8 @@ class GpuExecutor(Executor):
         launched = self._launched[flight]
         if self.while_computing is not None:
             self.while_computing()
+        self.runner.wait(launched)
+        flight.computed_ps = self.clock.now_ps
         parents = self.runner.sample(launched)
         self._num_in_flight -= 1
         yield from ()
@@ -120,17 +126,33 @@ class GpuExecutor(Executor):
     def committed(self, flight: Flight, outcome: Outcome, results: Results) -> int:
         self.runner.follow(outcome, results)
         self.clock.iteration_ended()
-        end_ps = self.clock.now_ps
+        end_ps = flight.end_ps = self.clock.now_ps
         for group in outcome.finished:
             self._keep_outputs(group)
         duration_ps = end_ps - flight.start_ps
         if flight.outcome is None:
             flight.durations = Affine(duration_ps, 0, 1)
-        times = flight.start_ps / PS, duration_ps / PS, *self.runner.timer.stop()
+        duration_s, waited_s = duration_ps / PS, self.runner.timer.take_waited()
+        times = flight.start_ps / PS, duration_s, duration_s - waited_s, waited_s
         gpu_s = self._launched.pop(flight).time.seconds
-        self.records.iterations.append(Iteration(*times, gpu_s, flight.work))
-        self.runner.timer.start()
+        launch_s = self._launching_ps(flight) / PS
+        self.records.iterations.append(Iteration(*times, gpu_s, flight.work, launch_s))
         return end_ps
+
+    def _launching_ps(self, flight: Flight) -> int:
+        """How long the host has launched an iteration: since the results of the one before were
+        there, which it reads first, or since it was awake; where it launched ahead, since that of
+        the one before and since that was launched.
+        """
+        before, free_before_ps = self._before, self._free_ps
+        self._free_ps = flight.start_ps
+        if before is not None and before.end_ps == flight.start_ps:
+            self._free_ps = before.computed_ps
+        begun_ps = self._free_ps
+        if before is not None and flight.launched_ps < flight.start_ps:
+            begun_ps = max(free_before_ps, before.launched_ps)
+        self._before = flight
+        return flight.launched_ps - begun_ps
 
     def _end_at_tokens(self, groups: Mapping[int, SequenceGroup], accepted: dict[int, int]) -> None:
         """End the requests whose every sequence has a token that ends it; drafts behind that are

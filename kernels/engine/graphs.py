@@ -8,7 +8,6 @@ and write nothing.
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +22,50 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 2
 SHORTEST_CONTEXT = 256
 NUM_IN_FLIGHT = 2  # iterations, the one that runs and the one behind it
 
+Capture = Callable[[Callable[[], None]], torch.cuda.CUDAGraph]  # of a call, which is made twice
+
+
+class Captures:
+    """The CUDA graphs of an engine. `release` ends them, after which none may be replayed: NCCL
+    does not end its communicator while a graph has one of its collectives.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    def sharing_memory(self) -> Capture:
+        """What captures graphs that share their memory, so that one is replayed at a time."""
+        memory = torch.cuda.graph_pool_handle()
+
+        def kept(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
+            self._graphs.append(capture([call], 1, memory))
+            return self._graphs[-1]
+
+        return kept
+
+    def release(self) -> None:
+        """End the graphs, also those that the device runs."""
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+
 
 class Captured:
-    """One graph: up to num_seqs sequences of up to longest tokens."""
+    """One graph: up to num_seqs sequences of up to longest tokens. logits: that graphs which are
+    replayed one after the other write, [at least num_seqs, vocab_size].
+    """
 
     def __init__(
-        self, network: Network, attention: CudaAttention, num_seqs: int, longest: int, memory: Any
+        self,
+        network: Network,
+        attention: CudaAttention,
+        num_seqs: int,
+        longest: int,
+        logits: Tensor,
+        capture: Capture,
     ) -> None:
         self.attention = attention
+        self._logits = logits[:num_seqs]
         shapes = {**input_shapes(num_seqs), **attention.decode_shapes(num_seqs, longest)}
         self.arrays = Arrays(shapes, torch.device("cuda"), NUM_IN_FLIGHT)
         attention.clear(self.arrays.host)
@@ -40,10 +75,11 @@ class Captured:
         attention.open_decodes(there, longest)
 
         def run() -> None:
-            self._logits = network.logits(there["tokens"], there["positions"], None, attention)
+            inputs = there["tokens"], there["positions"], None
+            network.logits(*inputs, attention, self._logits)
 
         with torch.inference_mode():
-            self._graph = capture([run], 1, memory)
+            self._graph = capture(run)
 
     def fill(self, batch: Ragged) -> None:
         """Set the arrays of the next replay to this batch of decodes; those of the replay before
@@ -77,8 +113,13 @@ class DecodeGraphs:
     max_len: int
     otherwise: Callable[[Ragged], Tensor]
     launched: Callable[[], None]
+    capture_one: Capture
     _captured: dict[tuple[int, int], Captured] = field(default_factory=dict)
-    _memory: Any = field(default_factory=torch.cuda.graph_pool_handle)
+    _logits: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        vocab_size = self.network.arch.spec.vocab_size
+        self._logits = self.network.weights.embedding.new_empty(BUCKETS[-1], vocab_size)
 
     def forward(self, batch: Ragged) -> Tensor:
         """The logits of the wanted rows."""
@@ -94,7 +135,8 @@ class DecodeGraphs:
         """The graph of the smallest bucket that fits the batch."""
         key = bucket(num_seqs), context_bucket(longest, self.max_len)
         if key not in self._captured:
-            self._captured[key] = Captured(self.network, self.attention, *key, self._memory)
+            parts = self.network, self.attention, *key, self._logits, self.capture_one
+            self._captured[key] = Captured(*parts)
         return self._captured[key]
 
     def capture(self, max_num_seqs: int, longest: int) -> None:

@@ -111,15 +111,22 @@ class Network:
         self.turns = None if arch.is_opt else rotary_table(arch, str(weights.embedding.device))
 
     def logits(
-        self, tokens: Tensor, positions: Tensor, wanted: Tensor | None, attention: PlainAttention
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        wanted: Tensor | None,
+        attention: PlainAttention,
+        out: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the `wanted` rows, or of all: [num_wanted, vocab_size], in the weights' type.
+        """Logits of the `wanted` rows, or of all: [num_wanted, vocab_size], in the weights' type;
+        in `out` if there is one.
 
         tokens, positions: int64 [num_tokens]; wanted: int64 [num_wanted].
         """
         x = self.embed(tokens, positions)
         carried = self.run_layers(x, positions, attention.bind)
-        return self.project_out(x if wanted is None else x[wanted], carried, self.weights.head)
+        rows = x if wanted is None else x[wanted]
+        return self.project_out(rows, carried, self.weights.head, out)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The residual stream before the first layer, [num_tokens, hidden]."""
@@ -140,12 +147,14 @@ class Network:
             carried = steps.after_attention(layer)
         return carried
 
-    def project_out(self, x: Tensor, carried: Tensor | None, head: Tensor) -> Tensor:
-        """The last norm and the output projection."""
+    def project_out(
+        self, x: Tensor, carried: Tensor | None, head: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        """The last norm and the output projection, into `out` if there is one."""
         h = torch.empty_like(x)
         if len(x):
             self.maths.norm(h, x, self.arch.norm_eps)(self.weights.norm, carried)
-        return self.ranks.gather(F.linear(h, head))
+        return self.ranks.project(h, head, out)
 
 
 class Buffers(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.cuda_attention import CudaAttention
-from testbed.kernels.engine.graphs import DecodeGraphs
+from testbed.kernels.engine.graphs import Captures, DecodeGraphs
 from testbed.kernels.engine.layout import Blocks, Pages, Pools, make_pools
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths
 from testbed.kernels.engine.network import Network, PlainAttention
@@ -54,6 +54,8 @@ def on_device(
 ) -> OnDevice:
     """These parts for a pool: by kernels where the weights have 16 bits on a GPU, else in torch."""
     spec, like = arch.spec, weights.embedding
+    if like.is_cuda:
+        torch.cuda.empty_cache()  # what the weights took while they were loaded
     by_kernels = like.is_cuda and like.dtype != torch.float32
     # In pages all layers share a pool, whose slots are those of one layer
     num_pools = 1 if isinstance(layout, Pages) else spec.num_layers
@@ -91,18 +93,22 @@ def with_graphs(
     network: Network,
     attention: PlainAttention,
     graphs: Graphs,
+    captures: Captures,
     otherwise: Forward,
     launched: Callable[[], None] = lambda: None,
 ) -> Forward:
-    """The forward pass by graphs, captured now, and by `otherwise` where there are none."""
+    """The forward pass by graphs, captured now, and by `otherwise` where there are none. captures:
+    has the graphs until it is released.
+    """
     if not isinstance(attention, CudaAttention):
         return otherwise
     forward = otherwise
     if graphs.prompt_tokens:
-        most = graphs.prompt_tokens
-        forward = PromptGraphs(network, attention, most, forward, launched).forward
+        most, capture = graphs.prompt_tokens, captures.sharing_memory()
+        forward = PromptGraphs(network, attention, most, forward, launched, capture).forward
     if graphs.decode_seqs:
-        decodes = DecodeGraphs(network, attention, graphs.max_len, forward, launched)
+        parts = network, attention, graphs.max_len, forward, launched, captures.sharing_memory()
+        decodes = DecodeGraphs(*parts)
         decodes.capture(graphs.decode_seqs, graphs.max_len)
         forward = decodes.forward
     return forward

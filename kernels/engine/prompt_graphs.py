@@ -9,13 +9,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.engine.graphs import BUCKETS, NUM_IN_FLIGHT
+from testbed.kernels.engine.graphs import BUCKETS, NUM_IN_FLIGHT, Capture
 from testbed.kernels.engine.network import Buffers, LayerSteps, Network, PlainAttention
 from testbed.kernels.engine.ragged import (
     Arrays,
@@ -25,7 +24,6 @@ from testbed.kernels.engine.ragged import (
     input_shapes,
 )
 from testbed.kernels.engine.weights import Layer
-from testbed.kernels.measure.timing import capture
 
 # Beyond the sizes of decodes, those up to each number of tokens lie so many apart: a product of a
 # few tokens takes the time of its weights, one of many that of its tokens.
@@ -36,7 +34,7 @@ LARGEST = STEPS[-1][0]
 class CapturedLayers:
     """The graphs of all layers for num_tokens tokens, the rows of `buffers`."""
 
-    def __init__(self, network: Network, buffers: Buffers, memory: Any) -> None:
+    def __init__(self, network: Network, buffers: Buffers, capture: Capture) -> None:
         self.network = network
         self.buffers = buffers
         num_tokens = len(buffers.x)
@@ -44,7 +42,7 @@ class CapturedLayers:
         self.arrays = Arrays(shapes, buffers.x.device, NUM_IN_FLIGHT)
         self.arrays.send()
         with torch.inference_mode():
-            self._graphs = [capture([piece], 1, memory) for piece in self._pieces()]
+            self._graphs = [capture(piece) for piece in self._pieces()]
 
     def fill(self, batch: Ragged) -> None:
         """Set the arrays of the next replay to this batch; those of the replay before may be under
@@ -106,17 +104,18 @@ class PromptGraphs:
         max_tokens: int,
         otherwise: Callable[[Ragged], Tensor],
         launched: Callable[[], None],
+        capture: Capture,
     ) -> None:
         self.network = network
         self.attention = attention
         self.otherwise = otherwise
         self.launched = launched
         self.sizes = sizes_up_to(max_tokens)
-        memory, like = torch.cuda.graph_pool_handle(), network.weights.embedding
+        like = network.weights.embedding
         x = like.new_zeros(self.sizes[-1], network.arch.spec.hidden_size)
         buffers = Buffers.beside(x, network.arch)
         self._captured = {
-            size: CapturedLayers(network, buffers.first(size), memory)
+            size: CapturedLayers(network, buffers.first(size), capture)
             for size in reversed(self.sizes)
         }
 

@@ -26,6 +26,7 @@ MEASURED = (
     "gpu_s",
     "host_s",
     "wait_s",
+    "launch_s",
 )  # with WORK_COLUMNS what a simulated run's iterations.csv does not have
 
 
@@ -61,8 +62,8 @@ class DeviceTime:
 
 
 class Timer:
-    """Divides an iteration's time into the host's and its wait for the device; and has the device's
-    time for what is being launched. guard: a context around each wait.
+    """How long an iteration waits for the device; and the device's time for what is being launched.
+    guard: a context around each wait.
     """
 
     def __init__(
@@ -71,11 +72,7 @@ class Timer:
         self._on_gpu = on_gpu
         self._guard = guard
         self._launch = DeviceTime()
-        self.start()
-
-    def start(self) -> None:
-        """Called when the iteration begins, before planning where no plan is in flight."""
-        self._start, self._waited = time.perf_counter(), 0.0
+        self._waited_s = 0.0
 
     def launch(self) -> DeviceTime:
         """Called before a launch, whose time on the device this is."""
@@ -92,19 +89,22 @@ class Timer:
         start = time.perf_counter()
         with self._guard():
             yield
-        self._waited += time.perf_counter() - start
+        self._waited_s += time.perf_counter() - start
 
-    def stop(self) -> tuple[float, float]:
-        """Called when the iteration has been committed; returns its host_s and waited_s."""
-        return time.perf_counter() - self._start - self._waited, self._waited
+    def take_waited(self) -> float:
+        """Seconds of waiting since the last call, or the start."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
 
 
 class Iteration(NamedTuple):
     """One iteration. Seconds: host_s of planning, launching, committing; waited_s for the GPU;
-    gpu_s of GPU work.
+    gpu_s of GPU work; launch_s from when the host reads the results of the one before until it has
+    launched all of this one.
 
-    Host and GPU work in parallel, so the duration is host_s + waited_s, without gpu_s. Where the
-    next iteration is launched before this one has ended, host_s is of that launch.
+    An iteration begins when the one before has ended, so that its host_s has what is recorded of
+    that one. Host and GPU work in parallel: the duration is host_s + waited_s, without gpu_s. Where
+    the next iteration is launched before this one has ended, host_s is of that launch.
     """
 
     start_s: float
@@ -113,6 +113,7 @@ class Iteration(NamedTuple):
     waited_s: float
     gpu_s: float
     work: Work
+    launch_s: float = 0.0
 
 
 class SwapTime(NamedTuple):
@@ -149,8 +150,8 @@ def write_run(
     """Write the tables; returns the numbers of the summary."""
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [
-        [f"{x:.7f}" for x in (iteration.gpu_s, iteration.host_s, iteration.waited_s)]
-        for iteration in records.iterations
+        [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s, one.launch_s)]
+        for one in records.iterations
     ]
     rows = [
         (*row, *work_cells(iteration.work))

@@ -49,7 +49,7 @@ class Launched(NamedTuple):
 
 
 class Runner:
-    """Everything between a plan and its results: `launch`, then `sample`, then `follow`.
+    """Everything between a plan and its results: `launch`, `wait`, `sample`, then `follow`.
 
     A plan may be launched before the results of the one before are there: tokens go from one launch
     to the next on the device. `slot_checker` checks the owners of slots, or nothing. `forward`
@@ -110,12 +110,15 @@ class Runner:
         }
         return Launched(batch, drafts, wanted, recomputed, logits, drawn, device_time)
 
-    def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
-        """Wait for the device and append the sampled tokens; returns the parents of each beam
-        request that took a step.
-        """
+    def wait(self, launched: Launched) -> None:
+        """Wait until the device has done the work."""
         with self.timer.waiting():
             launched.time.wait()
+
+    def sample(self, launched: Launched) -> dict[int, tuple[Replacement, ...]]:
+        """Append the sampled tokens of what the device has done; returns the parents of each beam
+        request that took a step.
+        """
         parents: dict[int, tuple[Replacement, ...]] = {}
         if launched.logits is not None and launched.drawn is not None:
             self.slot_checker.after(launched.batch, launched.logits)

@@ -124,11 +124,12 @@ def _launch_by_graphs(
 ) -> None:
     """Capture the graphs, on all ranks at the same time; forward passes run on all from then on."""
     graphs = Graphs(options.graphs, options.prompt_graphs, max_len)
-    lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
-    parts = runner.network, runner.attention, graphs, runner.eager, runner.timer.launched
+    captures = lead.build(pool, runner.tables.layout, graphs, debug=options.debug)
+    otherwise = runner.eager, runner.timer.launched
+    parts = runner.network, runner.attention, graphs, captures, *otherwise
     runner.forward = lead.forward(with_graphs(*parts), runner.tables, is_eager=False)
     runner.eager = lead.forward(runner.eager, runner.tables, is_eager=True)
-    runner.drafter.capture(graphs)
+    runner.drafter.capture(graphs, captures)
 
 
 def _checked_layout(memory: Capabilities, arch: Architecture, options: Options) -> Blocks:
@@ -181,6 +182,28 @@ def make_engine(
         return _parallel_engine(setup, source, chosen, weights)
     weights = weights or weights_of(arch, options.weights, seed, options)
     return assemble(setup.scheduler, setup.pool, arch, weights, chosen)
+
+
+def on_the_device_of(first: GpuEngine, setup: Setup) -> GpuEngine:
+    """An engine for a setup whose pools fit into those of `first`, which has one GPU and has ended:
+    it computes on them, by the graphs that were captured then.
+    """
+    old, state, config = first.runner, setup.scheduler.state, setup.config
+    options = config.engine or EngineConfig()
+    parallel = TopP(options.temperature, options.top_p, config.seed)
+    sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), parallel)
+    moves = type(old.moves)(old.moves.pools, old.moves.layout, live_tables(state))
+    runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
+    runner.forward = old.forward
+    return GpuEngine(
+        setup.scheduler,
+        runner,
+        WallClock(),
+        first.max_len,
+        config.window_s,
+        setup.lengths,
+        launches_ahead=options.launches_ahead,
+    )
 
 
 def _parallel_engine(

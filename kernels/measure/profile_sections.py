@@ -97,9 +97,15 @@ def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any] | None:
     if not (PROFILES / name).exists():
         return None
     profile = read_profile(name.removesuffix(".json"))
-    if (there := profile["fingerprint"]["device"]) != here["device"]:
-        raise InputError(f"{name}: was measured on {there}, this device is {here['device']}")
+    check_device(profile, name)
     return profile
+
+
+def check_device(profile: Mapping[str, Any], name: str) -> None:
+    """Raise InputError for a profile, of this name, that was measured on another GPU."""
+    here, there = fingerprint()["device"], profile["fingerprint"]["device"]
+    if here != there:
+        raise InputError(f"{name}: was measured on {there}, this device is {here}")
 
 
 def move_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:

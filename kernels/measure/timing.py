@@ -7,8 +7,10 @@ tables and profiles record.
 
 import datetime
 import gc
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +105,8 @@ def capture(
     torch.cuda.synchronize()
     gc.disable()
     try:
-        with torch.cuda.graph(graph, pool=memory):
+        # What other threads do meanwhile, as NCCL's watch, is none of the capture's concern.
+        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
             for call in repeats * list(calls):
                 call()
     finally:
@@ -123,12 +126,13 @@ def _elapsed_us(call: Callable[[], object]) -> float:
 
 
 def fingerprint() -> dict[str, Any]:
-    """Device, driver, library versions and date, as recorded in profiles and tables."""
+    """Device, host, driver, library versions and date, as recorded in profiles and tables."""
     cupy = require_gpu()
     properties, runtime = torch.cuda.get_device_properties(0), cupy.cuda.runtime
     return {
         "source": "measured",
         "device": properties.name,
+        "host": host(),
         "multiprocessors": properties.multi_processor_count,
         "memory_bytes": properties.total_memory,
         "l2_bytes": properties.L2_cache_size,
@@ -139,6 +143,16 @@ def fingerprint() -> dict[str, Any]:
         "cupy": cupy.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def host() -> str:
+    """The host's processor by its own name, where the system tells it, and its cores."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(names, 'unknown processor')}, {os.cpu_count()} cores"
 
 
 def in_words(about: Mapping[str, object]) -> str:

@@ -52,18 +52,19 @@ MAX_TRIES = 2000
 ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
-# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
-# one soon fills. Below are two more tiers, for policies that use them. Half of the layers have a
-# window, for policies that know groups.
+# Half of the layers have a window, for policies that know groups.
 GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
+
+
+def tiers_below(host_slots: int) -> tuple[Tier, ...]:
+    """A host of so many slots, and two more tiers, for policies that use them."""
+    return *host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)
+
+
+# Roomy; tight, and no multiple of a block size; smaller than a sequence may be, with a host that
+# one soon fills.
 POOLS = tuple(
-    PoolSpec(
-        num_slots,
-        max_len,
-        (*host(host_slots), Tier("dram", 2 * host_slots), Tier("nvme", 4 * host_slots)),
-        num_layers=2,
-        groups=GROUPS,
-    )
+    PoolSpec(num_slots, max_len, tiers_below(host_slots), num_layers=2, groups=GROUPS)
     for num_slots, max_len, host_slots in ((600, 256, 300), (131, 80, 60), (93, 128, 32))
 )
 

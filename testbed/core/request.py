@@ -18,12 +18,18 @@ Seconds = NDArray[np.float64]
 class Incoming(NamedTuple):
     """What is known of a request on arrival: everything but its output length.
 
-    The request generates num_seqs sequences, as a beam or as parallel samples. prompt_ids names the
-    prompt's content, one id for each tokens_per_id tokens (1: token ids; 512: the hash ids of
-    Mooncake traces); None means content that no other request has. registered_prefix is the number
-    of leading prompt tokens in a registered prefix, 0 for none. session numbers the conversation or
-    job to which the request belongs, None where it is unknown. priority is the request's class; a
-    smaller number is more urgent, as in vLLM.
+    Attributes:
+        request_id: its number, in order of arrival.
+        arrival_ps: picoseconds from the beginning.
+        prompt_len: tokens.
+        num_seqs: sequences that it generates, as a beam or as parallel samples.
+        beam: whether they are a beam.
+        registered_prefix: leading prompt tokens in a registered prefix; 0 for none.
+        prompt_ids: the prompt's content, one id for each tokens_per_id tokens; None: content that
+            no other request has.
+        tokens_per_id: 1: token ids; 512: the hash ids of Mooncake traces.
+        session: the conversation or job to which it belongs; None where it is unknown.
+        priority: its class; a smaller number is more urgent, as in vLLM.
     """
 
     request_id: int
@@ -78,13 +84,15 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Which rows wait for which: row i is sent wait_s[i] after the last of the rows after[i] has
-    ended.
+    """Which rows wait for which. A row waits only for earlier rows of the same session.
 
-    A row that waits for no other row is sent wait_s[i] after its session starts. session[i] numbers
-    sessions from 0 in the order in which they start. A row waits only for earlier rows of the same
-    session. answer_s is the response time of a recorded server, 0 where it is unknown; it serves
-    only to estimate the order of rows.
+    Attributes:
+        session: the session of each row, numbered from 0 in the order in which they start.
+        after: the rows whose answers a row waits for.
+        wait_s: seconds from the end of the last of them, or without any from the start of the
+            session, until the row is sent.
+        answer_s: the response time of a recorded server in seconds, 0 where it is unknown; it
+            serves only to estimate the order of rows.
     """
 
     session: Column
@@ -115,8 +123,10 @@ class Turns:
         return int(self.session.max()) + 1 if len(self) else 0
 
     def take(self, order: Column) -> "Turns":
-        """All rows in another order, in which every row still follows the rows that it waits
-        for.
+        """All rows in another order.
+
+        Args:
+            order: in which every row still follows the rows that it waits for.
         """
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
@@ -128,12 +138,21 @@ class Turns:
 class Rows:
     """Untimed rows of a trace, as columns of equal length; what every trace reader returns.
 
-    arrival_s are the trace's time stamps in seconds from the first request, or None where it has
-    none. turns lists which rows wait for the answers to others, where the trace records it; `take`
-    and `at_most` drop turns. num_seqs and beam are the sampling of each row, or None where the
-    run's config determines it. session and priority: see Incoming; None where the trace has none.
-    think_s: seconds between the answer to the session's row before and the row, which a closed
-    loop heeds.
+    Attributes:
+        prompt_len: tokens.
+        output_len: tokens of each sequence.
+        arrival_s: time stamps in seconds from the first request; None where the trace has none.
+        prompt_ids: the content of each prompt (see Incoming), or None.
+        tokens_per_id: tokens that an id names.
+        registered_prefix: leading tokens of every prompt that are a registered prefix.
+        turns: which rows wait for the answers to others, where the trace records it; `take` and
+            `at_most` drop it.
+        num_seqs: sequences of each row; None where the run's config determines it.
+        beam: whether these are a beam; None where the run's config determines it.
+        session: of each row; None where the trace has none.
+        priority: of each row; None where the trace has none.
+        think_s: seconds between the answer to the session's row before and the row, which a closed
+            loop heeds.
     """
 
     prompt_len: Column
@@ -179,6 +198,11 @@ class Rows:
             yield ids, self.tokens_per_id, prompt_len
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
+        """Some rows.
+
+        Args:
+            index: their numbers, in the order wanted.
+        """
         of_request = "prompt_len", "output_len", "arrival_s", "num_seqs", "beam"
         names = (*of_request, "session", "priority", "think_s")
         chosen: dict[str, Any] = {
@@ -191,6 +215,9 @@ class Rows:
     def at_most(self, max_len: int) -> "Rows":
         """The rows whose prompt and output sum to less than max_len tokens (the artifact's
         filter).
+
+        Args:
+            max_len: tokens.
         """
         return self.take(np.flatnonzero(self.prompt_len + self.output_len < max_len))
 

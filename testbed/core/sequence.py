@@ -14,10 +14,24 @@ I = TypeVar("I", bound="BatchIndex")  # noqa: E741
 class Sequence:
     """One token stream, as a memory policy sees it; it does not contain its true output length.
 
-    num_slots: slots that the sequence may write; `admit`, `extend` and `fork` change it.
-    num_stored: its tokens whose K and V are in the cache; an iteration that has run changes it, and
-    a grant that found cached tokens. Both are kept as offsets from the batch's counters while the
-    sequence is in a batch. num_preemptions counts its preemptions.
+    num_slots and num_stored are kept as offsets from the batch's counters while the sequence is in
+    a batch.
+
+    Attributes:
+        seq_id: its number; ties are decided by it.
+        request_id: the number of its request.
+        prompt_len: tokens of the prompt.
+        prompt_ids: the prompt's content, one id for each tokens_per_id tokens; None: content that
+            no other request has.
+        tokens_per_id: tokens that an id names.
+        registered_prefix: leading prompt tokens that are a registered prefix; 0 for none.
+        session: the conversation or job to which it belongs; None where it is unknown.
+        priority: the class of its request; a smaller number is more urgent.
+        num_preemptions: how often it was preempted.
+        batch: the batch that it is in, or None.
+        num_slots: slots that it may write; `admit`, `extend` and `fork` change it.
+        num_stored: its tokens whose K and V are in the cache; an iteration that has run changes it,
+            and a grant that found cached tokens.
     """
 
     __slots__ = (
@@ -36,6 +50,12 @@ class Sequence:
     )
 
     def __init__(self, seq_id: int, request: Incoming) -> None:
+        """A sequence without slots.
+
+        Args:
+            seq_id: its number.
+            request: that it answers.
+        """
         self.seq_id = seq_id
         self.request_id = request.request_id
         self.prompt_len = request.prompt_len
@@ -76,7 +96,12 @@ class Sequence:
         self.stored_offset = num_tokens
 
     def set_counts(self, *, num_slots: int, num_stored: int) -> None:
-        """Set both counts of a sequence that is in no batch."""
+        """Set both counts of a sequence that is in no batch.
+
+        Args:
+            num_slots: slots that it may write.
+            num_stored: tokens whose K and V are in the cache.
+        """
         assert self.batch is None, "the batch counts the slots and tokens of its members"
         self.slots_offset = num_slots
         self.stored_offset = num_stored
@@ -92,18 +117,29 @@ class BatchIndex(ABC):
     def added(self, seq: Sequence) -> None:
         """Called after `seq` has joined the batch; its counts are offsets from the batch's
         counters.
+
+        Args:
+            seq: the member that has joined.
         """
 
     @abstractmethod
     def removed(self, seq: Sequence) -> None:
-        """Called before `seq` leaves the batch, and before it is released or moved."""
+        """Called before `seq` leaves the batch, and before it is released or moved.
+
+        Args:
+            seq: the member that leaves.
+        """
 
 
 class Batch:
     """Sequences in order of joining.
 
-    Two counters change for all members at once: `extended` counts the steps that have allocated
-    slots, `steps` those that have run. A member's counts are offsets from these.
+    Two counters change for all members at once; a member's counts are offsets from these.
+
+    Attributes:
+        extended: steps that have allocated slots.
+        steps: steps that have run.
+        sequences: the members by seq_id.
     """
 
     __slots__ = ("_offsets", "_slot_counts", "extended", "indexes", "sequences", "steps")
@@ -131,7 +167,12 @@ class Batch:
         return self.extended - self._offsets[0][0] if self._offsets else 0
 
     def index(self, owner: object, make: Callable[["Batch"], I]) -> I:
-        """The index that `owner` keeps on this batch; the first call builds it."""
+        """The index that `owner` keeps on this batch; the first call builds it.
+
+        Args:
+            owner: who keeps the index: the policy.
+            make: builds it, empty, of the batch; the members are added after it.
+        """
         index = self.indexes.get(owner)
         if index is None:
             index = self.indexes[owner] = make(self)
@@ -140,7 +181,11 @@ class Batch:
         return index
 
     def add(self, seq: Sequence) -> None:
-        """Add a sequence; its counts become offsets from the batch's counters."""
+        """Add a sequence; its counts become offsets from the batch's counters.
+
+        Args:
+            seq: one that is in no batch.
+        """
         seq_id, offset = seq.seq_id, seq.slots_offset - self.extended
         self.sequences[seq_id] = seq
         seq.slots_offset = offset
@@ -152,7 +197,11 @@ class Batch:
             index.added(seq)
 
     def remove(self, seq: Sequence) -> None:
-        """Remove a sequence; its counts no longer depend on the batch."""
+        """Remove a sequence; its counts no longer depend on the batch.
+
+        Args:
+            seq: a member.
+        """
         for index in self.indexes.values():
             index.removed(seq)
         seq_id, offset = seq.seq_id, seq.slots_offset
@@ -172,11 +221,19 @@ class Batch:
         seq.stored_offset += self.steps
 
     def extend(self, num_tokens: int) -> None:
-        """Every member has num_tokens more slots."""
+        """Every member has num_tokens more slots.
+
+        Args:
+            num_tokens: slots more for each member.
+        """
         self.extended += num_tokens
 
     def advance(self, steps: int) -> None:
-        """Every member has stored `steps` more tokens."""
+        """Every member has stored `steps` more tokens.
+
+        Args:
+            steps: tokens more that each member has stored.
+        """
         self.steps += steps
 
 

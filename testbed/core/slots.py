@@ -24,17 +24,25 @@ def round_down(number: int, size: int) -> int:
 
 
 class Extent(NamedTuple):
-    """`length` adjacent slots that begin at slot `start`."""
+    """Adjacent slots.
+
+    Attributes:
+        start: the first slot, from 0.
+        length: how many slots.
+    """
 
     start: int
     length: int
 
 
 class GroupTable(NamedTuple):
-    """Where the tokens of a sequence lie in KV group `group`: from token `first` on,
-    slots_per_token slots each.
+    """Where the tokens of a sequence lie in one KV group.
 
-    slots_per_token is 0 for a state, which fills its extents whatever the number of tokens.
+    Attributes:
+        group: the group's number.
+        extents: where, in order.
+        first: the first token that is there; earlier ones were given back.
+        slots_per_token: 0 for a state, which fills its extents whatever the number of tokens.
     """
 
     group: int
@@ -44,7 +52,13 @@ class GroupTable(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy `length` slots that begin at slot src to the slots that begin at dst."""
+    """A copy from adjacent slots to adjacent slots.
+
+    Attributes:
+        src: the first slot that is read.
+        dst: the first slot that is written.
+        length: how many slots.
+    """
 
     src: int
     dst: int
@@ -52,7 +66,13 @@ class Copy(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Copies from one tier to another, both by name; each Copy is one transfer."""
+    """Copies from one tier to another; each Copy is one transfer.
+
+    Attributes:
+        source: the tier's name that is read.
+        target: the tier's name that is written.
+        copies: slots of the source to slots of the target.
+    """
 
     source: str
     target: str
@@ -62,6 +82,10 @@ class Move(NamedTuple):
 class Transfer(NamedTuple):
     """A move in the background: iterations do not wait for it, and the engine calls
     `landed(move_id)` at its end.
+
+    Attributes:
+        move_id: a number of the policy's, different for each transfer that is on its way.
+        move: what is moved.
     """
 
     move_id: int
@@ -72,9 +96,13 @@ class Ops(NamedTuple):
     """Operations before the next iteration: an engine performs them, the simulator computes their
     time.
 
-    copies stay on the device, moves cross tiers. extra counts other operations by name (pages
-    mapped, blocks decompressed): a cost model computes their time or refuses the name. background:
-    transfers that begin when copies and moves are done.
+    Attributes:
+        copies: within the device.
+        moves: between tiers; the iteration waits for them.
+        extra: other operations as (name, how many), such as pages mapped: a cost model computes
+            their time or refuses the name.
+        background: transfers that begin when copies and moves are done; no iteration waits for
+            them.
     """
 
     copies: tuple[Copy, ...] = ()
@@ -94,6 +122,11 @@ class Growth(NamedTuple):
     `growth_of` computes them).
 
     A step t (from 0) that takes w slots adds w, w * t and w * t * t.
+
+    Attributes:
+        slots: the sum of w.
+        slot_steps: the sum of w * t.
+        slot_steps_squared: the sum of w * t * t.
     """
 
     slots: int = 0
@@ -105,7 +138,11 @@ NO_GROWTH = Growth()
 
 
 def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
-    """The sums over a list of (step, slots)."""
+    """The sums over a list of (step, slots).
+
+    Args:
+        events: (step from 0, slots that it takes).
+    """
     slots = slot_steps = slot_steps_squared = 0
     for step, taken in events:
         slots += taken
@@ -115,11 +152,15 @@ def growth_of(events: Iterable[tuple[int, int]]) -> Growth:
 
 
 class Grant(NamedTuple):
-    """A positive answer: num_cached leading tokens are already stored, and ops must run first.
+    """A positive answer.
 
-    growth: the slots that an `extend` took, by step; evicted: those of them that were cached
-    before. ends_refusals: the call gave slots back, or made content findable, so that a request
-    that was refused before may be granted now.
+    Attributes:
+        num_cached: leading tokens that are stored already.
+        ops: what must run first.
+        growth: the slots that an `extend` took, by step.
+        evicted: those of them that were cached before.
+        ends_refusals: the call gave slots back, or made content findable, so that a request that
+            was refused before may be granted now.
     """
 
     num_cached: int = 0
@@ -148,6 +189,12 @@ class Refusal:
     NEVER: ClassVar["Refusal"]
 
     def __init__(self, name: str, reason: str) -> None:
+        """A refusal of a kind; `never` makes those with a reason of their own.
+
+        Args:
+            name: LATER, LOADING or NEVER.
+            reason: why, for a user.
+        """
         self.name = name
         self.reason = reason
 
@@ -175,7 +222,11 @@ Refusal.NEVER = Refusal("NEVER", "the memory policy can never hold it")
 
 
 def never(reason: str) -> Refusal:
-    """A refusal for good, with a reason of its own."""
+    """A refusal for good, with a reason of its own.
+
+    Args:
+        reason: why, for a user.
+    """
     return Refusal(Refusal.NEVER.name, reason)
 
 
@@ -193,11 +244,19 @@ class CacheHit:
     __slots__ = ()
 
     def num_cached(self, num_tokens: int) -> int:
-        """Leading tokens on the device that an admission for num_tokens tokens would find."""
+        """Leading tokens on the device that an admission for num_tokens tokens would find.
+
+        Args:
+            num_tokens: tokens for which slots are wanted.
+        """
         return 0
 
     def num_below(self, num_tokens: int) -> dict[str, int]:
-        """Tokens behind these that lower tiers have for such an admission, by the tier's name."""
+        """Tokens behind these that lower tiers have for such an admission, by the tier's name.
+
+        Args:
+            num_tokens: tokens for which slots are wanted.
+        """
         return {}
 
 
@@ -205,9 +264,12 @@ NO_HIT = CacheHit()
 
 
 class Lease(NamedTuple):
-    """A number, chosen by the caller, for slots that stay allocated after their sequence is over.
+    """Slots that stay allocated after their sequence is over, until `end_lease`.
 
-    A transfer, a session's time to live or another engine still needs them, until `end_lease`.
+    A transfer, a session's time to live or another engine still needs them.
+
+    Attributes:
+        lease_id: a number that the caller chooses.
     """
 
     lease_id: int
@@ -225,11 +287,16 @@ class Keep(Enum):
 class Usage(NamedTuple):
     """A pool in slots. allocated + cached + in_transit + free = total; live <= held <= allocated.
 
-    live: slots that store a token, or will after the next iteration. held: slots in a table, shared
-    ones once. allocated: held slots and those that the allocator's rounding makes unusable. cached:
-    unreferenced but findable. largest_free: the longest run of free and cached slots that one
-    sequence could get. saved: slots that tables would need in addition to `held` if nothing were
-    shared. in_transit: slots of no table that a transfer reads or writes.
+    Attributes:
+        total: of the pool.
+        live: those that store a token, or will after the next iteration.
+        held: those in a table, shared ones once.
+        allocated: held slots and those that the allocator's rounding makes unusable.
+        cached: unreferenced but findable.
+        free: the rest.
+        largest_free: the longest run of free and cached slots that one sequence could get.
+        saved: slots that tables would need in addition to `held` if nothing were shared.
+        in_transit: slots of no table that a transfer reads or writes.
     """
 
     total: int
@@ -244,29 +311,50 @@ class Usage(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """A footprint of `slots` slots for any number of stored tokens."""
+    """A footprint of the same slots for any number of stored tokens.
+
+    Attributes:
+        slots: how many.
+    """
 
     slots: int
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
+        """(from_len, slots): from from_len stored tokens on, `slots` more will never be used.
+
+        Args:
+            final_len: tokens with which the sequence ends.
+        """
         return [(0, self.slots - final_len)] if self.slots > final_len else []
 
     def slots_of(self, num_tokens: int) -> int:
-        """Slots of a sequence that may write num_tokens of them."""
+        """Slots that such a sequence holds.
+
+        Args:
+            num_tokens: slots that it may write.
+        """
         return self.slots
 
 
 class Granular(NamedTuple):
-    """A footprint of as many whole blocks of `size` tokens as the stored tokens need.
+    """A footprint of as many whole blocks as the stored tokens need.
 
-    slots_per_token is one number for all sequences of a policy. One that returns slots may have
-    fewer: those of blocks that no later token reads.
+    A policy that returns slots may have fewer: those of blocks that no later token reads.
+
+    Attributes:
+        size: tokens of a block.
+        slots_per_token: one number for all sequences of a policy.
     """
 
     size: int
     slots_per_token: int = 1
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
+        """(from_len, slots): from from_len stored tokens on, `slots` more will never be used.
+
+        Args:
+            final_len: tokens with which the sequence ends.
+        """
         padding = -final_len % self.size
         return (
             [(final_len + padding - self.size + 1, padding * self.slots_per_token)]
@@ -275,18 +363,29 @@ class Granular(NamedTuple):
         )
 
     def slots_of(self, num_tokens: int) -> int:
-        """Slots of a sequence that may write num_tokens of them."""
+        """Slots that such a sequence holds.
+
+        Args:
+            num_tokens: slots that it may write.
+        """
         return ceil_div(num_tokens, self.size) * self.size * self.slots_per_token
 
 
 class Stepped(NamedTuple):
-    """A footprint as (tokens, slots) in rising order: up to `tokens` tokens take `slots` slots
-    (such as doubling).
+    """A footprint that rises in steps, such as doubling.
+
+    Attributes:
+        steps: (tokens, slots) in rising order: up to so many tokens take so many slots.
     """
 
     steps: tuple[tuple[int, int], ...]
 
     def waste(self, final_len: int) -> list[tuple[int, int]]:
+        """(from_len, slots): from from_len stored tokens on, `slots` more will never be used.
+
+        Args:
+            final_len: tokens with which the sequence ends.
+        """
         events, from_len, wasted = list[tuple[int, int]](), 0, 0
         for tokens, slots in self.steps:
             if slots - final_len > wasted:
@@ -296,7 +395,11 @@ class Stepped(NamedTuple):
         return events
 
     def slots_of(self, num_tokens: int) -> int:
-        """Slots of a sequence that may write num_tokens of them."""
+        """Slots that such a sequence holds.
+
+        Args:
+            num_tokens: slots that it may write.
+        """
         return next(slots for tokens, slots in self.steps if num_tokens <= tokens)
 
 
@@ -309,9 +412,11 @@ Footprint: TypeAlias = Fixed | Granular | Stepped
 class NonSequenceSlots(NamedTuple):
     """Slots that are not free although no sequence's table contains them.
 
-    pinned: registered prefixes, which tables may share. cached: unreferenced but findable.
-    rounding: slots that an allocator's rounding makes unusable. in_transit: what transfers in the
-    background read, write or need.
+    Attributes:
+        pinned: registered prefixes, which tables may share.
+        cached: unreferenced but findable.
+        rounding: slots that an allocator's rounding makes unusable.
+        in_transit: what transfers in the background read, write or need.
     """
 
     pinned: tuple[Extent, ...] = ()

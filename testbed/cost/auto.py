@@ -18,7 +18,7 @@ from testbed.core.units import PositiveShare
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import BALANCED, PROFILES, Choices, has, read_profile, rows
+from testbed.cost.sections import BALANCED, PROFILES, SYSTEM, Choices, has, read_profile, rows
 
 Costs = AnalyticCost | ProfileCost
 SOFTWARE = (
@@ -33,7 +33,6 @@ SOFTWARE = (
 )
 # Of the choices, what is about measured times; a roofline has none
 OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
-SYSTEM = "system"  # in the fingerprint of whole iterations: the system that was measured
 NAME = "profile"  # in that of a profile that ships and was taken by itself
 MEASURED = "measured"
 OTHER_GPU = "other GPU"

@@ -15,6 +15,7 @@ from testbed.core.shapes import check_plain
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import PositiveShare
 from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.sections import SYSTEM
 
 US = 1e6
 METHOD = (
@@ -43,6 +44,7 @@ UNMOVED = (
 )
 Key = tuple[Any, ...]
 Point = tuple[Key, list[float]]
+Carry = Callable[[Key, list[float]], list[float]]  # the times (us) of a point, on another GPU
 
 
 def derive(
@@ -60,6 +62,11 @@ def derive(
     """
     if profile["fingerprint"]["source"] == "derived":
         raise InputError("only a measured profile can be carried to another GPU")
+    if system := profile["fingerprint"].get(SYSTEM):
+        raise InputError(
+            f"the profile has whole iterations of {system}, which are not carried to another GPU, "
+            f"model or system (give one of kernels: testbed gpu calibrate without --system)"
+        )
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
@@ -90,9 +97,9 @@ def _origin(target: GpuSpec, method: str, source: Mapping[str, Any]) -> dict[str
     return {"source": "derived", "device": target.name, "method": method, "from": source}
 
 
-def _carried(points: Sequence[Point], carry: Callable[[Key, float], float]) -> list[list[Any]]:
+def _carried(points: Sequence[Point], carry: Carry) -> list[list[Any]]:
     """The points with their times (us) carried to another shard and data sheet."""
-    return [[*key, *(round(carry(key, us), 3) for us in times)] for key, times in points]
+    return [[*key, *(round(us, 3) for us in carry(key, times))] for key, times in points]
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
@@ -187,8 +194,8 @@ def _carrier(
     points: Sequence[Point],
     bandwidth_share: float,
     gpus: tuple[GpuSpec, GpuSpec],
-) -> Callable[[Key, float], float]:
-    """How a time of this section goes from one shard and data sheet to the other.
+) -> Carry:
+    """How times of this section go from one shard and data sheet to the other.
 
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that
     of its kernels.
@@ -196,27 +203,29 @@ def _carrier(
     source_loads, target_loads = shards
     source, target = gpus
     if name in UNMOVED:
-        return lambda key, us: us
+        return lambda key, times: times
     if name in LINKS:
         source_us_per_byte, target_us_per_byte = (
             US / float(getattr(gpu, LINKS[name])) for gpu in gpus
         )
 
-        def over_link(key: Key, us: float) -> float:
+        def over_link(key: Key, times: list[float]) -> list[float]:
             num_bytes = source_loads.sent(name, key)
             more_bytes = target_loads.sent(name, key) - num_bytes
             slower_us = num_bytes * (target_us_per_byte - source_us_per_byte)
-            return max(us / 4, us + slower_us + more_bytes * target_us_per_byte)
+            more_us = more_bytes * target_us_per_byte
+            return [max(us / 4, us + slower_us + more_us) for us in times]
 
         return over_link
     _, flop_rate = best_rates(source_loads, name, points)
     flops_share = flop_rate / source.fp16_flops
 
-    def over_roofline(key: Key, us: float) -> float:
+    def over_roofline(key: Key, times: list[float]) -> list[float]:
         source_us = roofline_us(source, bandwidth_share, flops_share, *source_loads.load(name, key))
         target_us = roofline_us(target, bandwidth_share, flops_share, *target_loads.load(name, key))
-        streaming_us = min(us, source_us)  # less than the roofline, where the L2 cache helped
-        return us + streaming_us * (target_us / source_us - 1)
+        longer = target_us / source_us - 1
+        # Less than the roofline, where the L2 cache helped
+        return [us + min(us, source_us) * longer for us in times]
 
     return over_roofline
 

@@ -20,10 +20,11 @@ class Launches:
 
     Over sequences they are linear between measured numbers, and level beyond. A number of prompt
     tokens takes the time of the next measured one, and beyond the last one its: what fits into
-    graphs is launched as graphs.
+    graphs is launched as graphs. Decodes take no longer than `least`, picoseconds by tokens.
     """
 
-    def __init__(self, profile: Mapping[str, Any]) -> None:
+    def __init__(self, profile: Mapping[str, Any], least: Callable[[int], int]) -> None:
+        self._least = least
         self._decodes = _of_decodes(_section(profile, "launch_decodes"))
         self._prompts = _of_prompts(_section(profile, "launch_prompts"))
         self._is_known = bool(self._decodes or self._prompts)
@@ -42,6 +43,8 @@ class Launches:
         if not curves:
             return NO_LAUNCH
         first, whole = (curves[part](num_seqs) for part in PARTS)
+        if not has_prompts:
+            whole = min(whole, self._least(num_tokens))
         return record(Launch, (min(first, whole), whole))
 
 

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 class Moved(NamedTuple):
-    """num_transfers transfers of `length` slots each from one tier to another.
+    """Transfers of one length from one tier to another.
 
-    num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
+    Attributes:
+        source: the tier's name that is read.
+        target: the tier's name that is written.
+        length: slots of each transfer.
+        num_transfers: how many.
+        num_runs: runs of adjacent slots in the tier below, where `counted` has found them.
     """
 
     source: str
@@ -49,11 +54,14 @@ def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
 
 
 class WindowReads(NamedTuple):
-    """What the decodes of an iteration read in each layer whose window has `size` tokens: `tokens`
-    in all.
+    """What the decodes of an iteration read in each layer whose window has one size.
 
-    `growing` sequences are shorter than the window, and read one token more in the next iteration;
-    the same holds for the first `steps` iterations in a row.
+    Attributes:
+        size: tokens of the window.
+        tokens: read in all.
+        growing: sequences that are shorter than the window, and read one token more in the next
+            iteration.
+        steps: iterations in a row for which the same holds, this one included.
     """
 
     size: int
@@ -63,22 +71,27 @@ class WindowReads(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one iteration does, in counts; never in block ids.
+    """What one iteration does, in counts; never in block ids. Decodes and prompts run together.
 
-    decode_seqs sequences write one token each and read decode_context tokens in all (the new ones
-    included), the longest of them decode_max_context. These are reads of each layer of full
-    attention. decode_repeated of them read a token again that another decode of this iteration
-    reads in the same slots: a token that n decodes share counts n - 1 times. Who shares it without
-    decoding does not count: a prompt in prefill, a sequence that only keeps its slots, the pin of
-    a registered prefix. windows: what decodes read in layers with a window, shared or not, for
-    each size that the cost model names in `windows`.
-
-    prefill lists (new tokens, tokens already stored) of every sequence in prefill; decodes and
-    prompts run together. num_requests requests are running: the software time of each counts too.
-    copies lists (length in slots, how many) on the device, moves those between tiers, extra
-    whatever else a policy counts by name. forks sequences were made from others since the
-    iteration before. draft_tokens: computed by decodes besides their one token each, by speculative
-    decoding; contexts include them.
+    Attributes:
+        decode_seqs: sequences that write one token each.
+        decode_context: tokens that these read in all, the new ones included, in each layer of full
+            attention.
+        decode_max_context: tokens that the longest of them reads.
+        decode_repeated: reads of a token that another decode of this iteration reads in the same
+            slots: a token that n decodes share counts n - 1 times. Who shares it without decoding
+            does not count: a prompt in prefill, a sequence that only keeps its slots, the pin of a
+            registered prefix.
+        prefill: (new tokens, tokens already stored) of every sequence in prefill.
+        num_requests: requests that are running: the software time of each counts too.
+        copies: (length in slots, how many) on the device.
+        moves: transfers between tiers.
+        extra: whatever else a policy counts, as (name, how many).
+        forks: sequences made from others since the iteration before.
+        windows: what decodes read in layers with a window, shared or not, for each size that the
+            cost model names in `windows`.
+        draft_tokens: computed by decodes besides their one token each, by speculative decoding;
+            contexts include them.
     """
 
     decode_seqs: int = 0
@@ -105,7 +118,11 @@ class Work(NamedTuple):
         return self.decode_seqs + self.draft_tokens + len(self.prefill)
 
     def later(self, steps: int) -> "Work":
-        """The same decodes, so many iterations later."""
+        """The same decodes, so many iterations later.
+
+        Args:
+            steps: iterations from this one on.
+        """
         windows = [
             reads._replace(tokens=reads.tokens + steps * reads.growing, steps=reads.steps - steps)
             for reads in self.windows
@@ -155,8 +172,13 @@ def read_work(row: Mapping[str, Any]) -> Work:
 
 
 class Affine(NamedTuple):
-    """Durations of `steps` decode iterations in a row: first_ps, first_ps + growth_ps, first_ps + 2
+    """Durations of decode iterations in a row: first_ps, first_ps + growth_ps, first_ps + 2
     growth_ps, ...
+
+    Attributes:
+        first_ps: picoseconds of the first.
+        growth_ps: picoseconds that each takes more than the one before.
+        steps: for how many iterations this holds.
     """
 
     first_ps: int
@@ -164,12 +186,19 @@ class Affine(NamedTuple):
     steps: int
 
     def total_ps(self, steps: int) -> int:
-        """Duration of the first `steps` iterations together."""
+        """Duration of the first `steps` iterations together.
+
+        Args:
+            steps: how many.
+        """
         return steps * self.first_ps + self.growth_ps * (steps * (steps - 1) // 2)
 
     def steps_to_reach(self, elapsed_ps: int) -> int:
         """The fewest iterations, at least one, after which elapsed_ps have passed; growth_ps <= 2
         first_ps.
+
+        Args:
+            elapsed_ps: picoseconds.
         """
         first, growth, _ = self
         slope = 2.0 * first - growth
@@ -188,8 +217,11 @@ class Affine(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Picoseconds from when the host begins with an iteration until the GPU has the first of it,
-    and until it has the whole.
+    """How long the host takes to launch an iteration, from when it begins with it.
+
+    Attributes:
+        first_ps: picoseconds until the GPU has the first of it.
+        whole_ps: picoseconds until the GPU has the whole.
     """
 
     first_ps: int
@@ -231,12 +263,17 @@ class CostModel(ABC):
     """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast,
     `transfer` is for tiers.
 
-    windows: the sizes of sliding windows for which `Work.windows` counts what decodes read. The
-    other attributes only describe the times, in summaries and messages. fingerprint: who measured
-    them, when and on which device; None if nobody did. fit: the errors of a measured profile.
-    provenance: what times without a fingerprint are; empty: unknown. software: the system whose
-    software times are charged, None for configured ones; NO_SOFTWARE if there are none. choices:
-    how a profile is read.
+    All attributes but `windows` only describe the times, in summaries and messages.
+
+    Attributes:
+        windows: the sizes of sliding windows, in tokens, for which `Work.windows` counts what
+            decodes read.
+        fingerprint: who measured the times, when and on which device; None if nobody did.
+        fit: the errors of a measured profile.
+        provenance: what times without a fingerprint are; empty: unknown.
+        software: the system whose software times are charged, None for configured ones; NO_SOFTWARE
+            if there are none.
+        choices: how a profile is read.
     """
 
     windows: tuple[int, ...] = ()
@@ -248,34 +285,51 @@ class CostModel(ABC):
 
     @abstractmethod
     def iteration(self, work: Work) -> int:
-        """Picoseconds of one iteration, a whole number above 0."""
+        """Picoseconds of one iteration, a whole number above 0.
+
+        Args:
+            work: what the iteration does.
+        """
 
     def decode(self, work: Work) -> Affine:
-        """Times of the next decode iterations, the first of which is `work` (no prompts, copies,
-        moves, extra, forks).
+        """Times of the next decode iterations; in each later one every sequence reads one token
+        more, and all other counts stay.
 
-        In each later one every sequence reads one token more; all other counts stay. Must equal
-        `iteration` step by step, as far as it says. By default it says one step only.
+        Must equal `iteration` step by step, as far as it says. By default it says one step only.
+
+        Args:
+            work: the first of them (no prompts, copies, moves, extra, forks).
         """
         return Affine(self.iteration(work), 0, 1)
 
     def least(self, num_tokens: int) -> int:
-        """Picoseconds that no iteration over so many tokens, at least one, is below, whatever they
-        read; 0 where nothing is known. `testbed plan` excludes deployments by it.
+        """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 where
+        nothing is known. `testbed plan` excludes deployments by it.
+
+        Args:
+            num_tokens: tokens of an iteration, at least one.
         """
         return 0
 
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
-        """How the host launches an iteration of so many decodes and prompts; None where `iteration`
-        and `decode` have its time.
+        """How the host launches an iteration; None where `iteration` and `decode` have its time.
 
         What is planned while another iteration computes is launched meanwhile, so that only the
         rest is waited for. Decodes are launched no longer than they compute.
+
+        Args:
+            decode_seqs: sequences that decode.
+            num_prompts: prompts, or chunks of them.
+            prompt_tokens: their tokens together.
         """
         return None
 
     def transfer(self, moves: tuple[Moved, ...]) -> int:
-        """Picoseconds of one transfer in the background that has its link to itself."""
+        """Picoseconds of one transfer in the background that has its link to itself.
+
+        Args:
+            moves: what it moves.
+        """
         raise InputError(
             f"{type(self).__name__}: has no time for transfers between tiers (define transfer())"
         )

@@ -55,11 +55,11 @@ class ProfileCost(CostModel):
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
-        _check_shard(profile, model, num_gpus)
+        check_shard(profile, model, num_gpus)
         choices = choices or Choices()
         self.choices = self._choices = choices
         self._num_layers = model.num_layers
-        self._launches = Launches(profile)
+        self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
         self._attention: Attention | KvGroups = Attention(profile, choices, model.num_layers)
         if model.window or model.states:
@@ -195,7 +195,7 @@ class Software:
         )
 
 
-def _check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
+def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:
     """Raise InputError unless the profile is of this model's shape on so many GPUs."""
     profiled = ModelSpec(**profile["model"])
     if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:

@@ -18,16 +18,21 @@ MAX_BURST = 3_000_000
 
 
 class ArrivalProcess(ABC):
-    """Draws arrival times; the same seed gives the same times. One that `replays` needs the whole
-    trace for that.
+    """Draws arrival times; the same seed gives the same times.
+
+    Attributes:
+        replays: it plays back time stamps, so it needs the whole trace.
     """
 
     replays: ClassVar[bool] = False
 
     @abstractmethod
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
-        """Arrival times in order, in picoseconds. `rows` is a whole trace where the process replays
-        time stamps.
+        """Arrival times in order, in picoseconds.
+
+        Args:
+            rows: a whole trace where the process replays time stamps, else None.
+            seed: of what is drawn.
         """
 
 
@@ -153,12 +158,19 @@ class BoundedWorkload(AnswerDrivenWorkload):
 class AnswerDriven(ArrivalProcess):
     """A closed loop, whose requests go out as answers come: it makes the workload itself.
 
-    num_requests: rows to take from the trace; None: all of a trace that has an end.
+    Attributes:
+        num_requests: rows to take from the trace; None: all of a trace that has an end.
     """
 
     num_requests: int | None = None
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
+        """Refused: each time depends on when an answer ends.
+
+        Args:
+            rows: not read.
+            seed: not read.
+        """
         raise InputError(
             f"arrivals: {type(self).__name__} has no arrival times (each depends on when an answer "
             f"ends)"
@@ -166,10 +178,21 @@ class AnswerDriven(ArrivalProcess):
 
     @abstractmethod
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
-        """The rows with the rule by which they go out; seed: of what the rule draws."""
+        """The rows with the rule by which they go out.
+
+        Args:
+            rows: of the trace.
+            num_seqs: sequences of a row that says none.
+            beam: whether these are a beam.
+            seed: of what the rule draws.
+        """
 
     def check_no_turns(self, rows: Rows) -> None:
-        """Raise InputError where some rows wait for the answers to others."""
+        """Raise InputError where some rows wait for the answers to others.
+
+        Args:
+            rows: of the trace.
+        """
         if rows.turns is not None:
             raise InputError(
                 f"arrivals={type(self).__name__}: this trace says which request waits for which "

@@ -73,6 +73,7 @@ class Engine:
         self._changes: list[Change] = []  # for the next boundary, at which no plan is in flight
         self._changes_ahead: list[Change] = []  # which the next plan, if made ahead, does not know
         self._is_idle = False
+        self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
         self._table_checks = ExponentialSampling()
         self._read_checks = ExponentialSampling()
@@ -222,7 +223,9 @@ class Engine:
         return plan
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
-        """The plans before this one are committed: its first iteration begins."""
+        """The plans before this one are committed: its first iteration begins, when the one before
+        has ended; in real time that is a little before now_ps.
+        """
         plan, state = flight.plan, self.scheduler.state
         usage = state.policy.usage()
         if plan.chunks and self._table_checks.is_due():
@@ -231,7 +234,7 @@ class Engine:
             self.recorder.moved(plan)
             self.recorder.paused(plan.preempted)
         self.meter.open(plan, usage)
-        flight.start_ps, flight.usage = now_ps, usage
+        flight.start_ps, flight.usage = self._ended_ps or now_ps, usage
         if plan.swapped_in:
             flight.stepping = [group.request.request_id for group in plan.stepping]
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
@@ -301,7 +304,7 @@ class Engine:
         outcome = self.scheduler.commit(plan, steps, results)
         if steps > 1 and flight.outcome is None:
             self._check_growth(flight, outcome)
-        end_ps = self.executor.committed(flight, outcome, results)
+        end_ps = self._ended_ps = self.executor.committed(flight, outcome, results)
         duration_ps = end_ps - flight.start_ps
         memory = self._close(flight, outcome, duration_ps)
         recorder.span(
@@ -458,7 +461,7 @@ class Engine:
             raise PlugInError(
                 f"a scheduler asks at {now_ps} ps to plan again at {wake_ps} ps, which is not later"
             )
-        self._is_idle = True
+        self._is_idle, self._ended_ps = True, None
         yield self._alarm.set(min(self.stop_ps, wake_ps))
         self._is_idle = False
         while self._snapshots_ps[-1] < self.clock.now_ps:  # the same as at their own times

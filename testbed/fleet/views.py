@@ -11,11 +11,20 @@ from testbed.fleet.cache_index import CacheIndex
 class EngineView:
     """An engine as it stands now, also in the middle of a span of iterations.
 
-    number: of the engine, from 0. An iteration that ends at this very moment has not ended yet
-    unless the engine has had its turn.
+    An iteration that ends at this very moment has not ended yet unless the engine has had its turn.
+
+    Attributes:
+        number: of the engine, from 0.
     """
 
     def __init__(self, number: int, engine: Engine, index: CacheIndex | None = None) -> None:
+        """A view; the fleet makes it.
+
+        Args:
+            number: of the engine, from 0.
+            engine: that it shows.
+            index: what the router hears of the caches; None where it reads none.
+        """
         self.number = number
         self.engine = engine
         self._index = index
@@ -50,6 +59,9 @@ class EngineView:
     def num_cached(self, request: Incoming) -> int:
         """Leading tokens of the request's prompt that the engine's prefix cache had, cache_age_s of
         the router ago. 0 for a router that reads no caches.
+
+        Args:
+            request: one that has arrived.
         """
         return 0 if self._index is None else self._index.num_cached(self.number, request)
 

@@ -36,21 +36,38 @@ class MemoryPolicy(ABC):
         num_tokens: the sequence then has that many slots. Where the policy forks, several sequences
         are a group that comes back after recompute: they differ behind their prompt and are
         computed in this order, so a grant may count what those before store.
+
+        Args:
+            seqs: the sequences of one request, at least one.
+            num_tokens: tokens of each for which slots are wanted: the whole prompt, its first
+                chunk, or prompt and generated tokens after recompute.
         """
 
     @abstractmethod
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         """num_tokens more slots for each member, all or none: a decode step, or a prompt's next
         chunk.
+
+        Args:
+            batch: the sequences that grow.
+            num_tokens: slots more for each of them.
         """
 
     @abstractmethod
     def release(self, seq: Sequence) -> None:
-        """`seq` loses its slots: it is finished, or preempted by recompute."""
+        """`seq` loses its slots: it is finished, or preempted by recompute.
+
+        Args:
+            seq: one that has slots.
+        """
 
     @abstractmethod
     def table(self, seq: Sequence) -> list[Extent]:
-        """Where the tokens of `seq` lie, in order, with the slots that it holds for more."""
+        """Where the tokens of `seq` lie, in order, with the slots that it holds for more.
+
+        Args:
+            seq: one that has slots.
+        """
 
     @abstractmethod
     def usage(self) -> Usage:
@@ -59,6 +76,10 @@ class MemoryPolicy(ABC):
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """Tokens of the longest sequences of such a request that the pool, less registered
         prefixes, could hold; 0 where the policy serves no such request.
+
+        Args:
+            prompt_len: tokens of its prompt.
+            num_seqs: sequences that it generates from this prompt.
         """
         return UNBOUNDED_LEN
 

@@ -9,11 +9,14 @@ from testbed.core.slots import HOST
 
 
 class Tier(NamedTuple):
-    """A pool below the device: its name, its slots, and bytes/s each way: of `host` to one GPU,
-    else to all together.
+    """A pool below the device.
 
-    write_bandwidth 0.0: the same as `bandwidth`, which is that of reading. latency_s: seconds
-    before the first byte.
+    Attributes:
+        name: its name, unique among the tiers.
+        num_slots: its slots.
+        bandwidth: bytes/s of reading: of `host` to one GPU, else to all together.
+        write_bandwidth: bytes/s of writing; 0.0: the same as `bandwidth`.
+        latency_s: seconds before the first byte.
     """
 
     name: str
@@ -30,11 +33,16 @@ def host(num_slots: int, bandwidth: float = 0.0) -> tuple[Tier, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """The pools that a policy manages, in slots, and the longest sequence in tokens.
+    """The pools that a policy manages, in slots. A slot is one token's K and V.
 
-    num_slots is the device's, tiers lists the pools below it. A slot is one token's K and V:
-    layer_bytes bytes in each of num_layers layers, over num_gpus GPUs together. groups: the model's
-    layers by the form of their cache, with the bytes over all GPUs.
+    Attributes:
+        num_slots: the device's.
+        max_len: tokens of the longest sequence.
+        tiers: the pools below the device.
+        layer_bytes: bytes of a slot in each layer, over all GPUs together.
+        num_layers: layers of the model.
+        num_gpus: GPUs that share the model.
+        groups: the model's layers by the form of their cache, with the bytes over all GPUs.
     """
 
     num_slots: int
@@ -54,7 +62,11 @@ class PoolSpec:
                 )
 
     def slots_of(self, tier: str) -> int:
-        """Slots of a tier below the device; 0 where there is none of that name."""
+        """Slots of a tier below the device; 0 where there is none of that name.
+
+        Args:
+            tier: its name.
+        """
         return next((t.num_slots for t in self.tiers if t.name == tier), 0)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PoolSpec":

@@ -41,10 +41,17 @@ class Predicts(Protocol):
 
         It takes free slots or cached ones, in the policy's order. The answer comes from these and
         max_len alone.
+
+        Args:
+            batch: the sequences that decode.
         """
 
     def footprint(self, seq: Seq) -> Footprint:
-        """The slots that `seq` holds as a function of the tokens that it stores."""
+        """The slots that `seq` holds as a function of the tokens that it stores.
+
+        Args:
+            seq: any sequence of the run.
+        """
 
 
 @runtime_checkable
@@ -52,8 +59,12 @@ class Advances(Protocol):
     """Promised steps that were taken are another call than those that are asked for."""
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """num_steps steps of those that `guaranteed_steps` promised were taken; never refused,
-        without ops. As `extend`, where a policy does not define it.
+        """Steps of those that `guaranteed_steps` promised were taken; never refused, without ops.
+        As `extend`, where a policy does not define it.
+
+        Args:
+            batch: the sequences that decode.
+            num_steps: how many.
         """
 
 
@@ -66,10 +77,14 @@ class Forks(Protocol):
     """
 
     def fork(self, parent: Seq, child: Seq) -> Ops:
-        """`child` continues with the parent's stored tokens; the copies that this takes.
+        """The child continues with the parent's stored tokens; the copies that this takes.
 
         A new child is admitted by this; one with slots loses them (a beam candidate that did not
         survive, Fig. 9).
+
+        Args:
+            parent: one that has slots.
+            child: another of the same request.
         """
 
 
@@ -80,8 +95,11 @@ class CopiesPrompts(Protocol):
     """
 
     def copy_prompt(self, parent: Seq, child: Seq) -> Ops:
-        """The copies by which `child`, which has slots of its own, gets the parent's stored
-        tokens.
+        """The copies by which the child gets the parent's stored tokens.
+
+        Args:
+            parent: one whose prompt is computed.
+            child: another of the same request, which has slots of its own.
         """
 
 
@@ -90,7 +108,11 @@ class RegistersPrefixes(Protocol):
     """A provider's prefix stays in the pool, for all sequences that begin with it (section 4.4)."""
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin a prefix of num_tokens tokens in the pool; InputError where it has no room."""
+        """Pin a prefix in the pool; InputError where it has no room.
+
+        Args:
+            num_tokens: its tokens.
+        """
 
 
 @runtime_checkable
@@ -100,19 +122,30 @@ class Publishes(Protocol):
     """
 
     def lookup(self, seq: Seq) -> CacheHit:
-        """What is stored of the tokens of `seq`; changes nothing."""
+        """What is stored of the tokens of a sequence; changes nothing.
+
+        Args:
+            seq: one that waits.
+        """
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
-        """Once this iteration has run, the first num_tokens tokens of `seq` are stored: others may
-        find them.
+        """Once this iteration has run, tokens of a sequence are stored: others may find them.
 
         Called while planning, right after a chunk is scheduled and before the next admission, and
         again after a move to the device. A sequence is not preempted in the plan that publishes it.
+
+        Args:
+            seq: whose tokens.
+            num_tokens: the first so many.
         """
 
     def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
-        """As MemoryPolicy.admit, with the handle of `lookup`; without one the policy looks up the
-        prompt itself.
+        """As MemoryPolicy.admit, with what was found.
+
+        Args:
+            seqs: as there.
+            num_tokens: as there.
+            hit: what `lookup` answered; None: the policy looks the prompt up itself.
         """
 
 
@@ -121,11 +154,16 @@ class Estimates(Protocol):
     """It says beforehand whether an admission would be granted."""
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit) -> bool:
-        """Whether `seq` would be admitted for num_tokens tokens now; changes nothing.
+        """Whether a sequence would be admitted now; changes nothing.
 
         A scheduler that admits with fewer tokens than must fit calls this first. A sequence that
         `truncate` has left slots keeps them: the question is then whether it would get what it
         lacks.
+
+        Args:
+            seq: one that waits.
+            num_tokens: for which slots would be wanted.
+            hit: what `lookup` answered.
         """
 
 
@@ -136,11 +174,14 @@ class Truncates(Protocol):
     """
 
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
-        """`seq`, which is in no batch, gives back the slots of its last num_tokens tokens; it keeps
-        at least one.
+        """A sequence gives back the slots of its last tokens; it keeps at least one.
 
         What becomes free ends refusals. An `extend` brings slots back, in which the tokens are
         computed again.
+
+        Args:
+            seq: one that is in no batch.
+            num_tokens: the last so many.
         """
 
 
@@ -149,11 +190,19 @@ class Swaps(Protocol):
     """Sequences move between the device and a tier below it."""
 
     def move(self, seqs: list[Seq], tier: str) -> Answer:
-        """Take a whole group to the tier of that name; shared blocks move once."""
+        """Take a whole group to a tier; shared blocks move once.
+
+        Args:
+            seqs: all sequences of a request that have slots.
+            tier: its name.
+        """
 
     def swapped_table(self, seq: Seq) -> Mapping[str, list[Extent]]:
         """Where the tokens of a sequence below the device lie, in order, by tier; those that have
         stayed on the device first.
+
+        Args:
+            seq: one that was moved there.
         """
 
 
@@ -162,13 +211,20 @@ class Leases(Protocol):
     """Slots outlive their sequence: `release` takes a second argument, which says what stays."""
 
     def release(self, seq: Seq, keep: Keep | Lease = Keep.CACHED) -> None:
-        """As MemoryPolicy.release, but what `keep` says stays. The counts of a sequence that leaves
-        a lease must not change until that ends.
+        """As MemoryPolicy.release, but something stays. The counts of a sequence that leaves a
+        lease must not change until that ends.
+
+        Args:
+            seq: one that has slots.
+            keep: what stays.
         """
 
     def end_lease(self, lease: Lease) -> None:
         """The slots of all sequences that were released with this lease are given back, as by
         release(seq).
+
+        Args:
+            lease: with which sequences were released.
         """
 
 
@@ -182,6 +238,9 @@ class Transfers(Protocol):
     def landed(self, move_id: int) -> None:
         """A transfer of ops.background has ended: its slots are no longer pinned, what it brought
         may be found.
+
+        Args:
+            move_id: the number of the transfer.
         """
 
 
@@ -192,11 +251,15 @@ class Loads(Protocol):
     """
 
     def load(self, seq: Seq, num_tokens: int, hit: CacheHit) -> Answer:
-        """Begin to bring what `hit` has below the device up, for an admission with num_tokens
-        tokens.
+        """Begin to bring up what was found below the device.
 
         The transfers are the grant's ops.background; none where there is nothing to load. LATER:
         the pool has no slots for them now. While they are on their way, `admit` answers LOADING.
+
+        Args:
+            seq: one that waits.
+            num_tokens: for which slots will be wanted.
+            hit: what `lookup` answered.
         """
 
 
@@ -205,7 +268,11 @@ class DropsTokens(Protocol):
     """It does not keep every token of a sequence, as in a window that moves on."""
 
     def num_stored(self, num_tokens: int) -> int:
-        """Tokens in the pool of a sequence that has num_tokens of them."""
+        """Tokens of a sequence that are in the pool.
+
+        Args:
+            num_tokens: that the sequence has.
+        """
 
 
 @runtime_checkable
@@ -217,7 +284,11 @@ class Layered(Protocol):
     """
 
     def group_tables(self, seq: Seq) -> list[GroupTable]:
-        """The table by KV group. `table` contains the extents of all of them."""
+        """The table by KV group. `table` contains the extents of all of them.
+
+        Args:
+            seq: one that has slots.
+        """
 
 
 @runtime_checkable
@@ -225,11 +296,15 @@ class CountsSharedReads(Protocol):
     """It knows how often decodes read a shared token, without walking the tables."""
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
-        """Tokens that the members of the batch and `others`, which are in none, read more than once
-        in their next step in each layer of full attention; changes nothing.
+        """Tokens that sequences read more than once in their next step in each layer of full
+        attention; changes nothing.
 
         All of them have the slot of that step. A token that n of them share counts n - 1 times. It
         is asked only while `usage` reports saved slots.
+
+        Args:
+            batch: those that decode.
+            others: more of them, which are in no batch.
         """
 
 
@@ -254,9 +329,12 @@ class ReportsCache(Protocol):
     """It says at once what its prefix cache on the device has, so that routers know it."""
 
     def report_cache(self, on_event: OnCacheEvent) -> int:
-        """From now on call on_event(code, is_stored) when a block of content can be found, and when
-        it cannot any more. code: as in `prompt_codes`. Within `guaranteed_steps` nothing happens.
-        Returns the tokens of a block.
+        """Say from now on what can be found. Within `guaranteed_steps` nothing happens. Returns the
+        tokens of a block.
+
+        Args:
+            on_event: called as on_event(code, is_stored) when a block of content can be found, and
+                when it cannot any more; code: as in `prompt_codes`.
         """
 
     def prompt_codes(
@@ -264,6 +342,11 @@ class ReportsCache(Protocol):
     ) -> list[int]:
         """The code of each block that an admission of such a prompt could find, in order; changes
         nothing.
+
+        Args:
+            prompt_ids: the prompt's content, one id for each tokens_per_id tokens.
+            tokens_per_id: tokens that an id names.
+            prompt_len: tokens of the prompt.
         """
 
 
@@ -287,12 +370,19 @@ class SharesTiers(Protocol):
         """The tiers that it uses, by name."""
 
     def share_tiers(self, tiers: Mapping[str, LowerTier]) -> None:
-        """Use these, which others use too, in place of its own of the same names. Called before the
+        """Use tiers that others use too, in place of its own of the same names. Called before the
         first request; InputError where it cannot.
+
+        Args:
+            tiers: by name.
         """
 
     def transfers_of(self, tier: str) -> tuple[list[int], list[int]]:
-        """The blocks of the tier that its transfers read, and those that they write, now."""
+        """The blocks of the tier that its transfers read, and those that they write, now.
+
+        Args:
+            tier: its name.
+        """
 
     def leave_tiers(self) -> None:
         """None of its transfers will land: what they read is unpinned, and what they were to write
@@ -305,7 +395,11 @@ class FollowsSessions(Protocol):
     """What it keeps depends on the sessions of requests."""
 
     def close_session(self, session: int) -> None:
-        """No request of the session will come: its last one was answered."""
+        """No request of the session will come: its last one was answered.
+
+        Args:
+            session: its number.
+        """
 
 
 @runtime_checkable
@@ -313,8 +407,10 @@ class ForeseesPrompts(Protocol):
     """An oracle of prompts, to compare with: no real server knows them."""
 
     def foresee_prompts(self, prompts: Iterable[tuple[Sequence[int], int, int]]) -> None:
-        """The content, tokens per id and length of every prompt, in order of arrival; called before
-        the first request. Nothing need be read.
+        """Called before the first request. Nothing need be read.
+
+        Args:
+            prompts: the content, tokens per id and length of every prompt, in order of arrival.
         """
 
 
@@ -333,7 +429,15 @@ class ForeseesChains(Protocol):
     """The same of an eviction order (testbed.memory.prefix_cache.eviction.order)."""
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
-        """The hash chain of every prompt, in order of look-up."""
+        """Called before the first request.
+
+        Args:
+            prompts: the hash chain of every prompt, in order of look-up.
+        """
 
     def requested(self, chain: Sequence[int]) -> None:
-        """The next prompt of the future is looked up now."""
+        """The next prompt of the future is looked up now.
+
+        Args:
+            chain: that of the prompt.
+        """

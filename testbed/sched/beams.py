@@ -32,11 +32,20 @@ class BeamModel(ABC):
 
     @abstractmethod
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
-        """(parent, child) pairs, by candidate, once each has num_generated output tokens, at least
-        2.
+        """(parent, child) pairs of candidates.
 
         Each child is a candidate that did not survive and continues from the parent's tokens.
         Candidates that are not named as a child continue from their tokens.
+
+        Args:
+            request: one that is a beam.
+            num_generated: output tokens that each candidate has, at least 2.
+        """
+
+    def prepare(self, width: int) -> None:  # noqa: B027 (most have nothing to do)
+        """Compute what the parents of beams of this width need, where it takes long. A server calls
+        it in a thread before the first such request; raises InputError for a width that cannot be
+        answered.
         """
 
 
@@ -57,8 +66,14 @@ class SyntheticBeams(BeamModel):
         self.seed = seed
 
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
-        steps = search(request.num_seqs, self.concentration, self.seed)
+        steps = self._steps(request.num_seqs)
         return steps[(request.request_id * STRIDE + num_generated - 2) % len(steps)]
+
+    def prepare(self, width: int) -> None:
+        self._steps(width)
+
+    def _steps(self, width: int) -> list[tuple[Replacement, ...]]:
+        return search(width, self.concentration, self.seed)
 
 
 @lru_cache(16)
@@ -141,11 +156,17 @@ class RecordedBeams(BeamModel):
         search = self.searches[request.request_id % len(self.searches)]
         step = (num_generated - FIRST_STEP) % (max(search) - FIRST_STEP + 1) + FIRST_STEP
         pairs = search.get(step, ())
-        if any(max(pair) >= request.num_seqs for pair in pairs):
-            raise InputError(
-                f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}"
-            )
+        self._check(pairs, step, request.num_seqs)
         return pairs
+
+    def prepare(self, width: int) -> None:
+        for search in self.searches:
+            for step, pairs in search.items():
+                self._check(pairs, step, width)
+
+    def _check(self, pairs: tuple[Replacement, ...], step: int, width: int) -> None:
+        if any(max(pair) >= width for pair in pairs):
+            raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {width}")
 
     def _numbers(self, line: int, cells: list[str]) -> list[int]:
         """Request, step, and parent and child unless the line says that all survive."""

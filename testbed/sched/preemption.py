@@ -24,26 +24,40 @@ class Recovery(Enum):
 class PreemptionRule(ABC):
     """Victim order and recovery; the sequences of a request together (gang scheduling).
 
-    `cost` is the run's cost model, for a rule that compares costs. tail_tokens: what RECOMPUTE_TAIL
-    takes at a time. A rule that is an oracle has a parameter `lengths` (testbed/oracles.py).
+    A rule that is an oracle has a parameter `lengths` (testbed/oracles.py).
+
+    Attributes:
+        cost: the run's cost model, or None.
+        tail_tokens: what RECOMPUTE_TAIL takes at a time, in tokens.
     """
 
     tail_tokens: int = 1
 
     def __init__(self, cost: CostModel | None = None) -> None:
+        """A rule; further parameters are given by name.
+
+        Args:
+            cost: the run's cost model, for a rule that compares costs.
+        """
         self.cost = cost
 
     def victim(self, running: dict[int, SequenceGroup], batch: Batch) -> SequenceGroup:
         """The running group to preempt, from their live counts. First come, first served: the last
         that came.
 
-        `running` has the groups by request id, in order of admission; `batch` those that decode.
+        Args:
+            running: the groups by request id, in order of admission; at least one.
+            batch: the sequences that decode.
         """
         return next(reversed(running.values()))
 
     @abstractmethod
     def recovery(self, group: SequenceGroup) -> Recovery:
-        """How `group` will come back; a full host pool falls back to recompute."""
+        """How a victim will come back; a full host pool falls back to recompute.
+
+        Args:
+            group: the victim.
+        """
 
 
 class Recompute(PreemptionRule):

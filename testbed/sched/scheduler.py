@@ -22,13 +22,18 @@ class Scheduler(ABC):
     """Decides what the next iteration does; an engine does it and calls `commit`.
 
     It has `state`, the moves of groups, and need only say in `plan` which of them happen, and in
-    which order. now_ps is the time in picoseconds at which `plan` is called. A scheduler whose next
-    decision depends on time sets Plan.wake_ps, because a span of many iterations makes no call.
+    which order. A scheduler whose next decision depends on time sets Plan.wake_ps, because a span
+    of many iterations makes no call.
 
     One that serves in another order than that of arrival defines `choose_order`
     (testbed/sched/protocols.py). An oracle has a parameter `lengths` (testbed/oracles.py).
-    plans_ahead: it makes a plan while another is in flight. drafts: it plans draft tokens, whose
-    sequences are in no batch.
+
+    Attributes:
+        state: waiting, running and swapped groups, and the batch.
+        preemption: the rule that names victims.
+        now_ps: the time in picoseconds at which `plan` is called.
+        plans_ahead: it makes a plan while another is in flight.
+        drafts: it plans draft tokens, whose sequences are in no batch.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
@@ -36,6 +41,12 @@ class Scheduler(ABC):
     drafts: ClassVar[bool] = False
 
     def __init__(self, policy: MemoryPolicy, preemption: PreemptionRule) -> None:
+        """A scheduler without requests; further parameters are given by name.
+
+        Args:
+            policy: that gives slots.
+            preemption: the rule that names victims.
+        """
         self.state = self.state_class(policy)
         self.preemption = preemption
         self.now_ps = 0
@@ -52,28 +63,47 @@ class Scheduler(ABC):
         return self.state.memory
 
     def add(self, request: Incoming) -> SequenceGroup:
-        """Queue a request that has arrived."""
+        """Queue a request that has arrived.
+
+        Args:
+            request: without its output length.
+        """
         group = self.new_group(request)
         self.state.waiting.append(group)
         return group
 
     def new_group(self, request: Incoming) -> SequenceGroup:
-        """The sequences of a request, which are in no queue yet."""
+        """The sequences of a request, which are in no queue yet.
+
+        Args:
+            request: without its output length.
+        """
         sequences = [Sequence(next(self._seq_ids), request) for _ in range(request.num_seqs)]
         return SequenceGroup(request, sequences)
 
     def close_session(self, session: int) -> None:
-        """The last request of the session was answered, or turned away."""
+        """The last request of the session was answered, or turned away.
+
+        Args:
+            session: its number.
+        """
         self.memory.close_session(session)
 
     def finish(self, group: SequenceGroup) -> None:
-        """The group has its whole output: remove it and release its slots."""
+        """The group has its whole output: remove it and release its slots.
+
+        Args:
+            group: the sequences of the request.
+        """
         self.state.leave_batch(group)
         self.state.release(group, SequenceStatus.FINISHED)
 
     def note(self, max_len: int) -> str | None:
         """What a user must know before a run whose sequences may have max_len tokens; the run's
         first lines have it.
+
+        Args:
+            max_len: tokens of prompt and output.
         """
         return None
 
@@ -86,6 +116,9 @@ class Scheduler(ABC):
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
         """Nobody waits for the group any more: it leaves between two iterations, and its slots are
         free. Returns the groups that are finished because it has left.
+
+        Args:
+            group: the sequences of the request.
         """
         self.state.remove(group, SequenceStatus.CANCELLED)
         return []
@@ -97,20 +130,34 @@ class Scheduler(ABC):
         return False
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:
-        """The last of the plan's `steps` iterations begins, and the next plan is made before it has
-        run: the state becomes what it will be then. ended: the requests that have their whole
-        output then. `commit` follows.
+        """The last of the plan's iterations begins, and the next plan is made before it has run:
+        the state becomes what it will be then. `commit` follows.
+
+        Args:
+            plan: the one in flight.
+            steps: its iterations.
+            ended: ids of the requests that have their whole output then.
         """
         raise UnsupportedError(f"{type(self).__name__}: makes no plan ahead (define anticipate())")
 
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """The plan was carried out `steps` times, at most 1 + plan.guaranteed_steps, with these
-        results.
+        """The plan was carried out.
+
+        Args:
+            plan: that `plan` returned.
+            steps: how often, at most 1 + plan.guaranteed_steps.
+            results: which requests have ended, and the parents of beams.
         """
         return self.carry_out(plan, steps, results)
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
-        """What `steps` iterations of the plan change: tokens stored, groups that join or end."""
+        """What iterations of the plan change: tokens stored, groups that join or end.
+
+        Args:
+            plan: that was carried out.
+            steps: how often.
+            results: which requests have ended, and the parents of beams.
+        """
         state, grown = self.state, GRANTED
         first_tokens: list[SequenceGroup] = []
         finished: list[SequenceGroup] = []
@@ -153,7 +200,11 @@ class Scheduler(ABC):
         return plan
 
     def decode(self, plan: Plan) -> None:
-        """Extend the batch by one step, preempting until it fits."""
+        """Extend the batch by one step, preempting until it fits.
+
+        Args:
+            plan: the one that is being made.
+        """
         state, policy = self.state, self.state.policy
         batch = state.batch
         while num_seqs := len(batch.sequences):
@@ -177,6 +228,9 @@ class Scheduler(ABC):
         """Swap groups in, the earliest first, as far as they fit; none right after a preemption.
 
         They step with the batch at once; a group without a slot for its next token only joins.
+
+        Args:
+            plan: the one that is being made.
         """
         state = self.state
         while (
@@ -231,11 +285,11 @@ class Scheduler(ABC):
 
 
 class IterationLevel(Scheduler):
-    """Decides anew in every iteration (Orca), of at most max_num_batched_tokens tokens and
-    max_num_seqs sequences.
+    """Decides anew in every iteration (Orca), within limits of tokens and sequences.
 
-    `prefills` is the class of `prompts`, which puts prefills into a plan. What lower tiers have of
-    the first `prefetch` waiting requests is loaded before their turn.
+    Attributes:
+        prefills: the class of `prompts`.
+        prompts: puts prefills into a plan.
     """
 
     prefills: ClassVar[type[Prefills]] = Prefills
@@ -249,6 +303,15 @@ class IterationLevel(Scheduler):
         max_num_seqs: PositiveCount,
         prefetch: Count = 0,
     ) -> None:
+        """A scheduler without requests.
+
+        Args:
+            policy: that gives slots.
+            preemption: the rule that names victims.
+            max_num_batched_tokens: tokens of an iteration at most.
+            max_num_seqs: sequences that run at most.
+            prefetch: what lower tiers have of so many waiting requests is loaded before their turn.
+        """
         super().__init__(policy, preemption)
         if prefetch and self.memory.loads is None:
             raise InputError(
@@ -260,6 +323,11 @@ class IterationLevel(Scheduler):
         self.prompts = self.prefills(self.state, max_num_batched_tokens, max_num_seqs)
 
     def add(self, request: Incoming) -> SequenceGroup:
+        """Queue a request that has arrived.
+
+        Args:
+            request: without its output length.
+        """
         group = super().add(request)
         if self.prefetch:
             self.state.not_loaded.add(group)
@@ -271,6 +339,9 @@ class IterationLevel(Scheduler):
 
         An arrival matters where the queue is empty, where it might come to stand at its head, and
         to a prefetch.
+
+        Args:
+            plan: the one that is being made.
         """
         r = self.state
         if r.not_loaded and not plan.preempted_any:

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from testbed.core.request import PS
 from testbed.serving.answering import Answering
@@ -86,6 +87,8 @@ class Service:
                     parts.append(part)
         except TimeoutError:
             raise ApiError(408, f"the body: took over {self.limits.body_s:g} s") from None
+        except ClientDisconnect:
+            raise ApiError(CLIENT_GONE, "the body: ended before its end") from None
         return b"".join(parts)
 
     async def answer(self, request: Request, kind: type[Sampling], form: Form) -> Response:

@@ -41,6 +41,8 @@ class Call:
         self._answering = answering
         self._received_s = received_s
         limits.check_sequences(body.num_prompts, body.num_seqs)
+        if body.use_beam_search:
+            limits.check_beam(body.num_seqs)
         limits.check_stop(body.stop_strings)
         limits.check_unfinished(len(live.unfinished), body.num_prompts)
         if live.log is not None and body.num_seqs > 1:
@@ -97,6 +99,7 @@ class Call:
 
     async def submit(self) -> None:
         """Let all prompts arrive; where one is refused, the others leave again."""
+        await self.live.prepare(self.prompts[0].request)  # they differ in tokens and lengths only
         try:
             await asyncio.gather(*[self.live.submit(served) for served in self.prompts])
         except BaseException:

@@ -12,6 +12,16 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from testbed.core.errors import InputError
 from testbed.serving.errors import ApiError
 
+# What a template raises for messages that it was not written for
+WRONG_MESSAGES = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 TEMPLATE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 Messages = Sequence[Mapping[str, Any]]
 
@@ -59,7 +69,7 @@ class FolderTemplate:
             return self._template.render(
                 messages=messages, add_generation_prompt=True, **self._special
             )
-        except (TemplateError, TypeError, ValueError, KeyError, OverflowError) as error:
+        except WRONG_MESSAGES as error:
             message = f"messages: do not fit the model's chat template ({str(error)[:200]})"
             raise ApiError(400, message, "messages") from None
 

@@ -9,17 +9,22 @@ from testbed.serving.errors import ApiError
 class Limits:
     """Limits of one request, and of all requests together.
 
-    body_bytes and body_s: size of a body, and seconds in which it must arrive. max_prompts: prompts
+    head_bytes and head_s: size of what precedes a body, beyond the first part that is read of it,
+    and seconds in which it must arrive; body_bytes and body_s: of the body. max_prompts: prompts
     of one request. max_seqs: sequences of one request (best_of, or the beam's width, for each
-    prompt), and max_seqs_of_prompt those of one prompt. max_unfinished: prompts that are waiting or
-    running. max_connections: open ones.
+    prompt), max_seqs_of_prompt those of one prompt, max_beam_width of one beam: how a wider one
+    changes takes seconds to simulate. max_unfinished: prompts that are waiting or running.
+    max_connections: open ones.
     """
 
+    head_bytes: int = 64 << 10
+    head_s: float = 30.0
     body_bytes: int = 4 << 20
     body_s: float = 30.0
     max_prompts: int = 64
     max_seqs: int = 64
     max_seqs_of_prompt: int = 64
+    max_beam_width: int = 16
     max_stop_strings: int = 4
     max_stop_chars: int = 256
     max_unfinished: int = 4096
@@ -47,6 +52,12 @@ class Limits:
                 f"{self.max_seqs_of_prompt} (send fewer)"
             )
             raise ApiError(400, message, "n")
+
+    def check_beam(self, width: int) -> None:
+        """Refuse a beam that is too wide."""
+        if width > self.max_beam_width:
+            message = f"use_beam_search: {width} is wider than {self.max_beam_width} (send less)"
+            raise ApiError(400, message, "use_beam_search")
 
     def check_stop(self, stop: tuple[str, ...]) -> None:
         """Refuse stop strings that are too many or too long."""

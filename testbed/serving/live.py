@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
-from testbed.core.request import PS
+from testbed.core.request import PS, Request
 from testbed.serving.errors import ApiError
 from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
@@ -73,6 +73,11 @@ class Live(ABC):
     def next_id(self) -> int:
         """The number of the next request."""
         return next(self._request_ids)
+
+    async def prepare(self, request: Request) -> None:  # noqa: B027 (most have nothing to do)
+        """Do what takes long and can be done before a request arrives. Raises ApiError where it can
+        never run.
+        """
 
     async def submit(self, served: Served) -> None:
         """Let the request arrive now. Raises ApiError where it can never run."""

@@ -6,6 +6,7 @@ from functools import partial
 
 from testbed.build import FleetSetup, Setup
 from testbed.core.errors import InputError
+from testbed.core.request import Request
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.real_time import RealTimeClock
@@ -15,6 +16,7 @@ from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.simulation import make_fleet
 from testbed.run import fresh_parts
+from testbed.serving.errors import ApiError
 from testbed.serving.live import Live, State
 from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
@@ -43,6 +45,8 @@ class LiveSimulation(Live, Listener):
             engine.listen_to_tokens(Tokens(self))
         self.real_time = RealTimeClock(self._clock, speed)
         self._task: asyncio.Task[None] | None = None
+        self._beams = setup.beams
+        self._preparing = asyncio.Lock()
         self._untold: list[Callable[[], None]] = []
         self._telling: asyncio.TimerHandle | None = None
 
@@ -91,6 +95,15 @@ class LiveSimulation(Live, Listener):
     @property
     def lags(self) -> tuple[float, float]:
         return self.real_time.lag_s, self.real_time.max_lag_s
+
+    async def prepare(self, request: Request) -> None:
+        """Compute how beams of this width change: seconds of a thread, the first time."""
+        if request.beam:
+            try:
+                async with self._preparing:
+                    await asyncio.to_thread(self._beams.prepare, request.num_seqs)
+            except InputError as error:
+                raise ApiError(400, f"use_beam_search: {error}", "use_beam_search") from None
 
     def _hand_over(self, served: Served) -> None:
         self.real_time.call(partial(self._arrive, served), served.received_s)

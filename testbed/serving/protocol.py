@@ -31,9 +31,9 @@ Prompt = str | list[str] | list[TokenId] | list[list[TokenId]]
 
 
 class Body(BaseModel):
-    """A body whose unknown fields are errors, and whose numbers are no strings."""
+    """A body whose unknown fields are errors, and whose numbers are finite and no strings."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class StreamOptions(Body):
@@ -188,7 +188,7 @@ def parsed(kind: type[Sampling], body: bytes) -> Sampling:
         request = kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = str(first["loc"][0]) if first["loc"] else None
+        param = str(first["loc"][0])[:80] if first["loc"] else None  # a name of the client's
         named = param or "the body"
         raise ApiError(400, f"{named}: {first['msg'][:200]}", param) from None
     request.check()

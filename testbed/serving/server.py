@@ -16,6 +16,7 @@ from testbed.serving.app import Service, make_app
 from testbed.serving.chat_template import chat_template
 from testbed.serving.clients import check_served, unknown_requests
 from testbed.serving.end_tokens import end_tokens
+from testbed.serving.head_limits import http_with
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.live_gpu import EngineProcess, LiveGpu
@@ -24,7 +25,6 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
-from testbed.serving.timed_http import TimedHttp
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
@@ -137,7 +137,7 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # nobody reads a client's address
         loop="asyncio",  # uvloop sends nothing before every stream has had its turn
-        http=TimedHttp,
+        http=http_with(options.limits),
         limit_concurrency=options.limits.max_connections,
         timeout_graceful_shutdown=options.drain_s,
     )

@@ -19,8 +19,12 @@ class Acceptance(ABC):
 
     @abstractmethod
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        """How many of num_drafts draft tokens behind num_generated output tokens are accepted: the
-        first so many.
+        """How many draft tokens are accepted: the first so many.
+
+        Args:
+            request_id: whose tokens.
+            num_generated: output tokens before them.
+            num_drafts: draft tokens.
         """
 
 

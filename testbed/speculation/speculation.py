@@ -11,21 +11,18 @@ from testbed.speculation.acceptance import Acceptance, Constant
 
 
 class Speculation(ABC):
-    """num_drafts draft tokens are proposed for each sequence behind every iteration that gives it a
-    token; the next one verifies them together with that token.
+    """Draft tokens are proposed for each sequence behind every iteration that gives it a token; the
+    next one verifies them together with that token.
 
-    off_above: no drafts where more requests than this were in the iteration; None: always.
-    acceptance: how many are accepted. keeps_slots: slots of rejected drafts stay with their
-    sequence until it ends, as in vLLM; else they return when the results are in. takes_memory:
-    False leaves out the drafter's weights, its K and V and its look-ahead, as a simulator does that
-    models the time of drafts alone.
-
-    num_lookahead: slots on top of those of the tokens that an iteration computes, for K and V that
-    the drafter stores ahead. drops_last_block: the last block of a prefix hit is computed again,
-    because the drafter reads its hidden states, which no cache has. drafts_on_gpu: drafts never
-    leave the GPU, so that the next iteration can be planned before they are known. num_inserted:
-    tokens of each sequence that a drafter's batch has on top of the model's, so that a server takes
-    so many off its budget for each sequence that it may run.
+    Attributes:
+        num_lookahead: slots on top of those of the tokens that an iteration computes, for K and V
+            that the drafter stores ahead.
+        drops_last_block: the last block of a prefix hit is computed again, because the drafter
+            reads its hidden states, which no cache has.
+        drafts_on_gpu: drafts never leave the GPU, so that the next iteration can be planned before
+            they are known.
+        num_inserted: tokens of each sequence that a drafter's batch has on top of the model's, so
+            that a server takes so many off its budget for each sequence that it may run.
     """
 
     drops_last_block: ClassVar[bool] = False
@@ -40,6 +37,17 @@ class Speculation(ABC):
         takes_memory: bool = True,
         acceptance: Acceptance | None = None,
     ) -> None:
+        """A rule; further parameters are given by name.
+
+        Args:
+            num_drafts: draft tokens of a sequence in an iteration.
+            off_above: no drafts where more requests than this were in the iteration; None: always.
+            keeps_slots: slots of rejected drafts stay with their sequence until it ends, as in
+                vLLM; else they return when the results are in.
+            takes_memory: False leaves out the drafter's weights, its K and V and its look-ahead, as
+                a simulator does that models the time of drafts alone.
+            acceptance: how many are accepted; None: 70% of each draft token.
+        """
         self.max_drafts = num_drafts
         self.off_above = off_above
         self.keeps_slots = keeps_slots
@@ -56,27 +64,47 @@ class Speculation(ABC):
         return self.max_drafts if self.takes_memory else 0
 
     def num_drafts(self, request_id: int, num_generated: int, batch_size: int) -> int:
-        """Draft tokens behind num_generated output tokens, of an iteration with batch_size
-        requests.
+        """Draft tokens of one sequence in the next iteration.
+
+        Args:
+            request_id: whose sequence.
+            num_generated: its output tokens.
+            batch_size: requests of the iteration.
         """
         is_off = self.off_above is not None and batch_size > self.off_above
         return 0 if is_off else self.max_drafts
 
     @abstractmethod
     def drafter(self, model: ModelSpec) -> ModelSpec | None:
-        """The shape of what drafts for `model`: its weights and its K and V take memory beside
-        the model's, and each pass of it takes time. None: nothing on the GPU.
+        """The shape of what drafts: its weights and its K and V take memory beside the model's, and
+        each pass of it takes time. None: nothing on the GPU.
+
+        Args:
+            model: for which it drafts.
         """
 
     def deeper(self, model: ModelSpec) -> ModelSpec | None:
-        """The model with what drafts as its last layers; None where that is no part of it."""
+        """The model with what drafts as its last layers; None where that is no part of it.
+
+        Args:
+            model: for which it drafts.
+        """
         return None
 
     def weight_bytes(self, model: ModelSpec) -> int:
-        """Bytes of the drafter's weights over all GPUs."""
+        """Bytes of the drafter's weights over all GPUs.
+
+        Args:
+            model: for which it drafts.
+        """
         drafter = self.drafter(model)
         return 0 if drafter is None else drafter.weight_bytes
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel | None:
-        """The cost of a pass of the drafter; None: no time."""
+        """The cost of a pass of the drafter; None: no time.
+
+        Args:
+            model: for which it drafts.
+            server: on which it runs.
+        """
         return None

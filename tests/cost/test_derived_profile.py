@@ -92,6 +92,9 @@ def test_derived_profile_is_labelled_and_slower_by_data_sheet(tmp_path):
     ):
         assert least < cost.iteration(work) / source.iteration(work) < most
     refuses("only a measured profile", derive, derived, A100, H200)
+    engine = arithmetic_profile()
+    engine["fingerprint"]["system"] = "this project's engine"
+    refuses("whole iterations of this project's engine", derive, engine, H200, A100)
 
 
 # A GPU of 10 GB/s and 10 TFLOP/s on which a small model was measured. A layer of one token takes as

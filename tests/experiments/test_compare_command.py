@@ -5,6 +5,8 @@ the CSV and on the page.
 import csv
 import json
 import re
+from math import sqrt
+from statistics import mean, stdev
 
 import pytest
 from refusals import check_words
@@ -46,11 +48,47 @@ def test_equal_runs_are_said_to_be_equal(testbed, tiny):
     assert "Main numbers" not in output
 
 
-def test_runs_are_compared_on_the_same_seeds(testbed, pair):
-    output = testbed.done("compare", *pair, "--seeds", "3").partition("cells: mean of 3 seeds")[2]
-    assert " ± " in output
-    (differences,) = re.findall(r"(?m)^│ (max - small .*)│$", output)
-    assert "not distinguishable" in differences or " ± " in differences or "equal" in differences
+STUDENT_T_OF_2 = 4.302653  # 97.5%, two degrees of freedom (any table of Student's t)
+QUANTITIES = {
+    "TTFT p99, s": lambda summary: summary["ttft_s"]["p99"],
+    "ITL p99, s": lambda summary: summary["itl_s"]["p99"],
+    "swaps": lambda summary: summary["preemptions"]["swap"],
+}
+
+
+def differences(folder, quantity):
+    """Of contiguous from paged memory, by seed, in the summaries of runs in a folder."""
+    runs = [json.loads(path.read_text()) for path in folder.glob("*/summary.json")]
+    of = {
+        (run["run"]["policy"].split("(")[0], run["run"]["seed"]): QUANTITIES[quantity](run)
+        for run in runs
+    }
+    return [of["ContiguousMax", seed] - of["Paged", seed] for seed in range(3)]
+
+
+def test_differences_on_the_same_seeds_are_told_where_they_are(testbed, tmp_path):
+    """Three repetitions tell waits apart, not the gaps between tokens; swaps are none at all."""
+    for folder, policy in (("paged", "paged"), ("max", "contiguous_max")):
+        words = (f"policy={policy}", "arrivals.rate=3", "arrivals.duration_s=20")
+        testbed.done("run", *words, "outputs=summary", f"hydra.run.dir={folder}")
+    output = testbed.done("compare", "paged", "max", "--seeds", "3", "--runs", "again")
+    table = output.partition("Differences on the same seeds")[2]
+    (head,) = re.findall(r"(?m)^┃ run (.*)┃$", table)
+    (row,) = re.findall(r"(?m)^│ max - paged (.*)│$", table)
+    cells = dict(zip(map(str.strip, head.split("┃")), map(str.strip, row.split("│")), strict=True))
+    margins = {}
+    for quantity in QUANTITIES:
+        by_seed = differences(tmp_path / "again", quantity)
+        margins[quantity] = mean(by_seed), STUDENT_T_OF_2 * stdev(by_seed) / sqrt(3)
+    shown_mean, shown_margin = map(float, cells["TTFT p99, s"].split(" ± "))
+    wait, margin = margins["TTFT p99, s"]
+    assert wait > margin
+    assert (shown_mean, shown_margin) == (round(wait, -1), round(margin, -1))
+    gap, margin = margins["ITL p99, s"]
+    assert abs(gap) < margin
+    assert cells["ITL p99, s"] == "not distinguishable"
+    assert margins["swaps"] == (0, 0)
+    assert cells["swaps"] == "equal"
 
 
 def test_runs_on_seeds_are_those_of_a_sweep(testbed, tiny, pair, tmp_path):
@@ -128,6 +166,28 @@ def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, t
     columns = [text_of(cell) for cell in re.findall(r"(?s)<th.*?</th>", head)]
     assert columns[:2] == ["policy", "arrivals.speedup"]  # a replay draws nothing by the seed
     assert len(re.findall(r'<section class="card"', page)) == 3
+
+
+def test_unrelated_runs_have_axes_of_their_own(testbed, tiny, tmp_path):
+    """Two policies serve one model; of the runs of another one, two are equal."""
+    other = ("model=opt-66b", "gpu=h200")
+    for name, words in (
+        ("a", ("policy=paged",)),
+        ("b", ("policy=contiguous_max",)),
+        ("c", other),
+        ("d", (*other, "policy.watermark=0.02")),
+    ):
+        testbed.done("run", *tiny, *words, "outputs=full", f"hydra.run.dir=many/{name}")
+    testbed.done("report", "many", "--out", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    charts = dict(re.findall(r"(?s)<h3>(opt-\S+), csv[^<]*</h3>(.*?)(?=<h3>|<section)", page))
+    assert charts.keys() == {"opt-13b", "opt-66b"}
+    for model, drawn in charts.items():
+        names = set(re.findall(r'data-name="([^"]+)"', drawn))
+        assert len(names) == 2
+        assert all(name.startswith(model) for name in names)
+    (equal,) = re.findall(r"Equal in every number: (.*?)\.<", page)
+    assert equal.count("opt-66b") == 2
 
 
 def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):

@@ -1,9 +1,13 @@
 """Options composed once, with values set afterwards, are what Hydra composes from all words."""
 
 import pytest
+from hydra import compose, initialize_config_dir
 
-from testbed.experiments.runs.compose import composed, hydra_config, register_models
+from testbed.cost.model import Work
+from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
 from testbed.experiments.runs.overrides import normalize
+from testbed.machine import cost_of
 
 WORDS = [
     ["arrivals.rate=3", "policy=contiguous_pow2", "seed=2"],
@@ -18,12 +22,35 @@ WORDS = [
 ]
 
 
+def by_hydra(name, words):
+    """What Hydra composes, with nothing of this project but its options."""
+    register_models()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(name, words)
+
+
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
-    register_models()
-    assert composed("run", tuple(words)) == hydra_config(normalize(words))
+    assert composed("run", tuple(words)) == by_hydra("run", normalize(words))
+
+
+@pytest.mark.parametrize("name", ["figure/fig15", "gpu/h200"])
+def test_files_read_once_are_those_that_hydra_reads_each_time(name):
+    expected = by_hydra(name, [])
+    assert [composed(name, ()), hydra_config([], name)] == [expected, expected]
 
 
 def test_a_value_stays_with_its_own_configuration():
     first, second = composed("run", ("seed=5",)), composed("run", ("seed=6",))
     assert (first.seed, second.seed, composed("run", ()).seed) == (5, 6, 0)
+
+
+@pytest.mark.parametrize("model", ["opt-13b", "deepseek-v3"])
+def test_software_time_of_ones_own_is_charged(model):
+    """By a profile, and by a roofline where none is near."""
+    work = Work(4, 400, 100, num_requests=4)
+    usual, own = (
+        cost_of(configured((f"model={model}", *more))).iteration(work)
+        for more in ((), ("cost.choices.overhead_s=1.2e-3",))
+    )
+    assert own - usual == 10**9  # 1.0 ms more than the system's 0.2 ms

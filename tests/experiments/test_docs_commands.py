@@ -91,7 +91,7 @@ def short(words):
         options[options.index("--seeds") + 1] = "2"
     elif command == "capacity":
         options += ["--seeds", "1"]
-    if command in ("run", "capacity", "hits") and timed:
+    if command in ("run", "capacity", "plan", "hits") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
     return [
@@ -226,6 +226,7 @@ def test_the_cookbook_answers_thirteen_questions():
     questions = re.findall(r"^## (\d+)\. .*\?$", COOKBOOK, re.MULTILINE)
     assert questions == [str(i) for i in range(1, 14)]
     assert len(re.findall(r"^```(?:bash|python)$", COOKBOOK, re.MULTILINE)) == 14
+    assert len(ANSWER.findall(COOKBOOK)) == COOKBOOK.count("```python")
 
 
 def test_fourteen_questions_have_a_command_or_a_named_absence():
@@ -236,17 +237,12 @@ def test_fourteen_questions_have_a_command_or_a_named_absence():
         assert "```bash" in answer or answer.strip().startswith("Absent: ")
 
 
-NAMES_OF_ANSWERS = f"""
-import testbed
-from testbed.memory.paged.paged import Paged
-
-sessions = {str(ROOT / "experiments" / "examples" / "sessions.jsonl")!r}
-"""
+ANSWER = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize("answer", re.findall(r"```python\n(.*?)```", COOKBOOK, re.DOTALL))
+@pytest.mark.parametrize("answer", ANSWER.findall(COOKBOOK))
 def test_python_answers_of_the_cookbook_run(answer, tmp_path):
-    """It prints or writes something."""
-    script = NAMES_OF_ANSWERS + answer.replace("duration_s=60", "duration_s=10")
-    output = run_script(tmp_path, script)
-    assert output or {path.name for path in tmp_path.iterdir()} - {"example.py"}
+    """As they are pasted beside a clone's files; the page shows what they print."""
+    clone(tmp_path)
+    answer, printed = answer
+    assert run_script(tmp_path, answer) == printed

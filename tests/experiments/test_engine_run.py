@@ -2,8 +2,10 @@
 
 import builtins
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -11,8 +13,10 @@ from tiny_run import tiny_run
 
 from testbed.build import build
 from testbed.experiments.cli.main import main
+from testbed.experiments.compare.finished_run import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_luck
+from testbed.experiments.runs.summary_table import summary_table
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.parts import Part
 from testbed.speculation.counts import DraftCounts
@@ -53,6 +57,13 @@ def test_engine_and_simulator_run_the_same_config(tmp_path):
     assert ours.keys() - theirs.keys() == {"engine"}
     assert (real / "iterations.csv").exists()
     assert not (real / "charts.png").exists()  # only with outputs=full
+    shown = Console(file=StringIO(), width=200)
+    shown.print(summary_table(ours))
+    text = shown.file.getvalue()
+    assert "│ time " in text
+    assert "simulated" not in text
+    assert "costs" not in text
+    assert "costs" not in read_runs([str(real)])[0].parts
 
 
 def test_engine_and_simulator_are_built_alike(tmp_path):

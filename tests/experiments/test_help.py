@@ -74,6 +74,11 @@ def test_a_replayed_log_needs_no_data_frames(tmp_path):
     run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
 
 
+def test_a_run_without_plots_needs_no_data_frames(tmp_path):
+    body = "ask('run', 'arrivals.duration_s=1', 'outputs=summary')"
+    run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, body)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"]], ids=" ".join)
 def test_help_answers_soon(command, words):
     code = (

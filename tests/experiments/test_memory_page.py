@@ -16,8 +16,10 @@ from testbed.core.request import PS, Request
 from testbed.core.specs import TierSpec
 from testbed.engine.memory_trace import trace_memory
 from testbed.experiments.memory_map.map_page import page, retrace
+from testbed.experiments.memory_map.request_colors import NUM_HUES
 from testbed.experiments.runs.run_folder import read_config
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
@@ -328,3 +330,39 @@ def test_page_fits_the_screen_width_and_says_what_its_canvases_show(opened, web_
         "app.grid.gap + 2 * app.grid.cellWidth + GUTTER + NUMBERS - app.grid.canvas.clientWidth"
     )
     assert shown <= 1e-6, "the first table of a request lies next to the blocks"
+
+
+NEIGHBOURS = """(() => {
+  const {grid, data, replay} = app, slots = paint(replay), size = data.block_size;
+  const scale = grid.canvas.width / grid.canvas.clientWidth;
+  const pen = grid.canvas.getContext("2d");
+  const at = (x, y) => [...pen.getImageData(x * scale, y * scale, 1, 1).data.slice(0, 3)];
+  const seen = grid.blocks.map(block => {
+    const [x, y] = grid.place(block), dot = at(x + grid.cellWidth / 4 / size, y + 3);
+    return {kind: slots.kind[block * size], owner: slots.owner[block * size], dot};
+  });
+  const pairs = seen.flatMap((one, i) => [
+    ...((i + 1) % grid.columns ? [[one, seen[i + 1]]] : []), [one, seen[i + grid.columns]]]);
+  return pairs.filter(([one, other]) => other && one.owner !== other.owner
+                                        && one.kind === 7 && other.kind === 7);
+})()"""
+
+
+def test_neighbours_of_other_requests_have_other_colours(web_page, tmp_path):
+    """40 requests at once, more than the palette has hues; a pixel of each block is read."""
+    policy = Paged(PoolSpec(1600, 64), block_size=4)
+    scheduler = SeparatePrefill(policy, Recompute(), max_num_batched_tokens=2560, max_num_seqs=40)
+    requests = [Request(i, i * PS // 2000, 8, 20 + 7 * i % 23) for i in range(120)]
+    trace = trace_memory(requests, scheduler, OneMillisecond(), 64, pool=PoolSpec(1600, 64))
+    show(web_page, tmp_path, trace)
+    assert len({held.request_id for held in trace.frames[-40].held.values()}) > NUM_HUES
+    pairs = []
+    for place in range(0, len(trace.frames), 5):
+        web_page.evaluate(f"app.show({trace.frames[place].start_ps / PS})")
+        pairs += web_page.evaluate(NEIGHBOURS)
+    assert len(pairs) > 100
+    distances = [
+        sum(abs(a - b) for a, b in zip(one["dot"], other["dot"], strict=True))
+        for one, other in pairs
+    ]
+    assert min(distances) > 20

@@ -4,6 +4,7 @@ same folder; what a summary says of policies and limits.
 
 import csv
 import json
+import re
 import shutil
 import sys
 from contextlib import chdir
@@ -228,6 +229,16 @@ def test_repeated_sweep_runs_nothing(testbed, tiny):
     again = testbed.done("run", *tiny, *words)
     assert (first.count("done:"), again.count("complete already:")) == (2, 2)
     assert lines_of_table(again) == lines_of_table(first)
+
+
+def test_each_point_of_a_sweep_says_how_far_it_is(testbed, tiny):
+    words = ("-m", "policy.block_size=2,4", "arrivals.speedup=range(1,3)", "hydra.sweep.dir=far")
+    first = testbed.done("run", *tiny, *words, "outputs=summary")
+    far = re.findall(r" (\d) of 4, [\d.]+ runs/s(, about \d+ s left)?\n", first)
+    assert [place for place, _ in far] == ["1", "2", "3", "4"]
+    assert [bool(rest) for _, rest in far] == [True, True, True, False]
+    again = testbed.done("run", *tiny, *words, "outputs=summary")
+    assert re.findall(r" (\d of 4)\n", again) == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
 
 
 def test_a_wrong_point_of_a_sweep_is_refused_and_the_others_are_kept(testbed, tiny, tmp_path):

@@ -100,6 +100,30 @@ def test_end_of_a_command_by_an_exception(testbed, monkeypatch, error, code, pri
     assert reported.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "keeps_runs"),
+    [
+        ("run -m policy=paged,contiguous_max", True),
+        ("run --seeds 3", True),
+        ("compare a b --seeds 3", True),
+        ("capacity slo.ttft_s=1", True),
+        ("plan gpu=l40s,h100-80gb", True),
+        ("reproduce fig12", True),
+        ("run policy=paged", False),
+        ("compare a b", False),
+    ],
+)
+def test_interrupted_commands_that_keep_runs_say_that_the_line_continues(
+    testbed, monkeypatch, line, keeps_runs
+):
+    def interrupted(command, arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "call", interrupted)
+    _, _, reported = testbed(*line.split())
+    assert ("the same line continues" in reported) == keeps_runs
+
+
 def test_sigterm_is_an_interrupt_that_a_second_one_does_not_interrupt():
     handler = signal.getsignal(signal.SIGTERM)
     try:

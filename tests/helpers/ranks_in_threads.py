@@ -44,6 +44,9 @@ class InThread:
     def share(self, x):
         x.copy_(self.meet(x)[0])
 
+    def finish(self):
+        """Nothing is under way."""
+
 
 def ranks_of(shards):
     """A rank of each shard."""

@@ -1,14 +1,14 @@
 """Screenshots of pages for a person to look at, and axe-core's findings; no test runs it.
 
 `python tests/helpers/screenshots.py OUT PAGE ...` writes every page at 1,400 and 390 px, light,
-dark and as readers with deuteranopia see it. AXE=axe.min.js (npm: axe-core) prints each violation;
-the exit code is their number.
+dark and as readers with deuteranopia see it, and prints each violation; the exit code is their
+number.
 """
 
-import os
 import sys
 from pathlib import Path
 
+from accessibility import violations_of
 from browser import PHONE, WIDE, chromium, new_tab
 
 # Colour scheme, and deficiency of vision
@@ -18,14 +18,11 @@ LOOKS = {
     "deuteranopia": ("light", "deuteranopia"),
 }
 TALLEST = 9000
-VIOLATIONS = """axe.run().then(found => found.violations.map(
-    violation => `${violation.id}: ${violation.help}: ${violation.nodes[0].html}`))"""
 
 
 def main(out, addresses):
     """Write all pictures; the number of violations."""
     out.mkdir(parents=True, exist_ok=True)
-    axe = Path(os.environ["AXE"]).read_text() if "AXE" in os.environ else None
     num_violations = 0
     with chromium() as browser:
         for address in addresses:
@@ -35,8 +32,8 @@ def main(out, addresses):
                     report_size(page, address, look, width)
                     stem = "-".join(Path(address.rstrip("/")).with_suffix("").parts[-2:])
                     picture(page, out / f"{stem}-{width}-{look}.png")
-                    if axe and look != "deuteranopia":
-                        num_violations += report_violations(page, axe)
+                    if look != "deuteranopia":
+                        num_violations += report_violations(page)
                     page.context.close()
     return num_violations
 
@@ -67,10 +64,9 @@ def picture(page, path):
     page.screenshot(path=path)
 
 
-def report_violations(page, axe):
+def report_violations(page):
     """Print axe-core's findings; their number."""
-    page.evaluate(axe)
-    violations = page.evaluate(VIOLATIONS)
+    violations = violations_of(page)
     for violation in violations:
         print(f"  {violation}")
     return len(violations)

@@ -19,6 +19,7 @@ from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
 from testbed.kernels.commands import MEASUREMENTS, check_present, checked_models  # noqa: E402
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
+from testbed.kernels.measure import timing  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
 from testbed.kernels.measure.bench_inputs import shard_shape  # noqa: E402
 from testbed.kernels.measure.sweeps import ragged_lens  # noqa: E402
@@ -141,3 +142,12 @@ def test_page_has_every_source_and_the_kept_times() -> None:
     for row in csv.DictReader(lines[1:]):
         line = next(line for line in page.splitlines() if line.startswith(f"| {row['step']} |"))
         assert f" {float(row['median_us']):,.1f}" in line
+
+
+def test_a_fingerprint_names_the_host(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    lines = "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nmodel name\t: another\n"
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: lines)
+    assert timing.host() == "Some CPU @ 3 GHz, 7 cores"
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: "")  # as on other processors
+    assert timing.host() == "unknown processor, 7 cores"

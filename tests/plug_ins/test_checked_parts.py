@@ -15,7 +15,7 @@ from test_plug_in_policies import POLICIES
 from tiny import MS, FastMillisecond, analytic
 
 import testbed
-from testbed.checking import check_cost
+from testbed.contract.costs import check_cost
 from testbed.core.errors import InputError
 from testbed.core.slots import Refusal
 from testbed.cost.model import Affine, CostModel

@@ -1,5 +1,7 @@
 """Starts, attacks and ends of a server in a process of its own."""
 
+import contextlib
+import logging
 import socket
 import threading
 import time
@@ -28,7 +30,8 @@ def raw(server, data, wait_s=5.0):
     """What the server answers to these bytes; the connection stays open as long."""
     address = server.url.removeprefix("http://").split(":")
     with socket.create_connection((address[0], int(address[1])), timeout=wait_s) as connection:
-        connection.sendall(data)
+        with contextlib.suppress(ConnectionError):  # it has answered, and reads no more
+            connection.sendall(data)
         try:
             return connection.recv(4096)
         except TimeoutError:
@@ -41,23 +44,27 @@ ATTACKS = {
     "two lengths": HEAD + b"content-length: 5\r\ncontent-length: 6\r\n\r\n{}",
     "a negative length": HEAD + b"content-length: -1\r\n\r\n",
     "a length that is none": HEAD + b"content-length: five\r\n\r\n",
-    "a huge header": HEAD + b"x-a: " + b"a" * (1 << 17) + b"\r\n\r\n",
+    "a huge header": HEAD + b"x-a: " + b"a" * (8 << 20) + b"\r\n\r\n",
+    "headers without an end": HEAD + b"x-a: a\r\n" * (1 << 18),
+    "a huge path": b"GET /" + b"a" * (8 << 20),
     "a huge length": HEAD + b"content-length: 99999999999\r\n\r\n{}",
     "a chunk of no size": HEAD + b"transfer-encoding: chunked\r\n\r\nzz\r\n",
 }
+STATUS = {"a huge length": 413} | dict.fromkeys(
+    ("a huge header", "headers without an end", "a huge path"), 431
+)
 
 
 @pytest.fixture(scope="module")
 def server():
-    with running(speed=20.0, limits=Limits(body_s=0.5, max_connections=8)) as started:
+    with running(speed=20.0, limits=Limits(head_s=0.5, body_s=0.5, max_connections=8)) as started:
         yield started
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_bytes_that_attack_are_refused_and_the_server_lives(server, name):
     answer = raw(server, ATTACKS[name])
-    status = 413 if name == "a huge length" else 400
-    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.startswith(f"HTTP/1.1 {STATUS.get(name, 400)} ".encode())
     assert b"Traceback" not in answer
     assert post(server).status_code == 200
 
@@ -65,6 +72,43 @@ def test_bytes_that_attack_are_refused_and_the_server_lives(server, name):
 def test_a_body_that_never_ends_answers_408(server):
     answer = raw(server, HEAD + b"content-length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("beginning", [b"", HEAD], ids=["nothing", "half a head"])
+def test_a_head_that_never_ends_answers_408(server, beginning):
+    assert raw(server, beginning).startswith(b"HTTP/1.1 408")
+
+
+def test_an_answer_may_take_longer_than_the_next_head(server):
+    """Half a head behind a whole request waits for its answer, not for the head's time."""
+    body = b'{"model": "%s", "prompt": "a", "max_tokens": 1500}' % MODEL.encode()
+    whole = HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    assert raw(server, whole + HEAD, wait_s=30.0).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog):
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    for _ in range(5):
+        with socket.socket() as connection:
+            connection.connect(server.socket.getsockname())
+            connection.sendall(HEAD + b"content-length: 100\r\n\r\n{")
+    wait_until(lambda: not server.server.server_state.tasks)
+    assert post(server).status_code == 200
+    assert "Traceback" not in caplog.text
+
+
+def test_a_wide_beam_does_not_hold_up_others(server):
+    """How a beam changes takes a second to compute; another width than other tests'."""
+    waits_s = []
+    body = {"n": 13, "use_beam_search": True}
+    sender = threading.Thread(target=post, args=(server,), kwargs=body)
+    sender.start()
+    while sender.is_alive():
+        began_s = time.monotonic()
+        assert httpx.get(f"{server.url}/health").status_code == 200
+        waits_s.append(time.monotonic() - began_s)
+    assert len(waits_s) > 3
+    assert max(waits_s) < sum(waits_s) / 2
 
 
 def test_more_connections_than_the_limit_answer_503(server):

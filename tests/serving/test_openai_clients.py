@@ -137,6 +137,8 @@ WRONG = {
     "a long stop string": ({"stop": "x" * 257}, 400),
     "too many prompts": ({"prompt": ["a"] * 65}, 400),
     "prompts by choices": ({"prompt": ["a"] * 33, "n": 2}, 400),
+    "a beam that is too wide": ({"use_beam_search": True, "n": 17}, 400),
+    "a key as long as a body": ({"k" * 100_000: 1}, 400),
 }
 
 
@@ -148,6 +150,7 @@ def test_a_wrong_request_is_refused_in_the_shape_of_openai(server, name):
     error = answer.json()["error"]
     assert error["message"]
     assert error["type"] == "invalid_request_error"
+    assert len(answer.text) < 1000
     assert "Traceback" not in answer.text
 
 
@@ -158,6 +161,7 @@ BODIES = {
     "no UTF-8": (b'{"model": "\xff"}', 400),
     "nested": (b"[" * 100_000, 400),
     "not a number": (b'{"model": "opt-13b", "prompt": "a", "temperature": NaN}', 400),
+    "no length": (b'{"model": "opt-13b", "prompt": "a", "length_penalty": NaN}', 400),
     "5 MB": (b" " * (5 << 20), 413),
 }
 

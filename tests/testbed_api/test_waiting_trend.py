@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from testbed import simulate
+from testbed.core.request import PS, Request
 from testbed.metrics import in_words, overload
 from testbed.waiting_trend import wait_growth
 
@@ -57,3 +59,12 @@ def test_long_but_steady_wait_is_no_overload():
 def test_few_requests_tell_nothing(num_requests):
     arrivals = np.arange(float(num_requests))
     assert wait_growth(arrivals, arrivals) is None
+
+
+def test_rejected_requests_wait_for_nothing():
+    """Every second prompt is longer than the model's longest sequence."""
+    lengths = [100, 5000] * 100
+    requests = [Request(i, i * PS, length, 10) for i, length in enumerate(lengths)]
+    result = simulate(trace=requests, model="opt-13b", policy="paged")
+    assert result.summary["requests"]["rejected"] == 100
+    assert result.summary["overload"] is None

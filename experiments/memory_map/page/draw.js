@@ -1,17 +1,27 @@
 // Painting: the colours and textures of slots, the grid of blocks, the strip of the whole time.
 
-// Hues a golden angle apart in OKLCH, three lightnesses: neighbours in order of arrival never look alike.
+// Hues a golden angle apart in OKLCH, three lightnesses: colours with adjacent numbers never look alike.
 const PALETTE = [
   "#4687d8", "#ea846f", "#008663", "#9d6dc7", "#ca9d33", "#007da5", "#c85e83", "#7bb764", "#5a66b9",
   "#c66a26", "#00beb7", "#965095", "#938a00", "#51adef", "#ad4a4e", "#189f64", "#ab93ed", "#9b5f00",
 ], OF_SEVERAL = "#46505f";
 const PLAIN = {[CACHED]: "#b4c3d6", [IN_TRANSIT]: "#3f4c5e", [PINNED]: "#7d8896"};
+const MOST_MIXED = 0.7; // share of white or black in a colour beyond the palette
 const WHITE = {[INTERNAL]: 0.9, [RESERVED]: 0.7, [LIVE]: 0}; // shares of it in a request's colour
 let INK, FAINT, LINE, PAGE, RAISED;
 
 function readColors() {
   const style = getComputedStyle(document.documentElement), names = ["--ink", "--faint", "--line", "--page", "--raised"];
   [INK, FAINT, LINE, PAGE, RAISED] = names.map(name => style.getPropertyValue(name));
+}
+
+// The palette, then each colour of it lighter, darker, and so on by shares that never repeat (1/2, 1/4, 3/4, 1/8, ...).
+function colorOf(number) {
+  const hue = PALETTE[number % PALETTE.length], round = Math.floor(number / PALETTE.length);
+  if (!round) return hue;
+  let share = 0;
+  for (let rest = Math.ceil(round / 2), part = 0.5; rest; rest >>= 1, part /= 2) share += part * (rest & 1);
+  return `color-mix(in srgb, ${round % 2 ? "white" : "black"} ${100 * MOST_MIXED * share}%, ${hue})`;
 }
 
 class Painter {
@@ -27,7 +37,7 @@ class Painter {
   }
 
   base(owner) {
-    return owner === SEVERAL ? OF_SEVERAL : PALETTE[owner % PALETTE.length];
+    return owner === SEVERAL ? OF_SEVERAL : colorOf(this.data.colors[owner]);
   }
 
   color(kind, owner) {

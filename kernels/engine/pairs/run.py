@@ -16,8 +16,7 @@ import torch
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
-from testbed.engine.wall_clock import WallClock
-from testbed.kernels.engine.calibrate import served_decodes, undisturbed
+from testbed.kernels.engine.bench import undisturbed
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
     FIELDS,
@@ -29,12 +28,9 @@ from testbed.kernels.engine.pairs.plan import (
     Stage,
     figures,
 )
-from testbed.kernels.engine.pool_moves import live_tables
-from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Iteration, write_csv, write_json, write_run
-from testbed.kernels.engine.runner import Runner
-from testbed.kernels.engine.sampler import Sampler, TopP
-from testbed.kernels.engine.serve import fingerprint_of, make_engine
+from testbed.kernels.engine.serve import fingerprint_of, make_engine, on_the_device_of
+from testbed.kernels.engine.served import served_decodes
 
 CONTEXT, NUM_STEPS = (
     256,
@@ -56,20 +52,7 @@ class Machine:
         """An engine for a setup whose pools fit into the machine's; without one, for the machine's
         own.
         """
-        setup = setup or self._built()
-        old, state, config = self._first.runner, setup.scheduler.state, setup.config
-        sampler = Sampler(TokenBuffers(setup.model.vocab_size, config.seed), TopP(seed=config.seed))
-        moves = type(old.moves)(old.moves.pools, old.moves.layout, live_tables(state))
-        runner = Runner(state, old.network, old.attention, moves, sampler, old.timer)
-        runner.forward = old.forward
-        return GpuEngine(
-            setup.scheduler,
-            runner,
-            WallClock(),
-            self._first.max_len,
-            config.window_s,
-            setup.lengths,
-        )
+        return on_the_device_of(self._first, setup or self._built())
 
     def _built(self) -> Setup:
         return build(RunConfig.from_values(self.values))

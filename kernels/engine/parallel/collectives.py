@@ -1,6 +1,7 @@
 """Collectives through torch.distributed: NCCL between GPUs, gloo between processes on a CPU."""
 
 import os
+import threading
 from datetime import timedelta
 
 import torch
@@ -31,12 +32,14 @@ def reach_store(port: int, num_ranks: int) -> TCPStore:
 
 class Distributed:
     """The collectives of this process, which is one of num_ranks. `close` ends them, `abort` from
-    another thread while one is under way.
+    another thread while one is under way. On a GPU both end what runs, and then wait until no CUDA
+    graph has a collective any more.
     """
 
     def __init__(self, store: Store, rank: int, num_ranks: int, *, on_gpu: bool) -> None:
         self._num_ranks = num_ranks
         self._on_gpu = on_gpu
+        self._ending = threading.Lock()
         if on_gpu:
             os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast off
             os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # errors are for Watch to handle
@@ -84,17 +87,21 @@ class Distributed:
         except (RuntimeError, ValueError) as error:
             raise CollectiveError(str(error)) from error
 
-    def abort(self) -> None:
-        """End NCCL's collectives that are under way; gloo's end with the other processes."""
-        if self._on_gpu and dist.is_initialized():
-            dist.distributed_c10d._abort_process_group()
-
-    def close(self) -> None:
-        """End the group; of NCCL, whose graphs may still exist, at once."""
-        if not dist.is_initialized():
-            return
+    def finish(self) -> None:
         if self._on_gpu:
             torch.cuda.synchronize()
-            dist.distributed_c10d._abort_process_group()
-        else:
-            dist.destroy_process_group()
+
+    def abort(self) -> None:
+        """End NCCL's collectives that are under way; gloo's end with the other processes."""
+        if self._on_gpu:
+            self.close()
+
+    def close(self) -> None:
+        """End the group: NCCL's at once, which does not wait for the other ranks."""
+        with self._ending:
+            if not dist.is_initialized():
+                return
+            if self._on_gpu:
+                dist.distributed_c10d._abort_process_group()
+            else:
+                dist.destroy_process_group()

@@ -10,6 +10,7 @@ import torch
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Blocks, Place
 from testbed.kernels.engine.on_device import (
     Forward,
@@ -42,10 +43,12 @@ class Follower:
         self.ranks = ranks
         self.live: list[list[Extent]] = []
         self.members: dict[int, tuple[Sequence, Place]] = {}
+        self.captures = Captures()
         self.has_ended = False
 
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs) -> None:
         """Make the parts on the device, and capture the graphs; those before leave first."""
+        self.captures.release()
         if hasattr(self, "device"):
             del self.device, self.eager, self.forward
             gc.collect()
@@ -53,7 +56,9 @@ class Follower:
         parts = on_device(self.arch, self.weights, pool, layout, lambda: self.live, self.ranks)
         self.device = parts
         self.eager = eager(parts.network, parts.attention)
-        self.forward = with_graphs(parts.network, parts.attention, graphs, self.eager)
+        self.forward = with_graphs(
+            parts.network, parts.attention, graphs, self.captures, self.eager
+        )
 
     def run(self, connection: Connection, done: Callable[[], None] = lambda: None) -> None:
         """Follow the messages until the last. done: called after each."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from testbed.core.slots import Ops, Transfer
 from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Blocks, Extents, Ints
 from testbed.kernels.engine.on_device import Forward, Graphs
 from testbed.kernels.engine.parallel.message import (
@@ -52,8 +53,11 @@ class Alone:
     def watched_by(self, clock: WallClock) -> None:
         """Raise in the loop of this clock when a worker fails."""
 
-    def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> None:
-        """The workers make their parts on the device; rank 0 captures its graphs after this."""
+    def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> Captures:
+        """The workers make their parts on the device; rank 0 captures its graphs after this, into
+        the result. Those of an engine before are released.
+        """
+        return Captures()
 
     def moves(self, moves: Moves) -> Moves:
         """Moves that the workers perform too."""
@@ -100,6 +104,7 @@ class Leader(Alone):
         self._guard = guard
         self._commands: list[Command] = []
         self._compiler = Compiler()
+        self._captures = Captures()
         self.num_messages = 0
 
     @property
@@ -130,10 +135,12 @@ class Leader(Alone):
             for connection in self._connections:
                 connection.send_bytes(message)
 
-    def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> None:
+    def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> Captures:
         self._compiler = Compiler()
+        self._captures.release()
         self.tell(Build(pool, layout, graphs, debug))
         self.send()
+        return self._captures
 
     def moves(self, moves: Moves) -> Moves:
         return LeadingMoves(moves, self)
@@ -161,6 +168,8 @@ class Leader(Alone):
         try:
             self.tell(End())
             self.send()
+            with self.device_wait():
+                self._ranks.collectives.finish()
         finally:
             self._guard.end()
 

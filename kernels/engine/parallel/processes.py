@@ -60,6 +60,7 @@ class LeaderOfProcesses(Leader):
         try:
             super().close()
         finally:
+            self._captures.release()
             self._collectives.close()
 
 

@@ -23,6 +23,9 @@ class Collectives(Protocol):
     def share(self, x: Tensor) -> None:
         """Make x, in place, that of rank 0."""
 
+    def finish(self) -> None:
+        """Wait until this rank's device has done all that it was given."""
+
 
 class OneRank:
     """A rank that has the whole model."""
@@ -35,9 +38,11 @@ class OneRank:
         """x += h @ weight, in place, whose inputs are split over the ranks."""
         x.addmm_(h, weight)
 
-    def gather(self, logits: Tensor) -> Tensor:
-        """The logits of the whole vocabulary, [num_rows, vocab_size], on every rank."""
-        return logits
+    def project(self, h: Tensor, head: Tensor, out: Tensor | None = None) -> Tensor:
+        """The logits of the whole vocabulary, [num_rows, vocab_size], on every rank; in `out` if
+        there is one.
+        """
+        return torch.mm(h, head.t(), out=out)
 
 
 ONE_RANK = OneRank()
@@ -69,8 +74,10 @@ class Ranks(OneRank):
             torch.mm(h, weight, out=x)
         self.collectives.add(x)
 
-    def gather(self, logits: Tensor) -> Tensor:
-        if not len(logits):
-            return logits.new_empty(0, self.vocab_size)
-        parts = self.collectives.gather(logits)
-        return parts.transpose(0, 1).flatten(1)[:, : self.vocab_size].contiguous()
+    def project(self, h: Tensor, head: Tensor, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            out = h.new_empty(len(h), self.vocab_size)
+        if len(h):
+            parts = self.collectives.gather(torch.mm(h, head.t()))
+            out.copy_(parts.transpose(0, 1).flatten(1)[:, : self.vocab_size])
+        return out

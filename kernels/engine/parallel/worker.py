@@ -63,6 +63,7 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
     vocab_size = job.arch.spec.vocab_size
     ranks = Ranks(job.rank, shard.first_token, vocab_size, collectives)
     Follower(shard.local, weights, ranks).run(connection, signs.done)
+    collectives.finish()
 
 
 def _ended_by(error: Exception, signs: Signs) -> int:

@@ -8,7 +8,14 @@ from testbed.core.units import LinkBandwidth, Seconds
 
 
 class Computed(NamedTuple):
-    """A part of a prompt that one iteration has computed: `new` tokens behind num_stored others."""
+    """A part of a prompt that one iteration has computed.
+
+    Attributes:
+        num_stored: tokens before it.
+        new: its tokens.
+        start_ps: when the iteration began, in picoseconds.
+        end_ps: when it ended.
+    """
 
     num_stored: int
     new: int
@@ -17,10 +24,15 @@ class Computed(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """What has to be sent of a prompt: its tokens behind the first num_skipped, which the decode
-    engine has, in num_extents pieces that are adjacent on both sides.
+    """What has to be sent of a prompt.
 
-    parts: how the prompt was computed, in order.
+    Attributes:
+        num_tokens: tokens to send.
+        num_skipped: leading tokens that the decode engine has.
+        num_extents: pieces that are adjacent on both sides.
+        slot_bytes: bytes of a token over all layers.
+        num_layers: layers of the model.
+        parts: how the prompt was computed, in order.
     """
 
     num_tokens: int
@@ -32,13 +44,7 @@ class Sending(NamedTuple):
 
 
 class HandoverRule(ABC):
-    """How a prefill engine hands a prompt over.
-
-    bandwidth: bytes/s of a prefill engine's link, all its GPUs together; its hand-overs share it
-    equally, and a decode engine's side never limits it. latency_s passes before the first byte.
-    extent_s: more for each extent, as for a tier. reserves: the decode engine's slots are reserved
-    before the prefill begins, else when it has ended.
-    """
+    """How a prefill engine hands a prompt over."""
 
     def __init__(
         self,
@@ -47,6 +53,16 @@ class HandoverRule(ABC):
         extent_s: Seconds = 0.0,
         reserves: bool = False,
     ) -> None:
+        """A rule; a decode engine's side of the link never limits it.
+
+        Args:
+            bandwidth: bytes/s of a prefill engine's link, all its GPUs together; its hand-overs
+                share it equally.
+            latency_s: seconds before the first byte.
+            extent_s: seconds more for each extent, as for a tier.
+            reserves: the decode engine's slots are reserved before the prefill begins, else when it
+                has ended.
+        """
         self.bandwidth = bandwidth
         self.extent_s = extent_s
         self.reserves = reserves
@@ -56,9 +72,18 @@ class HandoverRule(ABC):
     def left_ps(self, sending: Sending) -> int:
         """Picoseconds that the link needs, by itself and without latency, from the moment when the
         prompt is computed.
+
+        Args:
+            sending: what has to be sent.
         """
 
     def sending_ps(self, num_tokens: int, num_extents: int, slot_bytes: int) -> int:
-        """Picoseconds of so many tokens in so many extents."""
+        """Picoseconds that the link needs for it, without latency.
+
+        Args:
+            num_tokens: tokens to send.
+            num_extents: pieces that are adjacent on both sides.
+            slot_bytes: bytes of a token over all layers.
+        """
         sending_s = num_tokens * slot_bytes / self.bandwidth + num_extents * self.extent_s
         return round(sending_s * PS)

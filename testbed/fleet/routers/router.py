@@ -12,10 +12,13 @@ from testbed.fleet.views import EngineView
 class Router(ABC):
     """Decides which engine serves a request, when that arrives.
 
-    It sees the request without its output length, and each engine that is up. cache_age_s: None for
-    a router that does not ask for `EngineView.num_cached`; else how old, in seconds, what it hears
-    of the caches is. An attribute of the class or of the object, which does not change.
-    needs_sessions: it makes no sense for requests without sessions.
+    It sees the request without its output length, and each engine that is up.
+
+    Attributes:
+        cache_age_s: None for a router that does not ask for `EngineView.num_cached`; else how old,
+            in seconds, what it hears of the caches is. An attribute of the class or of the object,
+            which does not change.
+        needs_sessions: it makes no sense for requests without sessions.
     """
 
     cache_age_s: float | None = None
@@ -23,7 +26,12 @@ class Router(ABC):
 
     @abstractmethod
     def route(self, request: Incoming, engines: Sequence[EngineView]) -> EngineView:
-        """One of `engines`, which are in order of number and at least one."""
+        """The engine that serves the request: one of `engines`.
+
+        Args:
+            request: without its output length.
+            engines: those that are up, in order of number and at least one.
+        """
 
 
 def routed(router: Router, request: Incoming, engines: Sequence[EngineView]) -> EngineView:

@@ -9,7 +9,13 @@ class LoadRule:
     """Called when a request is about to be admitted."""
 
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
-        """Whether to load num_tokens tokens of a prompt from that tier."""
+        """Whether to load tokens of a prompt from a tier.
+
+        Args:
+            pool: the pools, with the bytes of a token.
+            tier: that has them.
+            num_tokens: how many it has.
+        """
         return True
 
 

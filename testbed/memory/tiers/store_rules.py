@@ -13,26 +13,43 @@ from testbed.memory.tiers.pools import PinnedPool
 class StoreRule:
     """Chooses blocks; one that is below already is never stored again.
 
-    A rule that stores at_eviction makes the iteration that takes an evicted block wait until it is
-    written below. All other stores run in the background.
+    Attributes:
+        at_eviction: the iteration that takes an evicted block waits until it is written below. All
+            other stores run in the background.
     """
 
     at_eviction: ClassVar[bool] = False
 
     def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Of blocks that will be computed when this iteration has run, those to store."""
+        """Those to store of newly computed blocks.
+
+        Args:
+            nodes: blocks that will be computed when this iteration has run.
+        """
         return ()
 
     def found(self, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Of blocks that a prompt has found on the device, those to store."""
+        """Those to store of blocks that were hit.
+
+        Args:
+            nodes: blocks that a prompt has found on the device.
+        """
         return ()
 
     def ahead(self, pool: PinnedPool) -> Sequence[Node]:
-        """Of blocks that will be evicted soon, those to store; called before every plan."""
+        """Of blocks that will be evicted soon, those to store; called before every plan.
+
+        Args:
+            pool: the device's blocks.
+        """
         return ()
 
     def guaranteed_blocks(self, pool: PinnedPool) -> int:
-        """Blocks that may be taken from the pool without a store."""
+        """Blocks that may be taken without a store.
+
+        Args:
+            pool: the device's blocks.
+        """
         return pool.available()
 
 

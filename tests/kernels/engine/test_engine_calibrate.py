@@ -4,7 +4,6 @@ visit decodes.
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,17 +11,31 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from arithmetic_profile import arithmetic_profile  # noqa: E402
+from host_and_gpu import HostAndGpu  # noqa: E402
 from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
+from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
-from testbed.cost.model import Work  # noqa: E402
-from testbed.kernels.engine import calibrate  # noqa: E402
+from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.cost.model import Launch, Work  # noqa: E402
+from testbed.cost.profile import (  # noqa: E402
+    Choices,
+    ProfileCost,
+    read_profile,
+)
+from testbed.cost.sections import check_profile  # noqa: E402
+from testbed.engine.simulation import simulate  # noqa: E402
+from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
+from testbed.kernels.engine.bench import Bench, Phase, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
+from testbed.kernels.measure import profile_sections  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
+from testbed.kernels.measure.profile_sections import described  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousOracle  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.policy import PoolSpec  # noqa: E402
@@ -40,78 +53,87 @@ def test_layers_run_without_attention(family):
     assert torch.equal(once, again)  # x is as it was
 
 
-def tiny_bench(family):
-    arch = tiny.architecture(family)
-    return calibrate.Bench(arch, tiny.weights(arch), Options(clock=tiny.StepClock(1e-3)))
+SMALL = {"CONTEXT": 20, "STEPS": 12, "LONGEST": 60, "VISITS": 3}
+COUNTS = {
+    "BATCHES": (1, 3),
+    "PROMPTS": (5, 30, 200),
+    "LAUNCHED": (5, 30),
+    "DECODES": 2,
+    "VISITED": (1, 2),
+}
 
 
+def small(monkeypatch):
+    for module, values in ((served, SMALL), (calibrate, COUNTS)):
+        for name, value in values.items():
+            monkeypatch.setattr(module, name, value)
+
+
+def tiny_bench(clock=None):
+    arch = tiny.architecture("llama")
+    return Bench(arch, tiny.weights(arch), Options(clock=clock or tiny.StepClock(1e-3)))
+
+
+@pytest.mark.parametrize("planning", [ahead, in_turn])
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
-def test_decode_benchmark_contains_only_full_batches(monkeypatch, kind):
-    monkeypatch.setattr(calibrate, "CONTEXT", 20)
-    monkeypatch.setattr(calibrate, "STEPS", 12)
-    monkeypatch.setattr(calibrate, "LONGEST", 100)
-    iterations = calibrate.decodes_alone(tiny_bench("llama"), kind, 3)
-    assert len(iterations) == 12 - 1 - calibrate.SETTLING
-    assert {(iteration.work.decode_seqs, iteration.work.prefill) for iteration in iterations} == {
-        (3, ())
-    }
-    refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
+def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, planning):
+    small(monkeypatch)
+    by_batch = served.decodes_alone(tiny_bench(), kind, planning, (3, 1), OneMillisecond())
+    assert list(by_batch) == [1, 3]
+    for batch, iterations in by_batch.items():
+        assert len(iterations) == SMALL["STEPS"] - 1 - served.SETTLING
+        assert {(one.work.decode_seqs, one.work.prefill) for one in iterations} == {(batch, ())}
+
+
+def test_batches_without_room_are_left_out(monkeypatch, capsys):
+    small(monkeypatch)
+    monkeypatch.setattr(Bench, "has_room", lambda self, kind, requests, num_seqs: num_seqs < 3)
+    by_batch = served.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3), OneMillisecond())
+    assert list(by_batch) == [1, 2]
+    assert "no room for 3 sequences" in capsys.readouterr().out
+    visited = {1: [5], 2: [5]}
+    by_visit = served.prompts_with_decodes(tiny_bench(), in_turn, visited, OneMillisecond())
+    assert list(by_visit) == [(1, 5)]
+
+
+@pytest.mark.parametrize("planning", [ahead, in_turn])
+def test_prompts_come_one_by_one_among_so_many_decodes(monkeypatch, planning):
+    small(monkeypatch)
+    lengths_of = {2: [5, 30], 1: [5]}
+    visits = served.prompts_with_decodes(tiny_bench(), planning, lengths_of, OneMillisecond())
+    assert list(visits) == [(1, 5), (2, 5), (2, 30)]
+    for (decodes, length), iterations in visits.items():
+        assert len(iterations) == SMALL["VISITS"]
+        works = {(one.work.decode_seqs, one.work.prefill) for one in iterations}
+        assert works == {(decodes, ((length, 0),))}
+
+
+def test_what_is_left_of_a_phase_is_cancelled_before_the_next(monkeypatch):
+    slow = tiny_bench(tiny.StepClock(5e-3))  # five times slower than predicted
+    small(monkeypatch)
+    first = Phase([Request(0, 0, 9, 50)], 20 * 10**9)
+    second = Phase([Request(1, 20 * 10**9, 9, 5)], 10**12)
+    iterations = slow.served(Paged, in_turn, [first, second], 2)
+    assert {one.work.num_requests for one in iterations} == {1}
+    assert 5 < len(iterations) < 12
+
+
+def test_outputs_end_at_the_longest_sequence():
+    phase = Phase([Request(0, 0, 20, 200), Request(1, 5, 9, 1)], 7).within(128)
+    assert phase == ([Request(0, 0, 20, 108), Request(1, 5, 9, 1)], 7)
 
 
 @pytest.mark.parametrize(
     ("kind", "slots"), [(Paged, 51 + 41 + 51), (ContiguousOracle, 2 * (51 + 41) + 51)]
 )
 def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
-    monkeypatch.setattr(calibrate, "assemble", lambda *given: given)
+    monkeypatch.setattr(bench, "assemble", lambda *given: given)
     requests = [Request(i, 0, length, 5) for i, length in enumerate((10, 20, 30))]
-    scheduler, pool, *_, options, _ = calibrate.Bench(1, 2, Options(graphs=9)).engine(
-        kind, requests, 2
+    scheduler, pool, *_, options, _ = Bench(1, 2, Options(graphs=9)).engine(
+        kind, in_turn, requests, 2
     )
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)
     assert scheduler.max_num_batched_tokens == 2560
-    monkeypatch.setattr(calibrate, "served_decodes", lambda engine, requests: requests)
-    iterations = calibrate.decodes_alone(calibrate.Bench(1, 2, Options()), kind, 3)
-    assert iterations == [Request(i, 0, length, 64) for i, length in enumerate((370, 171, 803))]
-
-
-class ByWork(OneMillisecond):
-    """Every number of the work counts differently."""
-
-    def iteration(self, work):
-        return (
-            10**7 * work.decode_seqs
-            + 10**4 * work[1]
-            + 10 * work[2]
-            + sum(10**9 * new + past for new, past in work.prefill)
-        )
-
-
-def test_prefill_benchmark_adds_single_prompts_to_decodes(monkeypatch):
-    for name, value in {"CONTEXT": 20, "DECODES": 2, "VISITS": 2}.items():
-        monkeypatch.setattr(calibrate, name, value)
-    prompts = [
-        (2, ((3, 0),)),
-        (2, ((3, 1),)),
-        (1, ((3, 0),)),
-        (2, ((3, 0), (7, 0))),
-        (2, ()),
-        (2, ((9, 0),)),
-        (2, ((7, 0),)),
-    ]
-    ones = [Iteration(0.0, 0.0, 0.0, 0.0, 0.0, Work(n, prefill=prefill)) for n, prefill in prompts]
-    seen, served = [], SimpleNamespace(records=SimpleNamespace(iterations=ones))
-    served.serve = seen.append
-    monkeypatch.setattr(
-        calibrate.Bench, "engine", lambda self, *given: seen.append(given) or served
-    )
-    by_length = calibrate.prompts_with_decodes(tiny_bench("opt"), [3, 7], ByWork())
-    assert by_length == {3: [ones[0]], 7: [ones[6]]}
-    step, at_ps, requests = 2 * 10**7 + 40 * 10**4 + 200, 4 * 40 * 10**9, []
-    for i, length in enumerate((3, 7, 3, 7)):
-        requests.append(Request(2 + i, at_ps, length, 1))
-        at_ps += 2 * (step + length * 10**9)
-    requests = [*(Request(i, 0, 20, at_ps // step + 1) for i in range(2)), *requests]
-    assert seen == [(Paged, requests, 3), requests]
 
 
 def test_measured_iterations_are_not_disturbed_by_garbage():
@@ -122,16 +144,82 @@ def test_measured_iterations_are_not_disturbed_by_garbage():
     cycle.self, seen = cycle, weakref.ref(cycle)
     del cycle
     gc.disable()
-    with calibrate.undisturbed():
+    with bench.undisturbed():
         assert seen() is None
         assert gc.get_freeze_count() > 0
     assert gc.get_freeze_count() == 0
     gc.enable()
 
 
-def test_excess_over_the_model_is_gpu_time():
+def test_excess_over_the_model_is_time_between_results_or_on_the_gpu():
     ones = [
-        Iteration(0.0, 1.0, 0.5, 0.5, seconds, Work(1, 1, 1))
+        Iteration(0.0, 2e-3, 0.5, 0.5, seconds, Work(1, 1, 1))
         for seconds in (1.2e-3, 1.3e-3, 0.9e-3)
     ]
-    assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((200, -40, 280))
+    assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((1000, 1000, 1000))
+    on_gpu = calibrate.beyond(ones, OneMillisecond(), calibrate.on_gpu)
+    assert on_gpu == pytest.approx((200, -40, 280))
+    refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
+
+
+FIRST, WHOLE, WHOLE_PROMPT, READING = 6 * 10**7, 9 * 10**7, 4 * 10**8, 5 * 10**7
+
+
+def host_and_gpu(monkeypatch):
+    """A GPU that takes 0.5 ms for decodes, 0.7 ms with a prompt, more for sequences and tokens."""
+    return HostAndGpu(
+        monkeypatch,
+        FIRST,
+        lambda has_prompts: WHOLE_PROMPT if has_prompts else WHOLE,
+        READING,
+        lambda decodes, tokens: (7 if tokens else 5) * 10**8 + 10**6 * (decodes + tokens),
+    )
+
+
+def calibrated(monkeypatch):
+    """The profile of a tiny model whose kernels take the times of the arithmetic one."""
+    small(monkeypatch)
+    one = tiny_bench(host_and_gpu(monkeypatch))
+    kernels = {"launched_eager": None, "launched_graph": None, "overhead": None}
+    profile = arithmetic_profile(model=one.arch.spec, **kernels)
+    profile["sections"] |= described(calibrate.served_points(profile, one.arch.spec, None, one))
+    check_profile(profile, "mine")
+    return one, profile
+
+
+def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
+    one, profile = calibrated(monkeypatch)
+    cost = ProfileCost(one.arch.spec, None, profile, Choices(spread="equal"))
+    assert cost.software is None  # all of it is in the launches
+    assert cost.launch(3, 0, 0) == Launch(FIRST + READING, WHOLE + READING)
+    for decodes, tokens in ((1, 5), (2, 30)):
+        first_ps, whole_ps = cost.launch(decodes, 1, tokens)
+        assert first_ps == pytest.approx(FIRST + READING, rel=0.03)  # contexts differ a little
+        assert whole_ps == WHOLE_PROMPT + READING
+
+
+@pytest.mark.parametrize("planning", [ahead, in_turn])
+def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, planning):
+    one, profile = calibrated(monkeypatch)
+    cost = ProfileCost(one.arch.spec, None, profile, Choices(spread="equal"))
+    arrivals = [(0, 20, 12), (9, 25, 9), (31, 20, 14), (33, 28, 20), (460, 20, 5)]
+    requests = [Request(i, at * 10**8, *lengths) for i, (at, *lengths) in enumerate(arrivals)]
+    engine = one.engine(Paged, planning, requests, 3)
+    ours = simulate(requests, planning(Paged(one.pool(Paged, requests, 3)), 3), cost, 128)
+    real = engine.serve(requests).recorder
+    for name in ("first_token_ps", "finish_ps"):
+        measured, simulated = (side.requests.columns()[name] for side in (real, ours))
+        assert simulated == pytest.approx(measured, rel=0.05)
+
+
+def test_kernels_of_a_profile_are_taken_without_its_engine(monkeypatch):
+    kept = read_profile("gpu-engine/h100-llama-3.1-8b-tp1")
+    spec, device = ModelSpec(**kept["model"]), kept["fingerprint"]["device"]
+    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": device})
+    taken = calibrate.of_kernels(kept, spec, 1)["sections"]
+    assert taken["prefill_attention"] == kept["sections"]["prefill_attention"]
+    assert not {"launched_eager", "launched_graph", "launch_prompts", "launch_decodes"} & set(taken)
+    assert "launched_graph" in kept["sections"]  # as it was
+    refuses("on 1 GPU", calibrate.of_kernels, kept, spec, 2, error=InputError)
+    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": "another GPU"})
+    refuses("another GPU", calibrate.of_kernels, kept, spec, 1, error=InputError)

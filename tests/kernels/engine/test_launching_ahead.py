@@ -2,6 +2,7 @@
 that are launched one after the other.
 """
 
+import itertools
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny  # noqa: E402
 
 from testbed.core.request import Request  # noqa: E402
-from testbed.engine.wall_clock import StepClock  # noqa: E402
+from testbed.engine.wall_clock import StepClock, WallClock  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
@@ -103,3 +104,19 @@ def test_the_debug_mode_launches_one_after_the_other():
     built.runner.launch = lambda plan: behind.append(len(built.executor._launched)) or launch(plan)
     built.serve(tiny.requests(LENGTHS))
     assert not any(behind)
+
+
+@pytest.mark.parametrize("launches_ahead", [True, False])
+def test_an_iteration_begins_when_the_one_before_has_ended(launches_ahead):
+    requests = [*tiny.requests(LENGTHS)[:1], Request(1, 10**11, 9, 8)]  # the second after a pause
+    clock = WallClock()
+    built = engine(Paged, ahead, clock=clock, launches_ahead=launches_ahead)
+    ones = built.serve(requests).iterations
+    pauses = [
+        later.start_s - (one.start_s + one.duration_s) for one, later in itertools.pairwise(ones)
+    ]
+    assert sum(abs(pause_s) > 1e-9 for pause_s in pauses) <= 1  # the engine may have slept
+    for one in ones:
+        assert one.host_s + one.waited_s == pytest.approx(one.duration_s)
+        assert one.waited_s >= 0
+        assert one.launch_s > 0

@@ -62,8 +62,7 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
 def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
-    for module in (run, serve):
-        monkeypatch.setattr(module, "WallClock", lambda: StepClock(0.1))
+    monkeypatch.setattr(serve, "WallClock", lambda: StepClock(0.1))
     machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
     assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)

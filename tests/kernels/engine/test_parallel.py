@@ -16,7 +16,7 @@ from refusals import refuses  # noqa: E402
 from test_engine_correctness import LENGTHS, check  # noqa: E402
 from test_launching_ahead import ahead  # noqa: E402
 
-from testbed.kernels.engine import calibrate  # noqa: E402
+from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel.message import Compute  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard, check_divides  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
@@ -203,11 +203,11 @@ def test_workers_serve_one_engine_after_the_other():
     first, second = (tiny.weights(arch, part=shard) for shard in shards)
     lead = led_by_threads(shards, [second])
     options = Options(clock=tiny.StepClock(1e-3))
-    bench = calibrate.Bench(shards[0].local, first, options, lead)
-    alone = calibrate.Bench(arch, tiny.weights(arch), options)
+    bench = Bench(shards[0].local, first, options, lead)
+    alone = Bench(arch, tiny.weights(arch), options)
     requests = tiny.requests([(20, 6), (9, 8)])
     for kind in (Paged, ContiguousOracle):
-        engines = [each.engine(kind, requests, 2) for each in (alone, bench)]
+        engines = [each.engine(kind, in_turn, requests, 2) for each in (alone, bench)]
         outputs = [engine.serve(requests).outputs for engine in engines]
         assert outputs[0] == outputs[1]
     lead.close()

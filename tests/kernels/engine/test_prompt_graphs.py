@@ -12,9 +12,11 @@ import tiny_models as tiny  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
+from testbed.kernels.engine.graphs import Captures  # noqa: E402
 from testbed.kernels.engine.layout import make_pools  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network, PlainAttention  # noqa: E402
+from testbed.kernels.engine.on_device import eager  # noqa: E402
 from testbed.kernels.engine.prompt_graphs import (  # noqa: E402
     LARGEST,
     PromptGraphs,
@@ -80,7 +82,11 @@ def by_graphs(engine, family):
     network = Network(arch, moved, PlainMaths())
     runner.network, runner.attention = network, PlainAttention(pools, layout, arch.windows)
     runner.moves = type(runner.moves)(pools, layout, runner.state)
-    graphs = PromptGraphs(network, runner.attention, 64, runner.eager, runner.timer.launched)
+    runner.eager = eager(network, runner.attention, runner.timer.launched)
+    capture = Captures().sharing_memory()
+    graphs = PromptGraphs(
+        network, runner.attention, 64, runner.eager, runner.timer.launched, capture
+    )
     runner.forward = graphs.forward
 
 

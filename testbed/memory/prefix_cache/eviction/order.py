@@ -13,22 +13,30 @@ class EvictionOrder(ABC):
     An order sees which nodes become evictable and which are hit, and names victims; it has no clock
     and no random numbers. What it must remember of a node it may keep in node.memo, which is None
     whenever the node is new to the cache. node.hits counts the prompts that have found the node;
-    node.evictable says whether it may be a victim. `session` is that of the sequence whose slots
-    come back, when nodes are added. `testbed check` tests an order (testbed/contract/orders.py).
+    node.evictable says whether it may be a victim. `testbed check` tests an order
+    (testbed/contract/orders.py).
+
+    Attributes:
+        session: that of the sequence whose slots come back, when nodes are added; None where it is
+            unknown.
     """
 
     session: int | None = None
 
     @abstractmethod
     def add(self, nodes: Sequence[Node]) -> None:
-        """These nodes' reference counts are now 0; the end of a sequence comes before its
-        beginning.
+        """These nodes' reference counts are now 0.
+
+        Args:
+            nodes: the end of a sequence comes before its beginning.
         """
 
     @abstractmethod
     def hit(self, nodes: Sequence[Node]) -> None:
-        """A prompt has found these nodes, of which some may be evictable until now, and holds
-        them.
+        """A prompt has found nodes, and holds them.
+
+        Args:
+            nodes: of which some may have been evictable until now.
         """
 
     @abstractmethod
@@ -36,12 +44,20 @@ class EvictionOrder(ABC):
         """The evictable node to evict, of which there is at least one; it leaves the order."""
 
     def victims(self, count: int) -> Iterable[Node]:
-        """So many victims; each is evicted before the next is chosen."""
+        """So many victims; each is evicted before the next is chosen.
+
+        Args:
+            count: how many, at most the evictable nodes.
+        """
         for _ in range(count):
             yield self.victim()
 
     def close_session(self, session: int) -> None:  # noqa: B027  # most orders know no sessions
-        """No request of the session will come."""
+        """No request of the session will come.
+
+        Args:
+            session: its number.
+        """
 
 
 def oracle_of(order: EvictionOrder) -> ForeseesChains | None:

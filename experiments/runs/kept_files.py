@@ -1,0 +1,87 @@
+"""Hydra over the options of experiments/conf, which are read once in a process.
+
+Hydra copies the whole ConfigStore, reads every file again and composes its own part for each
+configuration. `choices_of` does none of the three, and takes a fifth of the time; `hydra_session`
+is Hydra itself, for words that concern Hydra, and for sweeps.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from hydra import initialize_config_dir, version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.defaults_list import create_defaults_list
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from testbed.experiments.runs.choice_names import CONF
+
+VERSION = "1.3"  # of Hydra's rules of composing
+NO_LOGS = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # Hydra writes none
+UNCHANGED = ("hydra", "main")  # providers of files: Hydra's package and experiments/conf
+
+
+class KeptFiles(ConfigRepository):
+    """Where Hydra looks for options: a file that ships is read once in a process; the files of a
+    user and the ConfigStore are read for each configuration.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        source = self._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None or source.provider not in UNCHANGED:
+            return super().load_config(config_path)
+        return copy.deepcopy(_shipped(config_path))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "KeptFiles":
+        """Hydra's copy for one configuration, which may get other sources; no source changes."""
+        return copy.copy(self)
+
+
+@cache
+def _shipped(config_path: str) -> ConfigResult | None:
+    """What a file that ships says."""
+    return ConfigRepository(_search_path()).load_config(config_path)
+
+
+@cache
+def _search_path() -> ConfigSearchPath:
+    return create_config_search_path(str(CONF))
+
+
+@contextmanager
+def hydra_session() -> Iterator[Hydra]:
+    """Hydra, initialized for the options of experiments/conf."""
+    with initialize_config_dir(str(CONF), job_name="testbed", version_base=VERSION):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        assert isinstance(hydra.config_loader, ConfigLoaderImpl)
+        hydra.config_loader.repository = KeptFiles(hydra.config_loader.config_search_path)
+        yield hydra
+
+
+def choices_of(name: str, overrides: Sequence[Override]) -> DictConfig:
+    """The configuration of a name and overrides that neither sweep nor concern Hydra itself, as
+    Hydra composes it, without Hydra's part.
+    """
+    version.setbase(VERSION)
+    repository = CachingConfigRepository(KeptFiles(_search_path()))
+    defaults = create_defaults_list(
+        repository, name, [*overrides], prepend_hydra=False, skip_missing=False
+    )
+    loader = ConfigLoaderImpl(_search_path())
+    config = loader._compose_config_from_defaults_list(defaults.defaults, repository)
+    OmegaConf.set_struct(config, True)
+    loader._apply_overrides_to_config(defaults.config_overrides, config)
+    with open_dict(config):
+        config.pop("hydra", None)
+    return config

@@ -1,0 +1,165 @@
+"""A loaded model whose engines serve what is measured, undisturbed."""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+
+from testbed.core.request import PS, Request
+from testbed.core.specs import ModelSpec
+from testbed.cost.model import UNBOUNDED
+from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.gpu_engine import GpuEngine
+from testbed.kernels.engine.parallel.leader import ALONE, Alone
+from testbed.kernels.engine.records import Iteration
+from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.weights import Weights
+from testbed.memory.capabilities import capabilities_of
+from testbed.memory.layouts import ExtentLayout
+from testbed.memory.policy import MemoryPolicy, PoolSpec
+from testbed.oracles import with_lengths
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import Recompute
+from testbed.sched.scheduler import Scheduler
+from testbed.sched.vllm_v1 import AsyncVllmV1
+
+BLOCK, MOST_TOKENS = 16, 2560  # of an iteration
+SPARE_BYTES = 4 << 30  # for graphs and what products need
+Kind = Callable[[PoolSpec], MemoryPolicy]
+Planning = Callable[[MemoryPolicy, int], Scheduler]  # by the policy and the most sequences
+
+
+def in_turn(policy: MemoryPolicy, num_seqs: int) -> Scheduler:
+    """Plans an iteration when the results of the one before are in."""
+    return MixedPrefill(
+        policy, Recompute(), max_num_batched_tokens=MOST_TOKENS, max_num_seqs=num_seqs
+    )
+
+
+def ahead(policy: MemoryPolicy, num_seqs: int) -> Scheduler:
+    """Plans an iteration, and so launches it, while the one before is computed."""
+    return AsyncVllmV1(
+        policy,
+        Recompute(),
+        ignore_eos=True,
+        max_num_batched_tokens=MOST_TOKENS,
+        max_num_seqs=num_seqs,
+        long_prefill_token_threshold=0,
+        scheduler_reserve_full_isl=True,
+    )
+
+
+class SkippingClock(WallClock):
+    """Real time while the engine works. It skips the time for which the engine would sleep."""
+
+    def _sleep_until(self, at_ps: int) -> None:
+        if at_ps == UNBOUNDED:
+            super()._sleep_until(at_ps)
+        self._start -= max(0, at_ps - self.now_ps) / PS
+
+
+class Phase(NamedTuple):
+    """Requests that are measured together. What is left of them is cancelled at end_ps, when the
+    next phase begins.
+    """
+
+    requests: list[Request]
+    end_ps: int
+
+    def within(self, max_len: int) -> "Phase":
+        """The same with outputs that end at the longest sequence of a model."""
+        cut = [
+            request._replace(output_len=min(request.output_len, max_len - request.prompt_len))
+            for request in self.requests
+        ]
+        return self._replace(requests=cut)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A loaded model, or rank 0's part of one whose workers `lead` leads; and the options of its
+    engines.
+    """
+
+    arch: Architecture
+    weights: Weights
+    options: Options
+    lead: Alone = ALONE
+
+    def pool(self, kind: Kind, requests: list[Request], num_seqs: int) -> PoolSpec:
+        """A pool for num_seqs concurrent requests; it allows for buddy extents of twice their
+        length.
+        """
+        lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
+        make = with_lengths(kind, MappingProxyType(dict[int, int]()))
+        layout = capabilities_of(make(PoolSpec(BLOCK, BLOCK))).layout
+        times = 2 if isinstance(layout, ExtentLayout) else 1
+        return PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
+
+    def engine(
+        self, kind: Kind, planning: Planning, requests: list[Request], num_seqs: int
+    ) -> GpuEngine:
+        """An engine for num_seqs concurrent requests, which does not sleep between them."""
+        outputs = dict[int, int]()
+        make = with_lengths(kind, MappingProxyType(outputs))
+        pool = self.pool(kind, requests, num_seqs)
+        graphs = min(self.options.graphs, num_seqs)
+        clock = self.options.clock or SkippingClock()
+        options = replace(self.options, graphs=graphs, lengths=outputs, clock=clock)
+        scheduler = planning(make(pool), num_seqs)
+        return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
+
+    def has_room(self, kind: Kind, requests: list[Request], num_seqs: int) -> bool:
+        """Whether the device has memory for their pool, beside what is allocated and SPARE_BYTES;
+        a CPU always has.
+        """
+        if not self.weights.embedding.is_cuda:
+            return True
+        free()
+        left, _ = torch.cuda.mem_get_info()
+        return _bytes(self.pool(kind, requests, num_seqs), self.arch.spec) + SPARE_BYTES <= left
+
+    def served(
+        self, kind: Kind, planning: Planning, phases: Sequence[Phase], num_seqs: int
+    ) -> list[Iteration]:
+        """The iterations of an engine that serves these phases, num_seqs requests at once."""
+        requests = [request for phase in phases for request in phase.requests]
+        free()
+        engine = self.engine(kind, planning, requests, num_seqs)
+        for phase in phases:
+            for request in phase.requests:
+                cancel = partial(engine.engine.cancel, request.request_id)
+                engine.clock.call_at(phase.end_ps, cancel)
+        with undisturbed():
+            return engine.serve(requests).iterations
+
+
+def _bytes(pool: PoolSpec, spec: ModelSpec) -> int:
+    return pool.num_slots * spec.kv_bytes_per_token
+
+
+def free() -> None:
+    """Free unreferenced memory, also on the GPU: an engine's parts reference each other, and GiBs
+    of pools.
+    """
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Exclude existing objects from garbage collection, whose pauses would add to measured
+    times.
+    """
+    free()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,203 @@
+"""The engine on random batches beside what a profile says of them.
+
+A batch is a number of sequences that no section of the profile was measured at, and prompts of
+ragged lengths. Their prompts are computed in iterations with decodes, then all decode together.
+Iterations are planned ahead and their time is taken as in the calibration: of decodes from result
+to result, with prompts as the GPU has it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from testbed.core.request import PS, Request
+from testbed.core.slots import ceil_div
+from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.cost.model import CostModel, Work
+from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.sections import has, rows
+from testbed.kernels.engine.architecture import of_spec
+from testbed.kernels.engine.bench import (
+    BLOCK,
+    MOST_TOKENS,
+    Bench,
+    SkippingClock,
+    ahead,
+    undisturbed,
+)
+from testbed.kernels.engine.calibrate import OPTIONS, lasting, on_gpu
+from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.records import Iteration
+from testbed.kernels.engine.serve import assemble
+from testbed.kernels.engine.served import SETTLING, SPARE_PS
+from testbed.kernels.engine.weights import random_weights
+from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
+from testbed.kernels.measure.profile_sections import check_device
+from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
+
+MAX_SEQS, MAX_CONTEXT, MAX_STORED = 128, 1800, 40_000  # sequences, tokens of one, tokens of all
+STEPS = 16  # decodes that are compared
+LIMIT = 0.05
+
+
+class Batch(NamedTuple):
+    """Requests that arrive together; prompt_lens: in tokens."""
+
+    prompt_lens: tuple[int, ...]
+
+    @property
+    def output_len(self) -> int:
+        """Enough for all to decode together, when the last prompt has been computed."""
+        return 2 * ceil_div(sum(self.prompt_lens), MOST_TOKENS - MAX_SEQS) + 2 + SETTLING + STEPS
+
+    def longest_ps(self, cost: CostModel) -> int:
+        """A generous time for them."""
+        prompts = Work(prefill=tuple((length, 0) for length in self.prompt_lens))
+        num_seqs, longest = len(self.prompt_lens), max(self.prompt_lens) + self.output_len
+        decodes = Work(num_seqs, num_seqs * longest, longest)
+        step_ps = 2 * cost.iteration(decodes) + SPARE_PS
+        return 4 * cost.iteration(prompts) + self.output_len * step_ps
+
+
+class Compared(NamedTuple):
+    """One batch of decodes (medians over its iterations), or one iteration with prompts: sequences
+    that decode, their tokens, tokens of prompts, and microseconds.
+    """
+
+    batch: int
+    decode_seqs: int
+    decode_context: int
+    prompt_tokens: int
+    measured_us: float
+    predicted_us: float
+
+
+def verify_profile(path: Path, num_batches: int, seed: int, out: Path | None) -> bool:
+    """Serve random batches and compare; prints the errors, writes the rows to `out`, and returns
+    whether the mean time of decodes and that of iterations with prompts are within LIMIT.
+    """
+    profile = read_profile(path)
+    spec, num_gpus = ModelSpec(**profile["model"]), int(profile["num_gpus"])
+    check_device(profile, str(path))
+    batches = drawn(num_batches, taken(profile), spec.max_len, np.random.default_rng(seed))
+    server = ServerSpec("measured", NO_DATA_SHEET, num_gpus) if num_gpus > 1 else None
+    choices = Choices(kernel="paged", spread="ragged")
+    cost = ProfileCost(spec, server, profile, choices)
+    with bench_of(spec, num_gpus) as bench:
+        compared = compare(bench, batches, cost)
+    frame = pd.DataFrame(compared)
+    if out is not None:
+        frame.to_csv(out, index=False)
+    decodes = frame[frame.prompt_tokens == 0]
+    parts = {"decodes": decodes, "iterations with prompts": frame.drop(decodes.index)}
+    return all([_within_limit(name, part) for name, part in parts.items()])
+
+
+def taken(profile: Mapping[str, Any]) -> set[int]:
+    """The numbers of sequences at which the profile has points of decodes."""
+    place_of = {"launched_graph": 1, "launch_decodes": 1, "decode_attention": 0}
+    points = [
+        (key, place)
+        for name, place in place_of.items()
+        if has(profile, name)
+        for key, _ in rows(profile, name)
+    ]
+    return {key[place] for key, place in points if isinstance(key[place], int)}
+
+
+def drawn(
+    num_batches: int, excluded: set[int], max_len: int, rng: np.random.Generator
+) -> list[Batch]:
+    """Batches one after the other: a number of sequences that is not excluded, evenly over its
+    logarithm, a mean length, and lengths around it.
+    """
+    sizes = np.array([n for n in range(2, MAX_SEQS) if n not in excluded])
+    batches = list[Batch]()
+    for _ in range(num_batches):
+        size = rng.choice(sizes, p=(1 / sizes) / (1 / sizes).sum())
+        mean = rng.uniform(48, min(0.5 * MAX_CONTEXT, MAX_STORED / size))
+        longest = min(MAX_CONTEXT, max_len - 200)
+        lengths = np.clip(rng.gamma(2.0, mean / 2, size), 8, longest).astype(int)
+        batches.append(Batch(tuple(lengths.tolist())))
+    return batches
+
+
+@contextmanager
+def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
+    """A model with random weights on so many GPUs."""
+    arch, options = of_spec(spec), replace(OPTIONS, clock=SkippingClock())
+    if num_gpus == 1:
+        yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), options)
+        return
+    ranks = start(Source(arch, "random", 0, "cuda", "float16"), num_gpus)
+    with closing(ranks.lead):
+        yield Bench(ranks.arch, ranks.weights, options, ranks.lead)
+
+
+def compare(bench: Bench, batches: Sequence[Batch], cost: CostModel) -> list[Compared]:
+    """The rows of all batches."""
+    arrivals_ps = [0]
+    for batch in batches:
+        arrivals_ps.append(arrivals_ps[-1] + batch.longest_ps(cost))
+    compared = list[Compared]()
+    decodes: dict[int, list[Iteration]] = {}
+    for iteration in served(bench, batches, arrivals_ps):
+        number = bisect_right(arrivals_ps, round(iteration.start_s * PS)) - 1
+        if iteration.work.prefill:
+            compared.append(_compared(number, [iteration], cost))
+        elif iteration.work.decode_seqs == len(batches[number].prompt_lens):
+            decodes.setdefault(number, []).append(iteration)
+    return compared + [_compared(i, works[SETTLING:], cost) for i, works in decodes.items()]
+
+
+def served(bench: Bench, batches: Sequence[Batch], arrivals_ps: Sequence[int]) -> list[Iteration]:
+    """All iterations of the batches, one after the other."""
+    requests = [
+        Request(MAX_SEQS * i + j, arrivals_ps[i], length, batch.output_len)
+        for i, batch in enumerate(batches)
+        for j, length in enumerate(batch.prompt_lens)
+    ]
+    longest = max(request.final_len for request in requests) + BLOCK
+    num_blocks = max(
+        sum(ceil_div(n + batch.output_len + 1, BLOCK) for n in batch.prompt_lens)
+        for batch in batches
+    )
+    pool = PoolSpec(BLOCK * (num_blocks + MAX_SEQS), longest)
+    scheduler = ahead(Paged(pool, block_size=BLOCK), MAX_SEQS)
+    engine = assemble(scheduler, pool, bench.arch, bench.weights, bench.options, bench.lead)
+    with undisturbed():
+        return engine.serve(requests).iterations
+
+
+def _compared(number: int, iterations: Sequence[Iteration], cost: CostModel) -> Compared:
+    works = [iteration.work for iteration in iterations]
+    seconds = on_gpu if works[0].prefill else lasting
+    return Compared(
+        number,
+        works[0].decode_seqs,
+        int(np.median([work.decode_context for work in works])),
+        sum(new for new, _ in works[0].prefill),
+        float(np.median([seconds(iteration) * 1e6 for iteration in iterations])),
+        float(np.median([cost.iteration(work) / 1e6 for work in works])),
+    )
+
+
+def _within_limit(name: str, frame: pd.DataFrame) -> bool:
+    """Print the errors of these rows, and whether their mean time is right."""
+    errors = frame.predicted_us / frame.measured_us - 1
+    total = frame.predicted_us.sum() / frame.measured_us.sum() - 1
+    low, middle, high = errors.quantile([0.05, 0.5, 0.95])
+    is_right = bool(abs(total) <= LIMIT)
+    print(
+        f"{len(frame)} {name}: mean time {total:+.1%}, of each {middle:+.1%} (90% of them "
+        f"{low:+.1%} to {high:+.1%}): {'right' if is_right else 'WRONG'}, limit {LIMIT:.0%}"
+    )
+    return is_right

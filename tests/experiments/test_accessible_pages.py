@@ -1,0 +1,107 @@
+"""axe-core finds no violation in the pages of the commands and of the site, light and dark, on a
+screen and on a phone.
+"""
+
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from accessibility import violations_of
+from browser import PHONE, WIDE, new_tab
+from test_report_page import HEAD, ROWS, png
+
+from testbed.experiments.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+READERS = [("light", WIDE), ("dark", PHONE)]
+SHORT = ("arrivals.duration_s=10", "outputs=full")
+SHARED = ("trace=chat_histories", "trace.max_prompt=2000", "model=llama-3-8b", "server=h200")
+COMMANDS = {
+    "hits": ("hits", *SHARED, "arrivals.duration_s=30", "--html", "hits.html"),
+    "plan": (
+        "plan",
+        "model=opt-13b",
+        "gpu=a100-40gb",
+        "replicas=1,2",
+        "slo.ttft_s=1",
+        "arrivals.rate=1",
+        "arrivals.duration_s=10",
+        "--html",
+        "plan.html",
+    ),
+    "compare": ("compare", "runs/paged", "runs/max", "--html", "compare.html"),
+    "memory map": ("show", "memory", "runs/paged", "--out", "memory"),
+    "report of a run": ("report", "runs/paged", "--out", "one.html"),
+    "report of runs": ("report", "runs", "--out", "runs.html"),
+    "report of a reproduction": ("report", "results", "--out", "results.html"),
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The folder with a page of each command."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(folder)
+        here.setattr(sys, "argv", sys.argv)
+        for name, policy in (("paged", "paged"), ("max", "contiguous_max")):
+            words = (f"policy={policy}", *SHORT, f"hydra.run.dir=runs/{name}")
+            assert main(["run", *words]) == 0
+        (folder / "results").mkdir()
+        (folder / "results" / "fig12.png").write_bytes(png(999))
+        (folder / "results" / "scorecard.csv").write_text("\n".join([HEAD, *ROWS, ""]))
+        for words in COMMANDS.values():
+            assert main([*words]) == 0
+    return folder
+
+
+def found_in(browser, address):
+    """What is found in a page, by the reader's colours and width."""
+    found = {}
+    for scheme, width in READERS:
+        tab = new_tab(browser, width, color_scheme=scheme)
+        tab.goto(address)
+        if violations := violations_of(tab):
+            found[scheme, width] = violations
+        tab.context.close()
+    return found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_page_of_a_command_has_no_violation(browser, pages, name):
+    path = pages / COMMANDS[name][-1]
+    page = path / "memory_map.html" if path.is_dir() else path
+    assert found_in(browser, page.as_uri()) == {}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    config = ("-f", "experiments/site/mkdocs.yml", "-d", str(folder))
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", *config]
+    subprocess.run(command, cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_no_page_of_the_site_has_a_violation(browser, site, address):
+    names = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))
+    assert len(names) > 30
+    found = {name: found_in(browser, f"{address}/{name}/") for name in names}
+    assert {name: violations for name, violations in found.items() if violations} == {}

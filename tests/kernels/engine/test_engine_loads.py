@@ -1,0 +1,139 @@
+"""Loads that the engine serves on a CPU, beside their simulation with a profile."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import tiny_models  # noqa: F401  (one thread)
+from arithmetic_profile import arithmetic_profile
+
+from testbed.core.errors import InputError
+from testbed.core.specs import ModelSpec
+from testbed.cost.sections import dump, read_profile
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.validation import engine_loads
+from testbed.experiments.validation.engine_loads import Figures, Load
+from testbed.run import run
+
+SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
+DEVICE = "NVIDIA H100 80GB HBM3"
+KEPT = Path(engine_loads.__file__).parents[2] / "kernels" / "results" / "engine" / "loads"
+ON_CPU = (
+    "engine=gpu",
+    "engine.device=cpu",
+    "engine.dtype=float32",
+    "engine.graphs=0",
+    "engine.warm=[]",
+)
+LOADS = [Load("ahead", 20.0), Load("in turn", 20.0)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    profile = arithmetic_profile(model=SPEC, overhead=None)
+    profile["fingerprint"] |= {"device": DEVICE, "system": "this project's engine"}
+    (tmp_path / engine_loads.PROFILE).write_text(dump(profile))
+    return tmp_path
+
+
+def words(profile):
+    common = engine_loads.common_words("opt-13b", read_profile(profile))
+    shape = {
+        "num_layers": 1,
+        "hidden_size": 16,
+        "num_heads": 2,
+        "num_kv_heads": 2,
+        "head_size": 8,
+        "ffn_size": 16,
+        "vocab_size": 61,
+    }
+    small = ["model.name=small", *(f"model.{name}={value}" for name, value in shape.items())]
+    return [*common, *small, "arrivals.duration_s=0.2"]
+
+
+def test_served_loads_are_simulated_by_the_same_words(folder, capsys):
+    profile = engine_loads.calibrated("opt-13b", folder)  # is there, so that no GPU is asked for
+    common = words(profile)
+    engine_loads.serve_loads(LOADS, common, ON_CPU, folder, float("inf"))
+    rows = list(engine_loads.compared(LOADS, common, profile, folder))
+    assert [load for load, *_ in rows] == LOADS
+    for load, real, ours in rows:
+        served, simulated = (
+            json.loads((folder / load.folder / name).read_text())
+            for name in ("summary.json", "simulated.json")
+        )
+        assert served["requests"] == simulated["requests"]
+        assert served["requests"]["finished"] > 0
+        assert real.tpot_s > ours.tpot_s > 0  # a CPU is slower than the profile's GPU
+    text = "\n".join(engine_loads.table(rows))
+    assert text.count("| 20 |") == 2
+    *_, last = engine_loads.computing(LOADS, common, profile, folder)
+    cells = last.split("|")[3:5]
+    rows = pd.read_csv(folder / LOADS[-1].folder / "iterations.csv")
+    sums = rows.duration_s.groupby(rows.prefill_tokens > 0).sum()
+    assert [float(cell.split("/")[0]) for cell in cells] == pytest.approx(sums, abs=1e-3)
+
+
+def test_intervals_have_slower_and_faster_costs_in_the_runs_own_time(folder):
+    profile = folder / engine_loads.PROFILE
+    common = words(profile)
+    low, high = engine_loads.intervals(LOADS[1], common, profile)
+    costs = ["cost=profile", f"cost.path={profile}"]
+    own = Figures.of(run(configured([*LOADS[1].words(common), *costs])).summary)
+    assert low.tpot_s == pytest.approx(0.97 * own.tpot_s, rel=0.02)
+    assert high.tpot_s == pytest.approx(1.03 * own.tpot_s, rel=0.02)
+    *_, row = engine_loads.interval_table(LOADS[1:], common, profile)
+    assert row.startswith("| in turn | 20 | ")
+    assert f"{1e3 * low.tpot_s:.2f} to {1e3 * high.tpot_s:.2f}" in row
+
+
+def test_loads_that_are_there_are_not_served_again(folder, monkeypatch):
+    for load in LOADS:
+        (folder / load.folder).mkdir()
+        (folder / load.folder / "summary.json").write_text("{}")
+    engine_loads.serve_loads(LOADS, ["no words"], ON_CPU, folder, float("inf"))
+
+
+def test_no_run_begins_without_time(folder, capsys):
+    common = words(folder / engine_loads.PROFILE)
+    engine_loads.serve_loads(LOADS, common, ON_CPU, folder, 0.0)
+    assert capsys.readouterr().out.count("no time is left") == 2
+    assert not list(engine_loads.compared(LOADS, common, folder / engine_loads.PROFILE, folder))
+
+
+def test_errors_beyond_their_limits_are_bold():
+    rows = [
+        (Load("ahead", 6.0), Figures(0.010, 0.020, 100), Figures(0.0102, 0.0221, 111)),
+        (Load("ahead", 12.0), Figures(0.010, 0.020, 0), Figures(0.0104, 0.0300, 5)),
+    ]
+    *_, first, second = engine_loads.table(rows)
+    assert first == (
+        "| ahead | 6 | 10.00 / 10.20, +2.0% | **20.00 / 22.10, +10.5%** | **100 / 111** |"
+    )
+    assert second == "| ahead | 12 | **10.00 / 10.40, +4.0%** | 20.00 / 30.00, +50.0% | 0 / 5 |"
+
+
+def test_a_gpu_that_does_not_ship_is_refused():
+    assert engine_loads.gpu_name(DEVICE) == "h100-80gb"
+    with pytest.raises(InputError, match="no GPU of that device ships"):
+        engine_loads.gpu_name("unknown")
+
+
+def test_kept_loads_are_predicted_within_the_limits(tmp_path):
+    kept = tmp_path / "loads"
+    shutil.copytree(KEPT, kept)
+    profile = kept / engine_loads.PROFILE
+    profile.write_text(dump(read_profile("gpu-engine/h100-llama-3.1-8b-tp1")))
+    common = engine_loads.common_words("llama-3.1-8b", read_profile(profile))
+    rows = list(engine_loads.compared(engine_loads.LOADS, common, profile, kept))
+    assert len(rows) == 6
+    for load, real, simulated in rows:
+        assert simulated.tpot_s == pytest.approx(real.tpot_s, rel=engine_loads.TPOT), load
+        assert simulated.preemptions == pytest.approx(real.preemptions, rel=0.1, abs=5), load
+        if load.rate == engine_loads.RATES[0]:
+            assert simulated.ttft_p50_s == pytest.approx(real.ttft_p50_s, rel=engine_loads.TTFT)
