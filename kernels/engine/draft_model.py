@@ -79,14 +79,14 @@ class ModelDrafter(Drafter):
 
     def _first(self, plan: Plan) -> Ragged:
         """The prompts of a plan; and of each draft the tokens that are not stored yet: the newest,
-        and the one before where all drafts were accepted.
+        and the one before where all drafts were accepted. Decodes without drafts come last.
         """
         for chunk in plan.chunks:
             self._num_stored[chunk.seq.seq_id] = chunk.num_stored + chunk.new
         prompts = [chunk_part(chunk, 0) for chunk in plan.chunks]
         known = [self._known(draft) for draft in plan.drafts]
         prompts += [part for part in known if part.new > 1]
-        decodes = [part for part in known if part.new == 1]
+        decodes = sorted((p for p in known if p.new == 1), key=lambda part: not part.wanted)
         return ragged(prompts, decodes, self.token_buffers, self.tables)
 
     def _known(self, draft: Draft) -> Part:
@@ -104,11 +104,13 @@ class ModelDrafter(Drafter):
         return ragged([], parts, self.token_buffers, self.tables)
 
     def _choose(self, batch: Ragged, drafts: Drafts) -> Drafts:
-        """The drafts with one token more of each part whose logits are needed."""
-        logits = self.forward(batch)
+        """The drafts with one token more of each part whose logits are needed. A graph of decodes
+        has logits of those too that come last and need none.
+        """
+        takers = [part.seq.seq_id for part in batch.parts if part.wanted]
+        logits = self.forward(batch)[: len(takers)]
         self.slot_checker.after(batch, logits)
         with torch.inference_mode(), self.timer.waiting():
             tokens = logits.argmax(dim=1).tolist()
-        takers = [part.seq.seq_id for part in batch.parts if part.wanted]
         pairs = zip(takers, tokens, strict=True)
         return {seq_id: (*drafts[seq_id], token) for seq_id, token in pairs}

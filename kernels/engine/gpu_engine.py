@@ -110,7 +110,7 @@ class GpuExecutor(Executor):
         parents = self.runner.sample(launched)
         self._num_in_flight -= 1
         yield from ()
-        if flight.plan.drafts or flight.outcome is None:
+        if flight.outcome is None:
             return self._results(flight.plan, launched, parents)
         return Results(flight.ended, parents)
 

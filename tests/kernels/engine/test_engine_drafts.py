@@ -1,8 +1,10 @@
 """With drafts the engine says what it says without; what is accepted comes from the model."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -132,6 +134,28 @@ def test_a_model_that_drafts_for_itself_is_always_right(policy, num_drafts):
     """Its K and V are therefore those of the model at each of its tokens."""
     speculation, requests = draft_model("llama", num_drafts), tiny.requests(LENGTHS)
     *_, verified = equal_outputs(requests, "llama", policy, speculation, drafter=model("llama"))
+    assert all(drafted == accepted for drafted, accepted in verified)
+
+
+def test_a_drafter_by_graphs_has_logits_of_every_decode():
+    """As a CUDA graph has; of those for which the budget leaves no drafts nothing is drafted."""
+    limits = LIMITS | {"max_num_seqs": 15}  # which leaves 9 tokens: 4, 4 and 1 of three sequences
+    scheduler = partial(with_drafts, draft_model("llama", 3), limits=limits)
+    requests = [r._replace(arrival_ps=0) for r in tiny.requests([(2, 20)] * 9)]
+    engine = tiny.engine("llama", Paged, scheduler, drafter=model("llama"))
+    drafter, unwanted = engine.runner.drafter, []
+    eager = drafter.eager
+
+    def by_graphs(batch):
+        if batch.num_prompts:
+            return eager(batch)
+        unwanted.append(len(batch.parts) - len(batch.wanted))
+        return eager(replace(batch, wanted=np.arange(len(batch.parts))))
+
+    drafter.forward = by_graphs
+    verified = watched(engine.runner.sampler)
+    assert engine.serve(requests).outputs == outputs_without("llama", tuple(requests))
+    assert max(unwanted) > 0
     assert all(drafted == accepted for drafted, accepted in verified)
 
 
