@@ -159,17 +159,11 @@ class RecordedBeams(BeamModel):
         search = self.searches[request.request_id % len(self.searches)]
         step = (num_generated - FIRST_STEP) % (max(search) - FIRST_STEP + 1) + FIRST_STEP
         pairs = search.get(step, ())
-        self._check(pairs, step, request.num_seqs)
+        if any(max(pair) >= request.num_seqs for pair in pairs):
+            raise InputError(
+                f"{self.path}: {pairs} at step {step} for a beam of width {request.num_seqs}"
+            )
         return pairs
-
-    def prepare(self, width: int) -> None:
-        for search in self.searches:
-            for step, pairs in search.items():
-                self._check(pairs, step, width)
-
-    def _check(self, pairs: tuple[Replacement, ...], step: int, width: int) -> None:
-        if any(max(pair) >= width for pair in pairs):
-            raise InputError(f"{self.path}: {pairs} at step {step} for a beam of width {width}")
 
     def _numbers(self, line: int, cells: list[str]) -> list[int]:
         """Request, step, and parent and child unless the line says that all survive."""

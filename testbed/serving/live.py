@@ -75,9 +75,7 @@ class Live(ABC):
         return next(self._request_ids)
 
     async def prepare(self, request: Request) -> None:  # noqa: B027 (most have nothing to do)
-        """Do what takes long and can be done before a request arrives. Raises ApiError where it can
-        never run.
-        """
+        """Do what takes long and can be done before a request arrives."""
 
     async def submit(self, served: Served) -> None:
         """Let the request arrive now. Raises ApiError where it can never run."""

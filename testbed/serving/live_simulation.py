@@ -16,7 +16,6 @@ from testbed.engine.simulation import simulated_engine
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.simulation import make_fleet
 from testbed.run import fresh_parts
-from testbed.serving.errors import ApiError
 from testbed.serving.live import Live, State
 from testbed.serving.metrics import Metrics
 from testbed.serving.request_log import RequestLog
@@ -99,11 +98,8 @@ class LiveSimulation(Live, Listener):
     async def prepare(self, request: Request) -> None:
         """Compute how beams of this width change: seconds of a thread, the first time."""
         if request.beam:
-            try:
-                async with self._preparing:
-                    await asyncio.to_thread(self._beams.prepare, request.num_seqs)
-            except InputError as error:
-                raise ApiError(400, f"use_beam_search: {error}", "use_beam_search") from None
+            async with self._preparing:
+                await asyncio.to_thread(self._beams.prepare, request.num_seqs)
 
     def _hand_over(self, served: Served) -> None:
         self.real_time.call(partial(self._arrive, served), served.received_s)

@@ -15,8 +15,8 @@ from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.chat_template import chat_template
 from testbed.serving.clients import check_served, unknown_requests
+from testbed.serving.connection_limits import http_with
 from testbed.serving.end_tokens import end_tokens
-from testbed.serving.head_limits import http_with
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.live_gpu import EngineProcess, LiveGpu

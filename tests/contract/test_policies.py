@@ -82,9 +82,9 @@ GROUPS = KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10), KvGroup("state", 
 
 def found_in(policy, **options):
     """What the search finds, in the pools in which it shows soonest."""
-    pools = POOLS[::-1] if issubclass(policy, PrefixCaching) else POOLS
+    pools = POOLS[::-1] if issubclass(policy, PrefixCaching | ContiguousMax) else POOLS
     if issubclass(policy, TieredCaching | TwoTiers):
-        pools = search.POOLS
+        pools = search.POOLS[1:] + search.POOLS[:1]
     if issubclass(policy, Grouped):
         pools = [PoolSpec(150, 64, layer_bytes=64, num_layers=2, groups=GROUPS)]
     return check_policy(lambda pool: policy(pool, block_size=8), pools, max_examples=300, **options)

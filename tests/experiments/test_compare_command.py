@@ -5,18 +5,37 @@ the CSV and on the page.
 import csv
 import json
 import re
+import shutil
+import sys
+from contextlib import chdir
 from math import sqrt
+from pathlib import Path
 from statistics import mean, stdev
+from unittest import mock
 
 import pytest
 from refusals import check_words
+from tiny_run import tiny_overrides
+
+from testbed.experiments.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def made_pair(tmp_path_factory):
+    """The folders of two runs that differ in their policy and their objective, made once."""
+    made = tmp_path_factory.mktemp("pair")
+    with chdir(made), mock.patch.object(sys, "argv", sys.argv):
+        tiny = tiny_overrides(Path("tiny.csv"), blocks=10)
+        for folder, word in (("small", "slo.ttft_s=0.1"), ("max", "policy=contiguous_max")):
+            assert main(["run", *tiny, word, f"hydra.run.dir={folder}"]) == 0
+    return made
 
 
 @pytest.fixture
-def pair(testbed, tiny):
-    """The folders of two runs that differ in their policy and their objective."""
-    for folder, words in (("small", ("slo.ttft_s=0.1",)), ("max", ("policy=contiguous_max",))):
-        testbed.done("run", *tiny, *words, f"hydra.run.dir={folder}")
+def pair(testbed, tiny, made_pair, tmp_path):
+    """A copy of both in the folder of the test."""
+    for name in ("small", "max"):
+        shutil.copytree(made_pair / name, tmp_path / name)
     return "small", "max"
 
 

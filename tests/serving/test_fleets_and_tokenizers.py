@@ -110,6 +110,21 @@ def test_a_template_cannot_leave_its_sandbox(tmp_path, name):
     assert refused.value.status == 400
 
 
+UNFIT = {
+    "division": "{{ 1 // (messages | length - 1) }}",
+    "no end": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "attribute of a text": "{{ messages[0].content.strip(1, 2) }}",
+    "text and number": "{{ messages[0].content + 1 }}",
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_messages_that_do_not_fit_a_template_are_refused(tmp_path, name):
+    (tmp_path / "chat_template.jinja").write_text(UNFIT[name])
+    with pytest.raises(ApiError, match="do not fit the model's chat template"):
+        chat_template(tmp_path).text([dict(USER)])
+
+
 def test_folders_that_are_none_are_refused(tmp_path):
     pytest.importorskip("tokenizers", reason="tokenizers is not installed")
     for words in ({}, {"tokenizer.json": "{"}):

@@ -97,6 +97,21 @@ def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog
     assert "Traceback" not in caplog.text
 
 
+def test_pipelined_requests_of_a_client_that_leaves_are_not_served(server):
+    began = server.live.num_cancelled
+    body = b'{"model": "%s", "prompt": "a", "max_tokens": 1900}' % MODEL.encode()
+    whole = HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    with socket.socket() as connection:
+        connection.connect(server.socket.getsockname())
+        connection.sendall(whole * 5)
+        wait_until(lambda: server.live.unfinished)
+        time.sleep(0.1)  # the others are queued
+    wait_until(lambda: not server.live.unfinished)
+    wait_until(lambda: not server.server.server_state.tasks)
+    assert server.live.num_cancelled == began + 1
+    assert not server.live.unfinished
+
+
 def test_a_wide_beam_does_not_hold_up_others(server):
     """How a beam changes takes a second to compute; another width than other tests'."""
     waits_s = []

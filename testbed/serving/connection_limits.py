@@ -1,10 +1,13 @@
-"""Limits of what comes before a body: a head that is too long, or takes too long, ends its
-connection.
+"""Limits of a connection: a head that is too long, or takes too long, ends it; each of its requests
+is told of its end.
 """
 
 import asyncio
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from testbed.serving.errors import ApiError
 from testbed.serving.limits import Limits
@@ -12,11 +15,14 @@ from testbed.serving.timed_http import TimedHttp
 
 
 class LimitedHttp(TimedHttp):
-    """uvicorn's protocol, which has neither limit itself. limits: of all connections."""
+    """uvicorn's protocol, which has no such limits itself, and tells the last of several pipelined
+    requests alone. limits: of all connections.
+    """
 
     limits = Limits()
     _head_bytes = 0  # what has come of a head after the part with its first byte
     _is_first_part = False
+    _cycles: Sequence[RequestResponseCycle] = ()  # requests that are not answered, one or pipelined
     _deadline: asyncio.TimerHandle | None = None  # while a head is awaited
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -25,6 +31,10 @@ class LimitedHttp(TimedHttp):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_is_whole()
+        self.pipeline.clear()
+        for cycle in self._cycles:  # uvicorn tells the last one alone
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -45,6 +55,8 @@ class LimitedHttp(TimedHttp):
     def on_headers_complete(self) -> None:
         self._head_is_whole()
         super().on_headers_complete()
+        unanswered = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self._cycles = [*unanswered, self.cycle]
 
     def _await_head(self) -> None:
         self._deadline = self.loop.call_later(self.limits.head_s, self._too_late)
