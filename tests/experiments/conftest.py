@@ -98,7 +98,7 @@ def command():
     return [sys.executable, "-m", "testbed.experiments.cli.main"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     """A headless Chromium."""
     with chromium() as browser:
