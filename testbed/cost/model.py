@@ -245,12 +245,13 @@ def are_durations(durations: Any) -> bool:
     )
 
 
-def wrong_durations(cost: "CostModel", durations: object) -> PlugInError:
+def wrong_durations(cost: "CostModel", durations: Any) -> PlugInError:
     """The error of an answer that `are_durations` refuses: time is whole picoseconds, and every
     iteration takes some.
     """
     name = type(cost).__name__
-    if type(durations) is not Affine:
+    kind: Any = Affine  # as above
+    if type(durations) is not kind:
         return PlugInError(f"{name} answered {durations!r}; decode() gives an Affine")
     first_ps, growth_ps, steps = durations
     return PlugInError(

@@ -137,7 +137,7 @@ class Compute(NamedTuple):
         parts, places = list[Part](), list[Place]()
         for seq_id, new, num_stored, written, wanted in self.parts.tolist():
             seq, place = worker.members[seq_id]
-            parts.append(Part(seq, new, num_stored, written, bool(wanted)))
+            parts.append(Part(seq, new, num_stored, written, wanted))
             places.append(place)
         late = None if self.late is None else self._late(self.late, worker)
         arrays = self.tokens, self.positions, self.wanted
