@@ -42,6 +42,7 @@ from testbed.experiments.report.related_runs import equal, related, words_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.points import SEED
 from testbed.experiments.runs.summary_table import (
     main_numbers,
     number,
@@ -143,7 +144,7 @@ def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     """A row per run, a column per differing config key, text before numbers, without keys that
-    follow from others.
+    follow from others; of seeds the run's is kept, whose runs are replications.
     """
     # The choice of outputs changes no run
     different = differences(runs).drop(index="outputs", errors="ignore")
@@ -152,7 +153,7 @@ def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
         index=range(len(runs)),
     )
     independent: list[str] = []
-    for name in sorted(shown, key=lambda name: _are_numbers(shown[name])):
+    for name in sorted(shown, key=lambda name: (_are_numbers(shown[name]), name != SEED)):
         if all(shown.groupby(other)[name].nunique().max() > 1 for other in independent):
             independent.append(str(name))
     return shown[independent]
