@@ -144,7 +144,7 @@ def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
 
 def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
     """A row per run, a column per differing config key, text before numbers, without keys that
-    follow from others; of seeds the run's is kept, whose runs are replications.
+    follow from others; of seeds the run's own is kept, since such runs are replications.
     """
     # The choice of outputs changes no run
     different = differences(runs).drop(index="outputs", errors="ignore")
@@ -153,10 +153,15 @@ def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
         index=range(len(runs)),
     )
     independent: list[str] = []
-    for name in sorted(shown, key=lambda name: (_are_numbers(shown[name]), name != SEED)):
+    for name in sorted(shown, key=lambda name: (_are_numbers(shown[name]), _rank(str(name)))):
         if all(shown.groupby(other)[name].nunique().max() > 1 for other in independent):
             independent.append(str(name))
     return shown[independent]
+
+
+def _rank(name: str) -> int:
+    """Other keys, then the run's seed, then the seeds that follow from it."""
+    return 0 if name.rpartition(".")[2] != SEED else 1 + (name != SEED)
 
 
 def _are_numbers(values: pd.Series) -> bool:
