@@ -155,8 +155,13 @@ def served_points(
         choices = Choices(kernel=kernel, spread=spread, overhead_s=0.0)
         return ProfileCost(spec, server, profile, choices)
 
-    cost = kernels("paged", "equal")
-    prompts = [length for length in PROMPTS if length < spec.max_len]
+    prompts = prompt_points(bench, spec.max_len, kernels("paged", "equal"))
+    return prompts | decode_points(bench, kernels)
+
+
+def prompt_points(bench: Bench, max_len: int, cost: CostModel) -> dict[str, list[Point]]:
+    """Iterations with a prompt, which is shorter than max_len tokens. cost: of the kernels."""
+    prompts = [length for length in PROMPTS if length < max_len]
     lengths_of = {
         decodes: prompts if decodes == DECODES else [n for n in LAUNCHED if n in prompts]
         for decodes in VISITED
@@ -164,12 +169,11 @@ def served_points(
     hidden, waited_for = (
         prompts_with_decodes(bench, planning, lengths_of, cost) for planning in (ahead, in_turn)
     )
-    points = {
+    return {
         "launched_eager": [
             point(length + DECODES, timing=beyond(hidden[DECODES, length], cost, on_gpu))
             for length in prompts
         ],
-        "launched_graph": list[Point](),
         "launch_prompts": [
             point(part, length + VISITED[-1], decodes + 1, timing=timing)
             for decodes, length in hidden
@@ -179,6 +183,13 @@ def served_points(
             ).items()
         ],
     }
+
+
+def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dict[str, list[Point]]:
+    """Iterations of decodes alone. kernels: their cost, by attention kernel and spread of
+    lengths.
+    """
+    points: dict[str, list[Point]] = {"launched_graph": []}
     one_graph = replace(bench, options=replace(bench.options, prompt_graphs=0))
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
         cost = kernels(kernel, "ragged")
