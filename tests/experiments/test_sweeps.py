@@ -201,7 +201,7 @@ def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     assert lines[0].startswith("simulating: ")
     assert re.fullmatch(r"simulating: .* requests \(.*/s.*\), 0 s", lines[0])
     assert "s left" in lines[-1]
-    lines = testbed("reproduce", "table1", "--jobs", "1", "--out", "results")[2].splitlines()
+    lines = testbed("reproduce", "fig2", "--jobs", "1", "--out", "results")[2].splitlines()
     assert any(" done; running: " in line for line in lines)
 
 
