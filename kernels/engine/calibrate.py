@@ -173,11 +173,12 @@ def prompt_points(bench: Bench, max_len: int, cost: CostModel) -> dict[str, list
         "launched_eager": [
             point(length + DECODES, timing=beyond(hidden[DECODES, length], cost, on_gpu))
             for length in prompts
+            if (DECODES, length) in hidden
         ],
         "launch_prompts": [
             point(part, length + VISITED[-1], decodes + 1, timing=timing)
             for decodes, length in hidden
-            if length in LAUNCHED
+            if length in LAUNCHED and (decodes, length) in waited_for
             for part, timing in launch(
                 hidden[decodes, length], waited_for[decodes, length], cost, on_gpu
             ).items()
@@ -203,6 +204,7 @@ def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dic
             points["launch_decodes"] = [
                 point(part, batch, timing=timing)
                 for batch in decodes
+                if batch in one_by_one
                 for part, timing in launch(decodes[batch], one_by_one[batch], cost).items()
             ]
     return points

@@ -3,6 +3,8 @@ visit decodes.
 """
 
 import gc
+import threading
+import time
 import weakref
 
 import pytest
@@ -17,9 +19,9 @@ from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.core.request import Request  # noqa: E402
+from testbed.core.request import PS, Request  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
-from testbed.cost.model import Launch, Work  # noqa: E402
+from testbed.cost.model import UNBOUNDED, Launch, Work  # noqa: E402
 from testbed.cost.profile import (  # noqa: E402
     Choices,
     ProfileCost,
@@ -28,7 +30,7 @@ from testbed.cost.profile import (  # noqa: E402
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
-from testbed.kernels.engine.bench import Bench, Phase, ahead, in_turn  # noqa: E402
+from testbed.kernels.engine.bench import Bench, Phase, SkippingClock, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
@@ -118,6 +120,25 @@ def test_what_is_left_of_a_phase_is_cancelled_before_the_next(monkeypatch):
     assert 5 < len(iterations) < 12
 
 
+def test_a_clock_that_skips_waits_for_ever_until_something_is_posted():
+    clock, woken_ps = SkippingClock(), []
+
+    def process():
+        yield clock.alarm().set(5 * PS)
+        threading.Timer(0.05, lambda: clock.post(wake)).start()
+        yield alarm.set(UNBOUNDED)
+        woken_ps.append(clock.now_ps)
+
+    def wake():
+        alarm.bring_forward(clock.now_ps)
+
+    alarm = clock.alarm()
+    began_s = time.perf_counter()
+    clock.run(process())
+    assert 5.05 <= woken_ps[0] / PS < 5 + time.perf_counter() - began_s
+    assert time.perf_counter() - began_s < 5
+
+
 def test_outputs_end_at_the_longest_sequence():
     phase = Phase([Request(0, 0, 20, 200), Request(1, 5, 9, 1)], 7).within(128)
     assert phase == ([Request(0, 0, 20, 108), Request(1, 5, 9, 1)], 7)
@@ -196,6 +217,20 @@ def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
         first_ps, whole_ps = cost.launch(decodes, 1, tokens)
         assert first_ps == pytest.approx(FIRST + READING, rel=0.03)  # contexts differ a little
         assert whole_ps == WHOLE_PROMPT + READING
+
+
+def test_points_are_of_what_had_room_for_both_plannings(monkeypatch):
+    """An engine that plans in turn is made after another, whose memory may not be free yet."""
+    rooms = iter([True, True, True, False, True, True, True, False, True, True])
+    monkeypatch.setattr(Bench, "has_room", lambda *given: next(rooms))
+    _, profile = calibrated(monkeypatch)
+    prompts, decodes, graph = (
+        {tuple(row[:3]) for row in profile["sections"][name]["points"]}
+        for name in ("launch_prompts", "launch_decodes", "launched_graph")
+    )
+    assert {num_seqs for *_, num_seqs in prompts} == {2}
+    assert {num_seqs for _, num_seqs, _ in decodes} == {1}
+    assert {num_seqs for _, num_seqs, _ in graph} == {1, 3}
 
 
 @pytest.mark.parametrize("planning", [ahead, in_turn])
