@@ -37,7 +37,7 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
 from testbed.cost.sections import SYSTEM
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.bench import Bench, ahead, free, in_turn
+from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, free, in_turn
 from testbed.kernels.engine.graphs import BUCKETS
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
@@ -62,15 +62,16 @@ from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
-PROMPT_GRAPHS = 2048  # tokens
+PROMPT_GRAPHS = MOST_TOKENS
 SIZES = sizes_up_to(PROMPT_GRAPHS)
-TOKENS = (*SIZES, 2304, 2560, *range(2816, 4097, 256))
+TOKENS = (*SIZES, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 BATCHES = (1, 8, 16, 32, 64, 128)  # sequences that decode alone
-# Tokens of prompts among DECODES decodes; the last is too long for graphs. LAUNCHED of them are
-# launched among VISITED decodes too; with the most of these they count as `launch_prompts`' tokens.
-PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2400)
-LAUNCHED = (48, 240, 496, 1008, 1984, 2400)
+# Tokens of prompts among DECODES decodes; with the last an iteration has as many as graphs have.
+# LAUNCHED of them are launched among VISITED decodes too; with the most of these they count as
+# `launch_prompts`' tokens.
+PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2496)
+LAUNCHED = (48, 240, 496, 1008, 1984, 2496)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
 OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")

@@ -27,7 +27,7 @@ from testbed.kernels.engine.weights import Layer
 
 # Beyond the sizes of decodes, those up to each number of tokens lie so many apart: a product of a
 # few tokens takes the time of its weights, one of many that of its tokens.
-STEPS = ((512, 32), (2048, 64), (8192, 256))
+STEPS = ((512, 32), (2048, 64), (2560, 128), (8192, 256))
 LARGEST = STEPS[-1][0]
 
 

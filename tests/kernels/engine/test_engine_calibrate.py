@@ -76,6 +76,14 @@ def tiny_bench(clock=None):
     return Bench(arch, tiny.weights(arch), Options(clock=clock or tiny.StepClock(1e-3)))
 
 
+def test_each_number_of_tokens_is_measured_once_and_planned_in_one_iteration():
+    for counts in (calibrate.TOKENS, calibrate.PROMPTS, calibrate.BATCHES):
+        assert sorted(set(counts)) == [*counts]
+    assert set(calibrate.LAUNCHED) <= set(calibrate.PROMPTS)
+    assert max(calibrate.PROMPTS) + max(calibrate.VISITED) <= bench.MOST_TOKENS
+    assert calibrate.SIZES[-1] == bench.MOST_TOKENS
+
+
 @pytest.mark.parametrize("planning", [ahead, in_turn])
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
 def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, planning):
