@@ -35,7 +35,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
-from testbed.cost.sections import SYSTEM
+from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, free, in_turn
 from testbed.kernels.engine.graphs import BUCKETS
@@ -75,7 +75,6 @@ LAUNCHED = (48, 240, 496, 1008, 1984, 2496)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
 OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")
-THIS_ENGINE = "this project's engine"
 OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
