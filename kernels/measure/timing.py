@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from testbed.core.specs import GIB
 from testbed.kernels.launch.compile import require_gpu
 
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
@@ -150,6 +151,15 @@ def fingerprint() -> dict[str, Any]:
         "cupy": cupy.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def memory_gib() -> dict[str, float]:
+    """GiB of the current device that are in use, by all processes, and those that PyTorch holds in
+    this one: the difference is CUDA's, NCCL's, and of others.
+    """
+    free, total = torch.cuda.mem_get_info()
+    used = {"used": total - free, "of_torch": torch.cuda.memory_reserved()}
+    return {name: round(size / GIB, 3) for name, size in used.items()}
 
 
 def host() -> str:
