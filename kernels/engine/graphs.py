@@ -7,6 +7,7 @@ and write nothing.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -32,17 +33,23 @@ Capture = Callable[[Callable[[], None]], torch.cuda.CUDAGraph]  # of a call, whi
 class Captures:
     """The CUDA graphs of an engine. `release` ends them, after which none may be replayed: NCCL
     does not end its communicator while a graph has one of its collectives.
+
+    They are captured on a stream of their own, whose workspace of cuBLAS lasts as long as they do.
     """
 
     def __init__(self) -> None:
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
     def sharing_memory(self) -> Capture:
         """What captures graphs that share their memory, so that one is replayed at a time."""
-        memory = torch.cuda.graph_pool_handle()
+        memory, stream = torch.cuda.graph_pool_handle(), self._stream
 
         def kept(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
-            self._graphs.append(capture([call], 1, memory))
+            self._graphs.append(capture([call], 1, memory, stream))
             return self._graphs[-1]
 
         return kept

@@ -22,7 +22,7 @@ from testbed.memory.policy import PoolSpec
 
 FP32, INT32, INT64 = 4, 4, 8  # bytes
 CUBLAS_BYTES = 32 << 20  # of each stream that multiplies, on a Hopper GPU
-STREAMS = 3  # that multiply: PyTorch's own, the one of captures, and the one beside these
+STREAMS = 2  # that multiply: PyTorch's own, and that of captures
 
 
 class HeldMemory(NamedTuple):

@@ -73,6 +73,7 @@ def time_graph(
     elapsed = np.median([_elapsed_us(graph.replay) for _ in range(3)])
     repeats = int(max(1, min(min_us // max(elapsed, 1.0), 2000 // len(calls))))
     if repeats > 1:
+        del graph
         graph = capture(calls, repeats)
     _elapsed_us(graph.replay)
     samples = np.array([_elapsed_us(graph.replay) for _ in range(replays)]) / (len(calls) * repeats)
@@ -91,14 +92,19 @@ def num_gpus() -> int:
 
 
 def capture(
-    calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None
+    calls: Sequence[Callable[[], object]],
+    repeats: int,
+    memory: Any = None,
+    stream: torch.cuda.Stream | None = None,
 ) -> torch.cuda.CUDAGraph:
     """A graph of the calls, so many times, in `memory` that it shares with others, if any.
 
     No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would
-    invalidate it.
+    invalidate it. stream: of graphs that end together; from PyTorch 2.12 on the end of one frees
+    the workspace of cuBLAS that all of its stream have.
     """
-    stream, graph, collects = _beside(), torch.cuda.CUDAGraph(), gc.isenabled()
+    stream = stream or _of_measurements()
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls:  # compile, load and allocate outside the capture
@@ -108,7 +114,7 @@ def capture(
     gc.disable()
     try:
         # What other threads do meanwhile, as NCCL's watch, is none of the capture's concern.
-        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, memory, stream, capture_error_mode="thread_local"):
             for call in repeats * list(calls):
                 call()
     finally:
@@ -118,8 +124,8 @@ def capture(
 
 
 @cache
-def _beside() -> torch.cuda.Stream:
-    """The stream of what runs before a capture: one, since cuBLAS keeps 32 MiB for each stream."""
+def _of_measurements() -> torch.cuda.Stream:
+    """The stream of graphs that are measured, one at a time; cuBLAS keeps 32 MiB for each."""
     return torch.cuda.Stream()
 
 
