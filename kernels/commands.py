@@ -36,7 +36,7 @@ def on_gpu(module: str, command: str) -> ModuleType:
 
 def imported(module: str, command: str) -> ModuleType:
     """Import a module that needs torch or CuPy; raises InputError with the name of a missing
-    package.
+    package, or what another fails at.
     """
     try:
         return import_module(f"testbed.kernels.{module}")
@@ -44,6 +44,12 @@ def imported(module: str, command: str) -> ModuleType:
         raise InputError(
             f"{command}: needs {error.name} and an NVIDIA GPU (install kvcache-testbed[cuda13], or "
             f"[cuda12])"
+        ) from error
+    except (ImportError, OSError) as error:
+        words = " ".join(str(error).split())
+        raise InputError(
+            f"{command}: torch or CuPy cannot be imported: {words} (install "
+            f"kvcache-testbed[cuda13], or [cuda12], in a new environment)"
         ) from error
 
 

@@ -165,7 +165,7 @@ class EngineConfig:
         Count,
         Unit("tokens"),
         doc("largest iteration with prompts whose layers are captured as CUDA graphs; 0: none"),
-    ] = 2048
+    ] = 2560
     launches_ahead: Annotated[
         bool,
         doc("launch an iteration while another runs, where the scheduler plans ahead"),

@@ -12,7 +12,7 @@ SECTIONS = {
         ("plan", "plan:plan", "Find the cheapest deployment that keeps an SLO."),
         ("hits", "hits:hits", "Say what a prefix cache finds of a trace, by its size."),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
-        ("fits", "fits:fits", "Say what a vLLM server holds on a GPU."),
+        ("fits", "fits:fits", "Say what a vLLM server, or this project's engine, holds on a GPU."),
         ("list", "list:list_choices", "List the options of every config group."),
         ("check", "check:check", "Check a plug-in against the contract of its kind."),
         ("bench", "bench:bench", "Measure the speed of the simulator."),

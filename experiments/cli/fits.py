@@ -1,4 +1,4 @@
-"""`testbed fits`: what a vLLM server holds, without a simulation."""
+"""`testbed fits`: what a vLLM server, or this project's engine, holds, without a simulation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,12 @@ from testbed.experiments.cli.parameters import AsJson
 
 def fits(
     command: Annotated[
-        str, Parameter(name="COMMAND", help='a server\'s command: "vllm serve MODEL ..."')
+        str,
+        Parameter(
+            name="COMMAND",
+            help="a server's command: \"vllm serve MODEL ...\", or of this project's engine: "
+            '"testbed run engine=gpu ..."',
+        ),
     ],
     gpu: Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")],
     /,
@@ -29,7 +34,7 @@ def fits(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Say what a vLLM server holds on a GPU.
+    """Say what a vLLM server, or this project's engine, holds on a GPU.
 
     Where vLLM would not start, the reason. Weights, activation and KV cache in GiB, the tokens and
     the concurrency that vLLM logs, the longest max-model-len and the smallest tensor parallelism
@@ -42,8 +47,21 @@ def fits(
     key, _, name = gpu.partition("=")
     if key != "gpu" or not name:
         raise InputError(f"{gpu}: names no GPU (gpu=NAME)")
+    if command.split()[:2] == ["testbed", "run"]:
+        return _fits_engine(command, name, json=json)
     of = None if terms is None else terms_in(terms)
     fit = fit_of(command, name, release_numbered(release), of, scratch_by_slot=scratch_by_slot)
+    if json:
+        from testbed.experiments.cli.output import print_json
+
+        return print_json(fit)
+    print(*lines_of(fit), sep="\n")
+
+
+def _fits_engine(command: str, gpu: str, *, json: bool) -> None:
+    from testbed.experiments.engine_fit import engine_fit, lines_of
+
+    fit = engine_fit(command, gpu)
     if json:
         from testbed.experiments.cli.output import print_json
 

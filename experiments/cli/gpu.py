@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.parameters import AboveZero, AtLeastOne, Override, WholeNumber
 from testbed.kernels import commands
 
 Python = Annotated[
@@ -21,7 +21,7 @@ ServerCommand = Annotated[
     Parameter(metavar="COMMAND", help='the server, as "vllm serve MODEL --max-model-len 16384"'),
 ]
 LimitSeconds = Annotated[
-    float, Parameter(metavar="S", help="seconds after which nothing more is begun")
+    AboveZero, Parameter(metavar="S", help="seconds after which nothing more is begun")
 ]
 Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 
@@ -288,7 +288,7 @@ def pairs(
     *,
     out: Annotated[Path, Parameter(metavar="FOLDER", help="folder to write")],
     limit_s: Annotated[
-        float, Parameter(metavar="S", help="seconds after which no further pair starts")
+        AboveZero, Parameter(metavar="S", help="seconds after which no further pair starts")
     ] = 520.0,
 ) -> None:
     """Run on a GPU what is compared with its simulation.

@@ -112,13 +112,13 @@ def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:
     shares = [Series(name, grid["time_s"], values) for name, values in layers]
     others = [name for name in ("waiting", "swapped") if grid[name].any()]
     states = [Series(name, grid["time_s"], grid[name]) for name in ("running", *others)]
-    normalized = np.asarray(requests["e2e_s"]) / np.asarray(requests["output_len"])
+    e2e_s, output_len = (np.asarray(requests[name], float) for name in ("e2e_s", "output_len"))
     return [
         Chart(
             "KV cache by kind", "Time (s)", "KV cache (% of slots)", shares, stacked=True, top=100
         ),
         Chart("Requests by state", "Time (s)", "Requests", states),
-        cdf_chart("Normalized latency (s/token)", {"requests": normalized}),
+        cdf_chart("Normalized latency (s/token)", {"requests": e2e_s / output_len}),
     ]
 
 

@@ -3,9 +3,10 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import pandas as pd
@@ -40,11 +41,12 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
     model = model_named(read_command(command).model).shape
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise InputError(f"--out {out}: is a folder (name a file)")
     if keep is not None and keep.exists():
         raise InputError(f"--keep {keep}: is there already (name a new folder)")
     check_installed(python)
-    with TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+    with _left_on_failure() as folder:
         plan = {"arguments": engine_words(serve_words(command)), "deadline_s": limit_s}
         run_plan(python, plan, folder, limit_s + START_S)
         if keep is not None:
@@ -54,6 +56,16 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
         profile = profile_of_folder(folder, model, command)
     write_text(out, dump(profile))
     print(*lines(profile), f"profile: {out} (cost=profile cost.path={out})", sep="\n")
+
+
+@contextmanager
+def _left_on_failure() -> Iterator[Path]:
+    """A folder that goes afterwards; it stays where something fails, since the error names a file
+    in it.
+    """
+    folder = Path(mkdtemp(prefix="testbed-vllm-"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, Signals
 from threading import Timer
 from typing import Any
 
@@ -20,6 +20,8 @@ ASKED = (
     "import vllm; from vllm.platforms import current_platform; "
     "print(vllm.__version__, current_platform.is_cuda())"
 )
+ANSWER = re.compile(r"(?P<release>\d\S*) (?P<has_gpu>True|False)\s*\Z")
+IMPORT_S = 300.0  # more than a cold disk takes
 ERROR = re.compile(
     r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^]]*\] )?([\w.]*(?:Error|Exception)): (.+)"
 )
@@ -29,20 +31,33 @@ NO_GPU = "vLLM finds no NVIDIA GPU on this machine"
 
 def check_installed(python: str) -> str:
     """The release of the vLLM that this Python has; InputError without one, or without a GPU."""
+    words = [python, "-c", ASKED]
     try:
-        answer = subprocess.run([python, "-c", ASKED], capture_output=True, text=True, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=IMPORT_S)
     except OSError as error:
         raise InputError(f"--python {python}: cannot be run ({error.strerror})") from None
-    if answer.returncode:
-        reason = last_error(answer.stderr) or "it ends with an error"
-        raise InputError(
-            f"--python {python}: cannot import vLLM: {reason} (pip install vllm, or give the "
-            f"Python of its environment)"
-        )
-    release, has_gpu = answer.stdout.split()[-2:]
-    if has_gpu != "True":
-        raise InputError(f"--python {python}: has vLLM {release}, but {NO_GPU}")
-    return release
+    except subprocess.TimeoutExpired:
+        raise _not_imported(python, f"it takes over {IMPORT_S:.0f} s") from None
+    if done.returncode:
+        raise _not_imported(python, last_error(done.stderr) or f"it {ended(done.returncode)}")
+    answer = ANSWER.search(done.stdout)
+    if answer is None:
+        raise _not_imported(python, "it answers no release")
+    if answer["has_gpu"] != "True":
+        raise InputError(f"--python {python}: has vLLM {answer['release']}, but {NO_GPU}")
+    return answer["release"]
+
+
+def _not_imported(python: str, reason: str) -> InputError:
+    return InputError(
+        f"--python {python}: cannot import vLLM: {reason} (pip install vllm, or give the Python of "
+        f"its environment)"
+    )
+
+
+def ended(code: int) -> str:
+    """How a process ended, by its exit code or, below 0, the signal."""
+    return f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float) -> None:
@@ -76,7 +91,7 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
     if code == -SIGKILL and has_run_out:
         raise InputError(f"vLLM: did not end within {limit_s:.0f} s (all of its output: {log})")
     if code:
-        reason = last_error(log.read_text(encoding="utf-8")) or f"exit code {code}"
+        reason = last_error(log.read_text(encoding="utf-8")) or ended(code)
         raise InputError(f"vLLM: {reason} (all of it: {log})")
 
 

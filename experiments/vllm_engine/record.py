@@ -19,7 +19,7 @@ from testbed.experiments.vllm_engine.asked import (
 )
 from testbed.experiments.vllm_engine.in_vllm.sweeps import WARM_UP, prompts
 from testbed.experiments.vllm_engine.installed import check_installed, engine_words, run_plan
-from testbed.experiments.vllm_server.command import serve_words
+from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.traces.vllm_log import META
 
 WARM_UP_WAVE = prompts(WARM_UP, 0, [[1, new, 0] for new in (16, 128, 512, 1024)])
@@ -28,8 +28,12 @@ REQUESTS = "requests.jsonl"
 
 
 def record(command: str, workload: Workload, python: str, out: Path, limit_s: float) -> None:
-    """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log."""
+    """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log.
+
+    Raises InputError for a command that is none, a vLLM that fails, and one that is out of time.
+    """
     requests = plain_requests(workload)
+    read_command(command)
     if out.exists():
         raise InputError(f"--out {out}: is there already (name a new folder)")
     check_installed(python)

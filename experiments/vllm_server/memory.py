@@ -115,6 +115,11 @@ def graphs_gib(limits: Limits, given: Terms) -> float:
     return given.cuda_graphs_gib * largest / LARGEST_GRAPH
 
 
+def other_gib(num_gpus: int) -> float:
+    """GiB of CUDA's context and NCCL's buffers on each of so many GPUs, by the terms that ship."""
+    return _non_torch(num_gpus, terms())
+
+
 def _non_torch(num_gpus: int, given: Terms) -> float:
     sizes = {int(count): size for count, size in given.non_torch_gib.items()}
     return sizes[max(count for count in sizes if count <= num_gpus)]

@@ -59,9 +59,10 @@ class SkippingClock(WallClock):
     """Real time while the engine works. It skips the time for which the engine would sleep."""
 
     def _sleep_until(self, at_ps: int) -> None:
-        if at_ps == UNBOUNDED:
+        if at_ps == UNBOUNDED:  # until something is posted
             super()._sleep_until(at_ps)
-        self._start -= max(0, at_ps - self.now_ps) / PS
+        else:
+            self._start -= max(0, at_ps - self.now_ps) / PS
 
 
 class Phase(NamedTuple):

@@ -35,18 +35,17 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
-from testbed.cost.sections import SYSTEM
+from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.bench import Bench, ahead, free, in_turn
-from testbed.kernels.engine.graphs import BUCKETS
+from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, free, in_turn
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.parallel.shards import Shard
-from testbed.kernels.engine.prompt_graphs import sizes_up_to
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options
 from testbed.kernels.engine.served import decodes_alone, prompts_with_decodes
+from testbed.kernels.engine.sizes import BUCKETS, sizes_up_to
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
@@ -62,19 +61,19 @@ from testbed.memory.contiguous.reservations import ContiguousOracle
 from testbed.memory.paged.paged import Paged
 
 GRAPHS = [size for size in BUCKETS if size <= 128]
-PROMPT_GRAPHS = 2048  # tokens
+PROMPT_GRAPHS = MOST_TOKENS
 SIZES = sizes_up_to(PROMPT_GRAPHS)
-TOKENS = (*SIZES, 2304, 2560, *range(2816, 4097, 256))
+TOKENS = (*SIZES, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 BATCHES = (1, 8, 16, 32, 64, 128)  # sequences that decode alone
-# Tokens of prompts among DECODES decodes; the last is too long for graphs. LAUNCHED of them are
-# launched among VISITED decodes too; with the most of these they count as `launch_prompts`' tokens.
-PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2400)
-LAUNCHED = (48, 240, 496, 1008, 1984, 2400)
+# Tokens of prompts among DECODES decodes; with the last an iteration has as many as graphs have.
+# LAUNCHED of them are launched among VISITED decodes too; with the most of these they count as
+# `launch_prompts`' tokens.
+PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2496)
+LAUNCHED = (48, 240, 496, 1008, 1984, 2496)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
 OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")
-THIS_ENGINE = "this project's engine"
 OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
@@ -173,11 +172,12 @@ def prompt_points(bench: Bench, max_len: int, cost: CostModel) -> dict[str, list
         "launched_eager": [
             point(length + DECODES, timing=beyond(hidden[DECODES, length], cost, on_gpu))
             for length in prompts
+            if (DECODES, length) in hidden
         ],
         "launch_prompts": [
             point(part, length + VISITED[-1], decodes + 1, timing=timing)
             for decodes, length in hidden
-            if length in LAUNCHED
+            if length in LAUNCHED and (decodes, length) in waited_for
             for part, timing in launch(
                 hidden[decodes, length], waited_for[decodes, length], cost, on_gpu
             ).items()
@@ -203,6 +203,7 @@ def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dic
             points["launch_decodes"] = [
                 point(part, batch, timing=timing)
                 for batch in decodes
+                if batch in one_by_one
                 for part, timing in launch(decodes[batch], one_by_one[batch], cost).items()
             ]
     return points

@@ -15,6 +15,7 @@ from testbed.core.errors import InputError
 from testbed.kernels.engine.layout import Blocks, Extents, Ints, Place, Pools
 from testbed.kernels.engine.network import PlainAttention
 from testbed.kernels.engine.ragged import Ragged, Shapes, upload
+from testbed.kernels.engine.sizes import WORKSPACE_CHUNKS, WORKSPACE_SEQS
 from testbed.kernels.launch import attention, cache_ops
 from testbed.kernels.launch.attention import FP8_SIZES, Workspace, bind_decode, decode_workspace
 from testbed.kernels.launch.launch import Launch, stream_pointer
@@ -22,10 +23,6 @@ from testbed.kernels.launch.prefill_attention import bind_prefill
 
 SKIP = -1  # a slot that write_cache leaves alone
 Step = Callable[[int, int], None]  # of a layer, on a stream
-WORKSPACE_SEQS, WORKSPACE_CHUNKS = (
-    512,
-    32,
-)  # enough partial results for any decode plan: 32 x 128 are fewer
 
 
 class CudaAttention(PlainAttention):

@@ -5,9 +5,9 @@ A captured launch has a fixed grid, so a batch is padded with sequences without 
 and write nothing.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,10 +16,15 @@ from testbed.kernels.engine.cuda_attention import CudaAttention
 from testbed.kernels.engine.layout import Place
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.ragged import Arrays, Ragged, complete, fill_inputs, input_shapes
+from testbed.kernels.engine.sizes import (
+    BUCKETS,
+    bucket,
+    buckets_up_to,
+    context_bucket,
+    contexts_up_to,
+)
 from testbed.kernels.measure.timing import capture
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-SHORTEST_CONTEXT = 256
 NUM_IN_FLIGHT = 2  # iterations, the one that runs and the one behind it
 
 Capture = Callable[[Callable[[], None]], torch.cuda.CUDAGraph]  # of a call, which is made twice
@@ -28,17 +33,23 @@ Capture = Callable[[Callable[[], None]], torch.cuda.CUDAGraph]  # of a call, whi
 class Captures:
     """The CUDA graphs of an engine. `release` ends them, after which none may be replayed: NCCL
     does not end its communicator while a graph has one of its collectives.
+
+    They are captured on a stream of their own, whose workspace of cuBLAS lasts as long as they do.
     """
 
     def __init__(self) -> None:
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
+    @cached_property
+    def _stream(self) -> torch.cuda.Stream:
+        return torch.cuda.Stream()
+
     def sharing_memory(self) -> Capture:
         """What captures graphs that share their memory, so that one is replayed at a time."""
-        memory = torch.cuda.graph_pool_handle()
+        memory, stream = torch.cuda.graph_pool_handle(), self._stream
 
         def kept(call: Callable[[], None]) -> torch.cuda.CUDAGraph:
-            self._graphs.append(capture([call], 1, memory))
+            self._graphs.append(capture([call], 1, memory, stream))
             return self._graphs[-1]
 
         return kept
@@ -143,22 +154,6 @@ class DecodeGraphs:
         """Capture all graphs that batches up to this size may need, largest first, so that memory
         is shared.
         """
-        sizes = [size for size in BUCKETS if size <= bucket(min(max_num_seqs, BUCKETS[-1]))]
-        contexts = {
-            context_bucket(n, self.max_len) for n in range(1, longest + 1, SHORTEST_CONTEXT)
-        }
-        for context in sorted(contexts | {context_bucket(longest, self.max_len)}, reverse=True):
-            for size in reversed(sizes):
+        for context in reversed(contexts_up_to(longest, self.max_len)):
+            for size in reversed(buckets_up_to(max_num_seqs)):
                 self.captured(size, context)
-
-
-def bucket(num_seqs: int) -> int:
-    """The batch size that a graph is captured for."""
-    return BUCKETS[bisect_left(BUCKETS, num_seqs)]
-
-
-def context_bucket(longest: int, max_len: int) -> int:
-    """The longest context that a graph is captured for: a power of two, at most the longest
-    sequence.
-    """
-    return min(max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()), max(max_len, longest))

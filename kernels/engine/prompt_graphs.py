@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from testbed.kernels.engine.graphs import BUCKETS, NUM_IN_FLIGHT, Capture
+from testbed.kernels.engine.graphs import NUM_IN_FLIGHT, Capture
 from testbed.kernels.engine.network import Buffers, LayerSteps, Network, PlainAttention
 from testbed.kernels.engine.ragged import (
     Arrays,
@@ -23,12 +23,8 @@ from testbed.kernels.engine.ragged import (
     fill_inputs,
     input_shapes,
 )
+from testbed.kernels.engine.sizes import sizes_up_to
 from testbed.kernels.engine.weights import Layer
-
-# Beyond the sizes of decodes, those up to each number of tokens lie so many apart: a product of a
-# few tokens takes the time of its weights, one of many that of its tokens.
-STEPS = ((512, 32), (2048, 64), (8192, 256))
-LARGEST = STEPS[-1][0]
 
 
 class CapturedLayers:
@@ -132,13 +128,3 @@ class PromptGraphs:
             x = captured.replay(batch, self.attention)
             carried = self.network.layers[-1].down.bias
             return self.network.project_out(x, carried, self.network.weights.head)
-
-
-def sizes_up_to(max_tokens: int) -> list[int]:
-    """The numbers of tokens that graphs are captured for, up to the first that has room for
-    max_tokens, or LARGEST.
-    """
-    sizes = list(BUCKETS)
-    for end, step in STEPS:
-        sizes += range(sizes[-1] + step, end + 1, step)
-    return sizes[: bisect_left(sizes, max_tokens) + 1]

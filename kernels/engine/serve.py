@@ -32,7 +32,7 @@ from testbed.kernels.engine.slot_checker import SlotChecker
 from testbed.kernels.engine.speculating import check_speculation, drafting_model, make_drafter
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
-from testbed.kernels.measure.timing import fingerprint
+from testbed.kernels.measure.timing import fingerprint, memory_gib
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
@@ -153,8 +153,7 @@ def serve_into(folder: Path, setup: Setup, engine: GpuEngine | None = None) -> d
     """
     with engine or make_engine(setup) as engine:
         records = engine.serve(list(setup.workload))
-    fingerprint = fingerprint_of(setup)
-    about = {"kind": "gpu" if fingerprint else "cpu", "fingerprint": fingerprint}
+        about = about_device(setup)
     counters = dict(setup.scheduler.policy.counters())
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     extra = {
@@ -288,6 +287,14 @@ def _check(setup: Setup) -> None:
         )
     if setup.config.stop_at_latency is not None:
         raise InputError("stop_at_latency: the engine serves every request; set it to null")
+
+
+def about_device(setup: Setup) -> dict[str, Any]:
+    """What the engine runs on, and the memory of rank 0's GPU while it does."""
+    fingerprint = fingerprint_of(setup)
+    if fingerprint is None:
+        return {"kind": "cpu", "fingerprint": None}
+    return {"kind": "gpu", "fingerprint": fingerprint, "memory_gib": memory_gib()}
 
 
 def fingerprint_of(setup: Setup) -> dict[str, Any] | None:

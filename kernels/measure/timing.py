@@ -10,6 +10,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from testbed.core.specs import GIB
 from testbed.kernels.launch.compile import require_gpu
 
 L2_ROTATION_BYTES = 256 << 20  # several times the largest L2 cache
@@ -71,6 +73,7 @@ def time_graph(
     elapsed = np.median([_elapsed_us(graph.replay) for _ in range(3)])
     repeats = int(max(1, min(min_us // max(elapsed, 1.0), 2000 // len(calls))))
     if repeats > 1:
+        del graph
         graph = capture(calls, repeats)
     _elapsed_us(graph.replay)
     samples = np.array([_elapsed_us(graph.replay) for _ in range(replays)]) / (len(calls) * repeats)
@@ -89,14 +92,19 @@ def num_gpus() -> int:
 
 
 def capture(
-    calls: Sequence[Callable[[], object]], repeats: int, memory: Any = None
+    calls: Sequence[Callable[[], object]],
+    repeats: int,
+    memory: Any = None,
+    stream: torch.cuda.Stream | None = None,
 ) -> torch.cuda.CUDAGraph:
     """A graph of the calls, so many times, in `memory` that it shares with others, if any.
 
     No garbage is collected meanwhile: graphs of an earlier engine, freed during a capture, would
-    invalidate it.
+    invalidate it. stream: of graphs that end together; from PyTorch 2.12 on the end of one frees
+    the workspace of cuBLAS that all of its stream have.
     """
-    stream, graph, collects = torch.cuda.Stream(), torch.cuda.CUDAGraph(), gc.isenabled()
+    stream = stream or _of_measurements()
+    graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls:  # compile, load and allocate outside the capture
@@ -106,13 +114,19 @@ def capture(
     gc.disable()
     try:
         # What other threads do meanwhile, as NCCL's watch, is none of the capture's concern.
-        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, memory, stream, capture_error_mode="thread_local"):
             for call in repeats * list(calls):
                 call()
     finally:
         if collects:
             gc.enable()
     return graph
+
+
+@cache
+def _of_measurements() -> torch.cuda.Stream:
+    """The stream of graphs that are measured, one at a time; cuBLAS keeps 32 MiB for each."""
+    return torch.cuda.Stream()
 
 
 def _elapsed_us(call: Callable[[], object]) -> float:
@@ -143,6 +157,15 @@ def fingerprint() -> dict[str, Any]:
         "cupy": cupy.__version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def memory_gib() -> dict[str, float]:
+    """GiB of the current device that are in use, by all processes, and those that PyTorch holds in
+    this one: the difference is CUDA's, NCCL's, and of others.
+    """
+    free, total = torch.cuda.mem_get_info()
+    used = {"used": total - free, "of_torch": torch.cuda.memory_reserved()}
+    return {name: round(size / GIB, 3) for name, size in used.items()}
 
 
 def host() -> str:

@@ -278,11 +278,12 @@ class CostModel(ABC):
     """Computes the time of iterations. Only `iteration` is needed; `decode` makes it fast,
     `transfer` is for tiers.
 
-    All attributes but `windows` only describe the times, in summaries and messages.
+    All attributes but the first two only describe the times, in summaries and messages.
 
     Attributes:
         windows: the sizes of sliding windows, in tokens, for which `Work.windows` counts what
             decodes read.
+        verifies_as_prompts: whether sequences with draft tokens are launched as prompts are.
         fingerprint: who measured the times, when and on which device; None if nobody did.
         fit: the errors of a measured profile.
         provenance: what times without a fingerprint are; empty: unknown.
@@ -292,6 +293,7 @@ class CostModel(ABC):
     """
 
     windows: tuple[int, ...] = ()
+    verifies_as_prompts: bool = False
     fingerprint: Mapping[str, Any] | None = None
     fit: Mapping[str, Any] | None = None
     provenance: str = ""

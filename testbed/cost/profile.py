@@ -16,7 +16,17 @@ from testbed.cost.launches import Launches
 from testbed.cost.layers import Layers
 from testbed.cost.link_times import COPIES, GATHER
 from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
-from testbed.cost.sections import PROFILES, Choices, Rows, has, read_profile, rows, table
+from testbed.cost.sections import (
+    PROFILES,
+    SYSTEM,
+    THIS_ENGINE,
+    Choices,
+    Rows,
+    has,
+    read_profile,
+    rows,
+    table,
+)
 from testbed.cost.transfers import (
     TierLinks,
     by_size,
@@ -80,6 +90,7 @@ class ProfileCost(CostModel):
         if server and (server.tiers or self.link):
             stand_ins["transfers"] = transfers_origin(server)
         self.fingerprint = {**profile["fingerprint"], **stand_ins}
+        self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
         self._software = Software(profile, choices, num_gpus)
         self.software = self._software.system
         self.fit = profile.get("fit")
@@ -88,7 +99,8 @@ class ProfileCost(CostModel):
         num_tokens = work.num_tokens
         time_ps = 0
         if num_tokens:
-            launched = self._layers.eager if work.prefill else self._layers.graph
+            as_prompts = work.prefill or (work.draft_tokens and self.verifies_as_prompts)
+            launched = self._layers.eager if as_prompts else self._layers.graph
             time_ps += self._layers.time_ps(num_tokens, work.num_outputs)
             time_ps += launched(num_tokens)
             time_ps += self._software.running(num_tokens)

@@ -48,6 +48,7 @@ AXES: AxesOf = {
 SHARE = "unequal_lengths"
 DIFFERENCES = ("launched_eager", "launched_graph")  # may be negative
 SYSTEM = "system"  # in the fingerprint of whole iterations: the system that was measured
+THIS_ENGINE = "this project's engine"
 PROFILES = Path(__file__).parent / "profiles"
 FORMAT = 1
 BETWEEN = ("line", "next")

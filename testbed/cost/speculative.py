@@ -21,6 +21,7 @@ class SpeculativeCost(CostModel):
         self.num_drafts = num_drafts
         self.off_above = off_above
         self.windows = cost.windows
+        self.verifies_as_prompts = cost.verifies_as_prompts
         self.fingerprint = cost.fingerprint
         self.fit = cost.fit
         self.provenance = cost.provenance

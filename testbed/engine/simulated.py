@@ -54,12 +54,21 @@ class SimulatedExecutor(Executor):
 
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
-        prompt_tokens = sum([chunk.new + chunk.padding for chunk in plan.chunks])
-        launch = self.cost.launch(plan.decode_seqs, len(plan.chunks), prompt_tokens)
+        launch = self.cost.launch(*self._launched_counts(plan))
         if launch is not None:
             audit.check_launch(self.cost, launch)
             self._launch(flight, launch)
         return flight
+
+    def _launched_counts(self, plan: Plan) -> tuple[int, int, int]:
+        """What is launched as decodes, as prompts, and the tokens of these."""
+        decode_seqs = plan.decode_seqs + len(plan.drafts)
+        tokens = [chunk.new + chunk.padding for chunk in plan.chunks]
+        if self.cost.verifies_as_prompts:
+            verified = [1 + draft.num_drafts for draft in plan.drafts if draft.num_drafts]
+            decode_seqs -= len(verified)
+            tokens += verified
+        return decode_seqs, len(tokens), sum(tokens)
 
     def _launch(self, flight: Flight, launch: Launch) -> None:
         """The host launches a plan when it has launched the one before. It reads results between

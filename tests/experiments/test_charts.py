@@ -2,6 +2,8 @@
 sweep.
 """
 
+from io import StringIO
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -198,6 +200,13 @@ def test_swapped_requests_are_drawn_where_there_are_some():
     assert [series.name for series in states.series] == ["running", "waiting"]
     _, states, _ = run_charts(REQUESTS, {**SPANS, "swapped": [0, 0, 2]}, POOL_SLOTS)
     assert [series.name for series in states.series] == ["running", "waiting", "swapped"]
+
+
+def test_a_run_in_which_no_request_has_ended_has_charts():
+    """A file without rows says no type of its columns."""
+    none = pd.read_csv(StringIO("e2e_s,output_len\n"))
+    _, _, latency = run_charts(none, SPANS, POOL_SLOTS)
+    assert [len(series.x) for series in latency.series] == [0]
 
 
 def test_distribution_of_normalized_latency_is_end_to_end_time_by_output_tokens():

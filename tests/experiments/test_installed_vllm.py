@@ -5,6 +5,7 @@ are scripts that answer as one would that has such a vLLM.
 import asyncio
 import importlib
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testbed.core.errors import InputError
+from testbed.experiments.vllm_engine import installed
 from testbed.experiments.vllm_engine.in_vllm.sweeps import waves
 from testbed.experiments.vllm_engine.installed import (
     IN_VLLM,
@@ -57,6 +59,25 @@ def test_a_machine_without_a_gpu_is_named(tmp_path):
     with pytest.raises(InputError, match="no NVIDIA GPU"):
         check_installed(python_that(tmp_path, answers=f"{RELEASE} False"))
     assert check_installed(python_that(tmp_path, answers=f"{RELEASE} True")) == RELEASE
+
+
+@pytest.mark.parametrize(
+    ("does", "message"),
+    [
+        pytest.param("exit 3", "it ended with exit code 3", id="it ends without a word"),
+        pytest.param("kill -ABRT $$", "it was ended by SIGABRT", id="it is ended"),
+        pytest.param("exit 0", "it answers no release", id="it is no Python"),
+        pytest.param("sleep 60", "it takes over 0 s", id="it hangs"),
+    ],
+)
+def test_a_python_that_fails_otherwise_is_named(tmp_path, monkeypatch, does, message):
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    if does.startswith("sleep"):
+        monkeypatch.setattr(installed, "IMPORT_S", 0.2)
+    with pytest.raises(InputError, match=f"cannot import vLLM: {message}"):
+        check_installed(str(path))
 
 
 def test_the_cause_of_a_failure_is_one_line(tmp_path):
@@ -133,11 +154,47 @@ def test_the_model_is_an_option_of_the_engine(words, expected):
         pytest.param(
             ["--model", "opt-13b", "--limit-s", "5"], "nothing reads it", id="a limit of none"
         ),
+        pytest.param(
+            ["--system", "vllm", "--from-vllm", SERVER, "--limit-s", "0"],
+            "--limit-s 0: must be a number above 0",
+            id="no time",
+        ),
+        pytest.param(
+            ["--system", "vllm", "--from-vllm", SERVER, "--out", "."], "is a folder", id="a folder"
+        ),
         pytest.param(["--system", "vllm", "--from-vllm", SERVER], "cannot import vLLM", id="none"),
     ],
 )
 def test_calls_that_are_refused(testbed, words, message):
-    assert message in testbed.refused("gpu", "calibrate", *words, "--out", "profile.json")
+    out = [] if "--out" in words else ["--out", "profile.json"]
+    assert message in testbed.refused("gpu", "calibrate", *words, *out)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["--from-vllm", "ollama serve"], "is not a command", id="no vLLM"),
+        pytest.param(["--from-vllm", f"{SERVER} --bogus"], "--bogus: is no option", id="an option"),
+        pytest.param(["--from-vllm", SERVER, "--limit-s", "nan"], "above 0", id="no time"),
+        pytest.param(["--from-vllm", SERVER], "cannot import vLLM", id="none"),
+    ],
+)
+def test_records_that_are_refused(testbed, tmp_path, words, message):
+    log = tmp_path / "log"
+    asked = ["arrivals.rate=1", "arrivals.duration_s=5", "--out", str(log)]
+    assert message in testbed.refused("gpu", "record", *words, *asked)
+    assert not log.exists()
+
+
+def test_a_log_that_an_error_names_is_there(testbed, tmp_path):
+    """What a vLLM said that failed, beside a profile that is not written."""
+    python = python_that(tmp_path, answers=f"{RELEASE} True", does="echo noise; exit 3")
+    words = ["--system", "vllm", "--from-vllm", SERVER, "--python", python]
+    line = testbed.refused("gpu", "calibrate", *words, "--out", str(tmp_path / "profile.json"))
+    log = Path(line.rpartition("all of it: ")[2].strip().removesuffix(")"))
+    assert log.read_text() == "noise\n"
+    shutil.rmtree(log.parent)
+    assert not (tmp_path / "profile.json").exists()
 
 
 LIMITS = {

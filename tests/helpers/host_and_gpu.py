@@ -32,9 +32,9 @@ class HostAndGpu(StepClock):
 
     def launch(self, launch, runner, plan):
         launched = launch(runner, plan)
-        num_prompts = len(plan.chunks)
-        tokens = sum(chunk.new for chunk in plan.chunks)
-        computing_ps = self.computing_ps(plan.decode_seqs, tokens)
+        parts, num_prompts = launched.batch.parts, launched.batch.num_prompts
+        tokens = sum(part.new for part in parts[:num_prompts])
+        computing_ps = self.computing_ps(len(parts) - num_prompts, tokens)
         begin_ps = max(self.gpu_free_ps, self._now_ps + self.first_ps)
         self._now_ps += self.whole_ps(bool(num_prompts))
         self.gpu_free_ps = max(begin_ps + computing_ps, self._now_ps)

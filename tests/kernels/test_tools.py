@@ -4,6 +4,7 @@ their files; kept times.
 
 import csv
 import pkgutil
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -17,7 +18,12 @@ import testbed.kernels  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.shapes import read_model  # noqa: E402
 from testbed.cost.profile import read_profile  # noqa: E402
-from testbed.kernels.commands import MEASUREMENTS, check_present, checked_models  # noqa: E402
+from testbed.kernels.commands import (  # noqa: E402
+    MEASUREMENTS,
+    check_present,
+    checked_models,
+    imported,
+)
 from testbed.kernels.ladder.steps import LadderBatch  # noqa: E402
 from testbed.kernels.measure import timing  # noqa: E402
 from testbed.kernels.measure.all_reduce import predictions, require_gpus  # noqa: E402
@@ -151,3 +157,18 @@ def test_a_fingerprint_names_the_host(monkeypatch):
     assert timing.host() == "Some CPU @ 3 GHz, 7 cores"
     monkeypatch.setattr(Path, "read_text", lambda path, encoding: "")  # as on other processors
     assert timing.host() == "unknown processor, 7 cores"
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import torch_of_nobody", "gpu bench: needs torch_of_nobody and an NVIDIA GPU"),
+        ("raise OSError('libtorch.so: no such file')", "cannot be imported: libtorch.so: no such"),
+        ("from torch import nothing_of_the_kind", "cannot be imported: cannot import name"),
+    ],
+)
+def test_a_torch_that_does_not_import_is_named(tmp_path, monkeypatch, source, line):
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.setattr(testbed.kernels, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "testbed.kernels.broken", raising=False)
+    refuses(line, imported, "broken", "gpu bench", error=InputError)

@@ -21,6 +21,7 @@ from served_elsewhere import rows_of, serving  # noqa: E402
 from testbed.build import build  # noqa: E402
 from testbed.core.request import PS, Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
+from testbed.kernels.engine.bench import free  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 KINDS = {
@@ -113,6 +114,7 @@ def test_beams_samples_and_plain_requests_are_served_together():
 
 def own_rate(arrivals_ps):
     """Tokens a second of the engine alone, with the same prompts at these times."""
+    free()  # the engine before: two do not fit
     engine = make_engine(build(configured(list(LARGE))))
     requests = [
         Request(i, at_ps, len(ids), OUTPUT_LEN, prompt_ids=ids)

@@ -7,7 +7,7 @@ sizes of one rank. No logit may differ by more where the tokens before it are th
 token may be chosen only where the best two are nearer than that.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -123,7 +123,7 @@ def compare(
 ) -> Iterator[tuple[str, str, Judged]]:
     """The comparison of each scenario, in debug mode (graphs 0) or by graphs."""
     weights = model.weights()
-    tolerance = tolerance_of(model, weights)
+    tolerance = tolerance_of(lambda base: by_tokens(record(base, model.arch, weights)))
     ranks = start(model.source, num_ranks)
     with closing(ranks.lead):
         for scenario in scenarios:
@@ -138,13 +138,10 @@ def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:
     return by_tokens(record(scenario, ranks.arch, ranks.weights, graphs, ranks.lead))
 
 
-def tolerance_of(model: Model, weights: Weights) -> float:
-    """From two batch sizes of one rank."""
-    large, small = (
-        by_tokens(record(replace(BASE, max_num_seqs=size), model.arch, weights))
-        for size in (BASE.max_num_seqs, SMALL_BATCH)
-    )
-    return 2 * largest_difference(large, small)
+def tolerance_of(plain: Callable[[Scenario], Logits]) -> float:
+    """From two batch sizes of a plain path."""
+    sizes = BASE.max_num_seqs, SMALL_BATCH
+    return 2 * largest_difference(*[plain(replace(BASE, max_num_seqs=size)) for size in sizes])
 
 
 def judge(one: Logits, many: Logits, tolerance: float) -> Judged:

@@ -3,6 +3,8 @@ visit decodes.
 """
 
 import gc
+import threading
+import time
 import weakref
 
 import pytest
@@ -13,13 +15,14 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import tiny_models as tiny  # noqa: E402
 from arithmetic_profile import arithmetic_profile  # noqa: E402
 from host_and_gpu import HostAndGpu  # noqa: E402
+from ranks_in_threads import led_by_threads  # noqa: E402
 from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.core.request import Request  # noqa: E402
-from testbed.core.specs import ModelSpec  # noqa: E402
-from testbed.cost.model import Launch, Work  # noqa: E402
+from testbed.core.request import PS, Request  # noqa: E402
+from testbed.core.specs import ModelSpec, ServerSpec  # noqa: E402
+from testbed.cost.model import UNBOUNDED, Launch, Work  # noqa: E402
 from testbed.cost.profile import (  # noqa: E402
     Choices,
     ProfileCost,
@@ -28,12 +31,14 @@ from testbed.cost.profile import (  # noqa: E402
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
-from testbed.kernels.engine.bench import Bench, Phase, ahead, in_turn  # noqa: E402
+from testbed.kernels.engine.bench import Bench, Phase, SkippingClock, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
+from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.kernels.measure import profile_sections  # noqa: E402
+from testbed.kernels.measure.all_reduce import NO_DATA_SHEET  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
 from testbed.kernels.measure.profile_sections import described  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousOracle  # noqa: E402
@@ -69,9 +74,21 @@ def small(monkeypatch):
             monkeypatch.setattr(module, name, value)
 
 
-def tiny_bench(clock=None):
-    arch = tiny.architecture("llama")
-    return Bench(arch, tiny.weights(arch), Options(clock=clock or tiny.StepClock(1e-3)))
+def tiny_bench(clock=None, num_ranks=1):
+    arch, options = tiny.architecture("llama"), Options(clock=clock or tiny.StepClock(1e-3))
+    if num_ranks == 1:
+        return Bench(arch, tiny.weights(arch), options)
+    own, *others = [Shard(arch, rank, num_ranks) for rank in range(num_ranks)]
+    lead = led_by_threads([own, *others], [tiny.weights(arch, part=part) for part in others])
+    return Bench(own.local, tiny.weights(arch, part=own), options, lead)
+
+
+def test_each_number_of_tokens_is_measured_once_and_planned_in_one_iteration():
+    for counts in (calibrate.TOKENS, calibrate.PROMPTS, calibrate.BATCHES):
+        assert sorted(set(counts)) == [*counts]
+    assert set(calibrate.LAUNCHED) <= set(calibrate.PROMPTS)
+    assert max(calibrate.PROMPTS) + max(calibrate.VISITED) <= bench.MOST_TOKENS
+    assert calibrate.SIZES[-1] == bench.MOST_TOKENS
 
 
 @pytest.mark.parametrize("planning", [ahead, in_turn])
@@ -116,6 +133,25 @@ def test_what_is_left_of_a_phase_is_cancelled_before_the_next(monkeypatch):
     iterations = slow.served(Paged, in_turn, [first, second], 2)
     assert {one.work.num_requests for one in iterations} == {1}
     assert 5 < len(iterations) < 12
+
+
+def test_a_clock_that_skips_waits_for_ever_until_something_is_posted():
+    clock, woken_ps = SkippingClock(), []
+
+    def process():
+        yield clock.alarm().set(5 * PS)
+        threading.Timer(0.05, lambda: clock.post(wake)).start()
+        yield alarm.set(UNBOUNDED)
+        woken_ps.append(clock.now_ps)
+
+    def wake():
+        alarm.bring_forward(clock.now_ps)
+
+    alarm = clock.alarm()
+    began_s = time.perf_counter()
+    clock.run(process())
+    assert 5.05 <= woken_ps[0] / PS < 5 + time.perf_counter() - began_s
+    assert time.perf_counter() - began_s < 5
 
 
 def test_outputs_end_at_the_longest_sequence():
@@ -176,15 +212,21 @@ def host_and_gpu(monkeypatch):
     )
 
 
-def calibrated(monkeypatch):
+def calibrated(monkeypatch, num_ranks=1):
     """The profile of a tiny model whose kernels take the times of the arithmetic one."""
     small(monkeypatch)
-    one = tiny_bench(host_and_gpu(monkeypatch))
+    one, spec = tiny_bench(host_and_gpu(monkeypatch), num_ranks), tiny.SHAPES["llama"]
     kernels = {"launched_eager": None, "launched_graph": None, "overhead": None}
-    profile = arithmetic_profile(model=one.arch.spec, **kernels)
-    profile["sections"] |= described(calibrate.served_points(profile, one.arch.spec, None, one))
+    profile = arithmetic_profile(num_gpus=num_ranks, model=spec, **kernels)
+    points = calibrate.served_points(profile, spec, server(num_ranks), one)
+    profile["sections"] |= described(points)
     check_profile(profile, "mine")
     return one, profile
+
+
+def server(num_gpus):
+    """All-reduces are in its iterations."""
+    return None if num_gpus == 1 else ServerSpec("measured", NO_DATA_SHEET, num_gpus)
 
 
 def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
@@ -198,10 +240,25 @@ def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
         assert whole_ps == WHOLE_PROMPT + READING
 
 
-@pytest.mark.parametrize("planning", [ahead, in_turn])
-def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, planning):
-    one, profile = calibrated(monkeypatch)
-    cost = ProfileCost(one.arch.spec, None, profile, Choices(spread="equal"))
+def test_points_are_of_what_had_room_for_both_plannings(monkeypatch):
+    """An engine that plans in turn is made after another, whose memory may not be free yet."""
+    rooms = iter([True, True, True, False, True, True, True, False, True, True])
+    monkeypatch.setattr(Bench, "has_room", lambda *given: next(rooms))
+    _, profile = calibrated(monkeypatch)
+    prompts, decodes, graph = (
+        {tuple(row[:3]) for row in profile["sections"][name]["points"]}
+        for name in ("launch_prompts", "launch_decodes", "launched_graph")
+    )
+    assert {num_seqs for *_, num_seqs in prompts} == {2}
+    assert {num_seqs for _, num_seqs, _ in decodes} == {1}
+    assert {num_seqs for _, num_seqs, _ in graph} == {1, 3}
+
+
+@pytest.mark.parametrize(("planning", "num_ranks"), [(ahead, 1), (in_turn, 1), (ahead, 2)])
+def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, planning, num_ranks):
+    one, profile = calibrated(monkeypatch, num_ranks)
+    spec, choices = tiny.SHAPES["llama"], Choices(spread="equal")
+    cost = ProfileCost(spec, server(num_ranks), profile, choices)
     arrivals = [(0, 20, 12), (9, 25, 9), (31, 20, 14), (33, 28, 20), (460, 20, 5)]
     requests = [Request(i, at * 10**8, *lengths) for i, (at, *lengths) in enumerate(arrivals)]
     engine = one.engine(Paged, planning, requests, 3)
@@ -210,6 +267,7 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
     for name in ("first_token_ps", "finish_ps"):
         measured, simulated = (side.requests.columns()[name] for side in (real, ours))
         assert simulated == pytest.approx(measured, rel=0.05)
+    one.lead.close()
 
 
 def test_kernels_of_a_profile_are_taken_without_its_engine(monkeypatch):

@@ -12,9 +12,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("simpy", reason="SimPy is not installed")
 
 import tiny_models as tiny  # noqa: E402
+from host_and_gpu import HostAndGpu  # noqa: E402
 from same_runs import assert_same_rows  # noqa: E402
-from tiny import OneSecond  # noqa: E402
+from tiny import MS, OneSecond  # noqa: E402
 
+from testbed.cost.model import CostModel, Launch  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine.drafters import NGramDrafter  # noqa: E402
 from testbed.kernels.engine.gpu_engine import EndTokens  # noqa: E402
@@ -273,6 +275,38 @@ def test_engine_and_simulator_agree_step_by_step(num_slots):
     assert_same_rows(ours.requests, theirs.requests)
     assert_same_rows(ours.spans, theirs.spans)
     assert engine.scheduler.counts == scheduler.counts
+
+
+class AsLaunched(CostModel):
+    """The times of HostAndGpu, with the engine's way of verifying drafts."""
+
+    verifies_as_prompts = True
+
+    def iteration(self, work):
+        return (9 if work.prefill or work.draft_tokens else 5) * MS
+
+    def launch(self, decode_seqs, num_prompts, prompt_tokens):
+        return Launch(2 * MS, (12 if num_prompts else 3) * MS)
+
+
+def test_launches_of_drafts_take_the_simulator_what_they_take_the_engine(monkeypatch):
+    """Tokens with drafts behind them are launched as prompts are, by a host that is slower."""
+    requests, cost = tiny.requests([*LENGTHS, *LONG]), AsLaunched()
+    clock = HostAndGpu(
+        monkeypatch,
+        2 * MS,
+        lambda has_prompts: cost.launch(0, has_prompts, 0).whole_ps,
+        0,
+        lambda decodes, tokens: (9 if tokens else 5) * MS,
+    )
+    engine = tiny.engine("llama", Paged, partial(with_drafts, ngram()), clock=clock)
+    replayed = Replayed(engine, 4)
+    ours = engine.serve(requests).recorder
+    options = {"fast_forward": False, "acceptance": replayed.acceptance}
+    scheduler = with_drafts(replayed, Paged(tiny.pool(512)))
+    theirs = simulate(requests, scheduler, cost, MAX_LEN, **options)
+    assert engine.scheduler.counts.drafted > 0
+    assert_same_rows(ours.requests, theirs.requests)
 
 
 def test_drawn_tokens_are_those_without_drafts():

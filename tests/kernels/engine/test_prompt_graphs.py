@@ -11,18 +11,16 @@ import tiny_models as tiny  # noqa: E402
 
 from testbed.core.specs import ModelSpec  # noqa: E402
 from testbed.engine.wall_clock import StepClock  # noqa: E402
+from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.graphs import Captures  # noqa: E402
 from testbed.kernels.engine.layout import make_pools  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network, PlainAttention  # noqa: E402
 from testbed.kernels.engine.on_device import eager  # noqa: E402
-from testbed.kernels.engine.prompt_graphs import (  # noqa: E402
-    LARGEST,
-    PromptGraphs,
-    sizes_up_to,
-)
+from testbed.kernels.engine.prompt_graphs import PromptGraphs  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
+from testbed.kernels.engine.sizes import LARGEST, sizes_up_to  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.sched.chunked import ChunkedPrefill  # noqa: E402
@@ -49,6 +47,15 @@ def test_sizes_have_room_and_waste_little():
     assert all(larger <= max(size + 32, 2 * size, size * 1.14) for size, larger in pairwise(sizes))
     assert sizes_up_to(17)[-1] == 24
     assert sizes_up_to(LARGEST + 5)[-1] == LARGEST
+
+
+def test_whatever_the_default_scheduler_plans_is_launched_by_graphs():
+    """Between GPUs what is launched kernel by kernel takes half as long again."""
+    config = configured(["engine=gpu"])
+    most = config.scheduler.parameters["max_num_batched_tokens"]
+    assert sizes_up_to(config.engine.prompt_graphs)[-1] == most
+    for size, larger in pairwise(sizes_up_to(most)[-5:]):
+        assert larger <= 1.07 * size  # what one GPU would compute faster kernel by kernel
 
 
 def chunked(policy):

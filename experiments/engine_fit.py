@@ -1,0 +1,79 @@
+"""What this project's engine holds on each GPU, from the words of its run: `testbed fits "testbed
+run engine=gpu ..." gpu=NAME`. Nothing is simulated.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from testbed.core.errors import InputError
+from testbed.core.specs import GIB
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.vllm_server.memory import other_gib
+from testbed.kernels.engine.held_memory import held_memory
+from testbed.machine import make_pool
+
+COMMAND = ["testbed", "run"]
+NAMES = {
+    "weights": "weights",
+    "prompt_graphs": "graphs of prompts",
+    "decode_graphs": "graphs of decodes",
+    "logits": "logits of decodes",
+    "attention": "workspace of attention",
+    "eager": "kernel by kernel",
+    "cublas": "workspaces of cuBLAS",
+}
+
+
+@dataclass(frozen=True)
+class EngineFit:
+    """The answer of `testbed fits --json` for this engine; GiB on each GPU."""
+
+    model: str
+    gpu: str
+    num_gpus: int
+    gpu_gib: float
+    held_gib: dict[str, float]
+    other_gib: float
+    total_gib: float
+    num_slots: int
+
+
+def engine_fit(command: str, gpu: str) -> EngineFit:
+    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for words that are
+    none of such a run.
+    """
+    try:
+        words = shlex.split(command)[len(COMMAND) :]
+    except ValueError as error:
+        raise InputError(f"{command}: cannot be read: {error}") from None
+    config = configured([*words, f"gpu={gpu}"])
+    if config.engine is None or config.engine.device == "cpu" or config.speculation is not None:
+        raise InputError(f"{command}: counts an engine on GPUs without drafts (engine=gpu)")
+    pool, server = make_pool(config), config.server
+    block_size = config.policy.parameters.get("block_size") or 1
+    held = held_memory(config.model, pool, block_size, config.engine)
+    other = other_gib(server.num_gpus)
+    return EngineFit(
+        config.model.name,
+        server.gpu.name,
+        server.num_gpus,
+        server.gpu.memory_bytes / GIB,
+        {name: size / GIB for name, size in held._asdict().items()},
+        other,
+        sum(held) / GIB + other,
+        pool.num_slots,
+    )
+
+
+def lines_of(fit: EngineFit) -> Iterator[str]:
+    """The answer for the terminal."""
+    names = NAMES | {"kv_cache": f"KV cache ({fit.num_slots:,} tokens)"}
+    rows = [(names[name], size) for name, size in fit.held_gib.items()]
+    rows += [("other memory (CUDA, NCCL: logged of vLLM)", fit.other_gib)]
+    rows += [("together", fit.total_gib)]
+    width = max(len(name) for name, _ in rows) + 2
+    yield f"{fit.model} on {fit.num_gpus} x {fit.gpu}, this project's engine; GiB on each GPU"
+    yield from (f"  {name:<{width}}{size:8.2f}" for name, size in rows)
+    if fit.total_gib > fit.gpu_gib:
+        yield f"does not fit: the GPU has {fit.gpu_gib:.2f} (fewer server.num_blocks, or more GPUs)"

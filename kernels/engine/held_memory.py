@@ -1,0 +1,123 @@
+"""The memory that the engine holds on each GPU, by the shapes of what it allocates.
+
+What CUDA and NCCL hold themselves is in no shape, and not counted. No torch is needed.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from testbed.config import EngineConfig
+from testbed.core.slots import ceil_div
+from testbed.core.specs import ModelSpec
+from testbed.kernels.engine.sizes import (
+    BUCKETS,
+    WORKSPACE_CHUNKS,
+    WORKSPACE_SEQS,
+    buckets_up_to,
+    contexts_up_to,
+    sizes_up_to,
+)
+from testbed.memory.policy import PoolSpec
+
+FP32, INT32, INT64 = 4, 4, 8  # bytes
+CUBLAS_BYTES = 32 << 20  # of each stream that multiplies, on a Hopper GPU
+STREAMS = 2  # that multiply: PyTorch's own, and that of captures
+
+
+class HeldMemory(NamedTuple):
+    """Bytes on each GPU. eager: what the largest pass kernel by kernel leaves in PyTorch's
+    cache.
+    """
+
+    weights: int
+    kv_cache: int
+    prompt_graphs: int
+    decode_graphs: int
+    logits: int
+    attention: int
+    eager: int
+    cublas: int
+
+
+def held_memory(
+    model: ModelSpec, pool: PoolSpec, block_size: int, engine: EngineConfig
+) -> HeldMemory:
+    """The memory of an engine with this pool, on as many GPUs as the pool is divided among."""
+    return _Rank(model, pool, block_size, engine).held
+
+
+@dataclass(frozen=True)
+class _Rank:
+    model: ModelSpec
+    pool: PoolSpec
+    block_size: int
+    engine: EngineConfig
+
+    @property
+    def held(self) -> HeldMemory:
+        num_gpus = self.pool.num_gpus
+        return HeldMemory(
+            self.model.weight_bytes // num_gpus + self._positions,
+            self.pool.num_slots * self.pool.layer_bytes * self.pool.num_layers // num_gpus,
+            self._prompt_graphs if self.engine.prompt_graphs else 0,
+            self._decode_graphs if self.engine.graphs else 0,
+            BUCKETS[-1] * self.model.vocab_size * self._value if self.engine.graphs else 0,
+            self._attention,
+            max(self.engine.warm, default=0) * self._row,
+            STREAMS * CUBLAS_BYTES,
+        )
+
+    @property
+    def _is_opt(self) -> bool:
+        return self.model.ffn_matrices == 2
+
+    @property
+    def _positions(self) -> int:
+        """OPT's table of them, which every GPU has."""
+        return self._is_opt * self.model.max_len * self.model.hidden_size * self._value
+
+    @property
+    def _value(self) -> int:
+        return FP32 if self.engine.dtype == "float32" else FP32 // 2
+
+    @cached_property
+    def _row(self) -> int:
+        """Bytes of a token in the buffers of the layers: the residual stream, its norm, queries,
+        keys and values, attention's output, and what lies before and behind the activation.
+        """
+        model, num_gpus = self.model, self.pool.num_gpus
+        q = model.num_heads * model.head_size // num_gpus
+        kv = max(1, model.num_kv_heads // num_gpus) * model.head_size
+        ffn = model.ffn_size * model.ffn_matrices // num_gpus
+        if self._is_opt:  # nothing lies before
+            ffn //= 2
+        return (2 * model.hidden_size + 2 * (q + kv) + ffn) * self._value
+
+    @property
+    def _prompt_graphs(self) -> int:
+        """Buffers and an embedding of the largest size, and the arrays of each."""
+        sizes = sizes_up_to(self.engine.prompt_graphs)
+        return sizes[-1] * (self._row + self._embedding) + 4 * INT64 * sum(sizes)
+
+    @property
+    def _decode_graphs(self) -> int:
+        """What a pass of the largest size computes, whose memory all share, and arrays of each."""
+        sizes = buckets_up_to(self.engine.graphs)
+        num_gpus, vocab = self.pool.num_gpus, self.model.vocab_size * self._value
+        gathered = 0 if num_gpus == 1 else vocab // num_gpus + 2 * vocab
+        longest = min(self.model.max_len, self.pool.max_len)
+        widths = [ceil_div(n, self.block_size) for n in contexts_up_to(longest, longest)]
+        of_seq = [4 * INT64 + INT32 + INT32 * width for width in widths]
+        return sizes[-1] * (self._row + self._embedding + gathered) + sum(sizes) * sum(of_seq)
+
+    @property
+    def _embedding(self) -> int:
+        """Of a token, before it is in the buffers; OPT's positions are added to it."""
+        return (1 + self._is_opt) * self.model.hidden_size * self._value
+
+    @property
+    def _attention(self) -> int:
+        """Partial results of decodes, two sums beside each, and a counter of each head."""
+        heads = WORKSPACE_SEQS * (self.model.num_heads // self.pool.num_gpus)
+        return heads * WORKSPACE_CHUNKS * (self.model.head_size + 2) * FP32 + heads * INT32
