@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from refusals import refuses
 
 from testbed import check
 from testbed.contract import check_policy
@@ -96,3 +97,31 @@ def test_an_order_by_the_hash_of_strings_is_found_in_two_processes(tmp_path, mon
     assert broken.clause == 9
     assert "PYTHONHASHSEED" in str(broken)
     assert broken.calls
+
+
+ENDING = """
+import os
+import pathlib
+
+from testbed.memory.paged.paged import Paged
+
+if os.environ.get("PYTHONHASHSEED") == "2":
+    os._exit(pathlib.Path("code").stat().st_size)
+
+
+class Ending(Paged):
+    pass
+"""
+
+
+def test_a_plug_in_that_ends_a_process_leaves_it_to_the_next(tmp_path, monkeypatch):
+    """It is asked in the folder of the caller, and each time anew."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    few = {"num_slots": 200, "max_len": 64, "num_examples": 1}
+    for code in (3, 4):
+        (folder := tmp_path / str(code)).mkdir()
+        (folder / "code").write_text("x" * code)
+        monkeypatch.chdir(folder)
+        refuses(f"ending.Ending: .* it ends with {code}", check, "ending:Ending", **few)
+    assert check(Paged, **few) is None
