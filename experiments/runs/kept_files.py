@@ -3,14 +3,14 @@
 Hydra copies the whole ConfigStore, reads every file again and composes its own part for each
 configuration. `choices_of` does none of the three, and takes a fifth of the time; `hydra_session`
 is Hydra itself, for words that concern Hydra, and for sweeps. Both leave out what Hydra builds for
-each file and reads for few.
+each file and reads for few, and what OmegaConf parses again.
 """
 
 import copy
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from hydra import initialize_config_dir, version
@@ -27,6 +27,8 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import base as omegaconf_base
+from omegaconf.grammar_parser import parse
 
 from testbed.experiments.runs.choice_names import CONF
 
@@ -46,6 +48,8 @@ def interpolation_map(
 
 
 hydras_defaults._create_interpolation_map = interpolation_map
+# An interpolation of a file is parsed once, not for each configuration.
+setattr(omegaconf_base, "parse", lru_cache(maxsize=1024)(parse))  # noqa: B010 (not exported)
 
 
 class KeptFiles(ConfigRepository):
