@@ -2,6 +2,7 @@
 which Python draws anew for each process.
 
 Two processes with different hash seeds carry out the same examples, and must get the same answers.
+They wait for questions as long as this process lives, and answer each in a process that they fork.
 """
 
 import hashlib
@@ -11,15 +12,17 @@ import json
 import os
 import pickle
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from random import Random
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
 
 from testbed.contract import orders
 from testbed.contract.clauses import ClauseBroken
@@ -39,6 +42,8 @@ from testbed.sched.scheduler import Scheduler
 SEEDS = ("1", "2")
 NUM_EXAMPLES = 20
 CHILD = "from testbed.hash_seeds import answer_parent; answer_parent()"
+LENGTH = struct.Struct("<Q")  # precedes what goes through a pipe
+Answers = list[tuple[list[str], str]]  # calls, and a digest of what they gave
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its representation
 
 
@@ -77,8 +82,10 @@ def follows_hashes(
         return None
     if name is None:
         return None
-    processes = [_started(seed) for seed in SEEDS]
-    answers = [_answers_of(process, question, name) for process in processes]
+    others = [_other(seed, os.getpid()) for seed in SEEDS]
+    for other in others:
+        other.ask(question)
+    answers = [other.answers(name) for other in others]
     for (calls, one), (_, other) in zip(*answers, strict=True):
         if one != other:
             seeds = " and ".join(SEEDS)
@@ -107,35 +114,99 @@ def _pickled(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _started(seed: str) -> "subprocess.Popen[bytes]":
-    places = os.pathsep.join(place or os.getcwd() for place in sys.path)
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": places}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=pipe, stdout=pipe, stderr=pipe, env=environment
-    )
+@cache
+def _other(seed: str, owner: int) -> "OtherProcess":
+    """The process of a hash seed that answers `owner`: a fork must not read another's answers."""
+    return OtherProcess(seed)
 
 
-def _answers_of(
-    process: "subprocess.Popen[bytes]", question: bytes, name: str
-) -> list[tuple[list[str], str]]:
-    output, errors = process.communicate(question)
-    if process.returncode:
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        raise InputError(f"{name}: cannot be checked in another process: {last}")
-    answers: list[tuple[list[str], str]] = json.loads(output)
-    return answers
+class OtherProcess:
+    """A process with a hash seed, which answers one question after the other."""
+
+    def __init__(self, seed: str) -> None:
+        places = os.pathsep.join(_places())
+        self._seed = seed
+        self._errors = TemporaryFile()  # noqa: SIM115 (open as long as the process)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**self._environment(), "PYTHONPATH": places},
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONHASHSEED": self._seed}
+
+    def ask(self, question: bytes) -> None:
+        assert self._process.stdin is not None
+        state = os.getcwd(), _places(), self._environment(), question
+        with suppress(BrokenPipeError):  # it has ended: `answers` says why
+            _write(self._process.stdin, pickle.dumps(state))
+
+    def answers(self, name: str) -> Answers:
+        """Raises InputError where the plug-in `name` cannot be asked there."""
+        assert self._process.stdout is not None
+        answer = _read(self._process.stdout)
+        said = json.loads(answer) if answer else self._last_error()
+        if isinstance(said, str):
+            raise InputError(f"{name}: cannot be checked in another process: {said}")
+        answers: Answers = said
+        return answers
+
+    def _last_error(self) -> str:
+        _other.cache_clear()  # the next check starts another
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def _places() -> list[str]:
+    """Where this process looks for modules."""
+    return [place or os.getcwd() for place in sys.path]
+
+
+def _write(stream: IO[bytes], content: bytes) -> None:
+    stream.write(LENGTH.pack(len(content)) + content)
+    stream.flush()
+
+
+def _read(stream: IO[bytes]) -> bytes:
+    """What the other side has written; empty at its end."""
+    head = stream.read(LENGTH.size)
+    return stream.read(*LENGTH.unpack(head)) if head else b""
 
 
 def answer_parent() -> None:
-    """Read the question of `follows_hashes`, and write the calls and a digest of the answers of
-    each example.
+    """Answer the questions of `follows_hashes`, each in a process of its own: what it imports and
+    changes is not there for the next.
     """
-    with redirect_stdout(sys.stderr):  # what a plug-in prints
-        name, pools, parameters = pickle.load(sys.stdin.buffer)
+    while asked := _read(sys.stdin.buffer):
+        reader, writer = os.pipe()
+        if not (child := os.fork()):
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(json.dumps(_answer(asked)).encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            answer = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _write(sys.stdout.buffer, answer or json.dumps(f"it ends with {code}").encode())
+
+
+def _answer(asked: bytes) -> Answers | str:
+    """The calls of each example and a digest of its answers; in words why there are none."""
+    folder, places, environment, question = pickle.loads(asked)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:] = places
+    try:
+        name, pools, parameters = pickle.loads(question)
         examples = examples_of(locate(name, "plug-in"), pools, parameters)
-        answers = [(example.calls, _digest(example.ask)) for example in examples]
-    json.dump(answers, sys.stdout)
+        with redirect_stdout(sys.stderr):  # what a plug-in prints
+            return [(example.calls, _digest(example.ask)) for example in examples]
+    except BaseException as error:  # a plug-in may even exit
+        return f"{type(error).__name__}: {error}"
 
 
 def _digest(ask: Callable[[], object]) -> str:

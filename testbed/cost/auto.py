@@ -6,7 +6,7 @@ The nearest profile is found by shapes and by GPU, never by a model's name.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from math import log
 from pathlib import Path
 from types import MappingProxyType
@@ -63,20 +63,58 @@ def auto_cost(
     those in whole iterations.
     """
     check_data_sheet(source, server.gpu)
-    of_system = [] if path else of_systems(iterations, choices.software, server.gpu)
-    candidates = [*of_system, *profiles_at_hand(path, (source, server.gpu))]
+    question = Question(
+        model,
+        server.gpu,
+        server.num_gpus,
+        source,
+        choices.software,
+        iterations,
+        attainable.get(server.gpu.name),
+        roofline.byte_kv_bandwidth,
+    )
+    profile = best_shipped(question) if path is None else best_profile(question, path)
+    if profile is None:
+        return _roofline_cost(model, server, choices, roofline, path)
+    return ProfileCost(model, server, profile, suited(choices, profile))
+
+
+class Question(NamedTuple):
+    """What decides the best profile; `share` is the GPU's of `attainable`, the rest as in
+    auto_cost.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    num_gpus: int
+    source: GpuSpec
+    software: str | None
+    iterations: str | None
+    share: float | None
+    byte_kv_bandwidth: float
+
+
+def best_profile(question: Question, path: str | Path | None = None) -> Mapping[str, Any] | None:
+    """The nearest profile, carried to the model and the GPU; None where none is near."""
+    model, gpu, num_gpus, source, software, iterations, share, byte_kv_bandwidth = question
+    server = ServerSpec("any", gpu, num_gpus)
+    of_system = [] if path else of_systems(iterations, software, gpu)
+    candidates = [*of_system, *profiles_at_hand(path, (source, gpu))]
     nearest_by_way = by_way(model, server, candidates)
     _check_whole_iterations(path, candidates, nearest_by_way.get(MEASURED))
-    if not nearest_by_way:
-        return _roofline_cost(model, server, choices, roofline, path)
-    way, nearest = next(iter(nearest_by_way.items()))
-    share = attainable.get(server.gpu.name)
-    profile = nearest.profile
-    if way != MEASURED:
-        profile = carried(
-            way, nearest, model, server, candidates, share, roofline.byte_kv_bandwidth
-        )
-    return ProfileCost(model, server, profile, suited(choices, profile))
+    for way, nearest in nearest_by_way.items():
+        if way == MEASURED:
+            return nearest.profile
+        return carried(way, nearest, model, server, candidates, share, byte_kv_bandwidth)
+    return None
+
+
+@lru_cache(maxsize=64)
+def best_shipped(question: Question) -> Mapping[str, Any] | None:
+    """The same without files of the user's, which alone may change: computed once for the runs of a
+    process.
+    """
+    return best_profile(question)
 
 
 def _check_whole_iterations(

@@ -73,7 +73,7 @@ class Meter(ABC):
                 for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:
                         pieces.add((start + left, length - left))
-                    left = max(left - length, 0)
+                    left = left - length if left > length else 0
         return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
@@ -92,7 +92,7 @@ class Meter(ABC):
         """The extents, whose type is Any because the compiler would make a plain int of every other
         number.
         """
-        if [kind for kind in map(type, chain.from_iterable(extents)) if kind is not int]:
+        if not {*map(type, chain.from_iterable(extents))} <= {int}:
             raise wrong_answer(self.policy, extents, f"the table of {seq} has whole numbers (int)")
         return extents
 

@@ -269,8 +269,9 @@ def capabilities_of(policy: MemoryPolicy) -> Capabilities:
     return Capabilities(policy)
 
 
-def _having(policy: MemoryPolicy, protocol: Any) -> Any:
-    return policy if isinstance(policy, protocol) else None
+def _having(policy: MemoryPolicy, protocol: type) -> Any:
+    """As isinstance(policy, protocol), which takes twelve times as long in Python 3.11."""
+    return None if any(_lacks(policy, method) for method in METHODS[protocol]) else policy
 
 
 def _lacks(policy: MemoryPolicy, method: str) -> bool:

@@ -37,7 +37,7 @@ def slots_read(table: GroupTable, num_tokens: int) -> list[tuple[int, int]]:
     for start, length in table.extents:
         if left <= 0:
             break
-        ranges.append((start, start + min(length, left)))
+        ranges.append((start, start + (length if length < left else left)))
         left -= length
     return ranges
 
@@ -45,9 +45,10 @@ def slots_read(table: GroupTable, num_tokens: int) -> list[tuple[int, int]]:
 def num_distinct(ranges: Iterable[tuple[int, int]]) -> int:
     """Slots that lie in at least one of the ranges (start, end)."""
     total = reached = 0
-    for start, end in sorted(ranges):
-        total += max(end - max(start, reached), 0)
-        reached = max(end, reached)
+    for start, end in sorted(set(ranges)):
+        if end > reached:
+            total += end - (start if start > reached else reached)
+            reached = end
     return total
 
 

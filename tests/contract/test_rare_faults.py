@@ -3,12 +3,14 @@
 import sys
 
 import pytest
+from refusals import refuses
 
 from testbed import check
 from testbed.contract import check_policy
 from testbed.core.slots import Keep, Refusal
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
+from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 
 POOL = PoolSpec(num_slots=600, max_len=256, tiers=host(60))
@@ -96,3 +98,30 @@ def test_an_order_by_the_hash_of_strings_is_found_in_two_processes(tmp_path, mon
     assert broken.clause == 9
     assert "PYTHONHASHSEED" in str(broken)
     assert broken.calls
+
+
+ENDING = """
+import os
+import pathlib
+
+from testbed.memory.prefix_cache.eviction.lru import Lru
+
+if os.environ.get("PYTHONHASHSEED") == "2":
+    os._exit(pathlib.Path("code").stat().st_size)
+
+
+class Ending(Lru):
+    pass
+"""
+
+
+def test_a_plug_in_that_ends_a_process_leaves_it_to_the_next(tmp_path, monkeypatch):
+    """It is asked in the folder of the caller, and each time anew."""
+    (tmp_path / "ending.py").write_text(ENDING)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    for code in (3, 4):
+        (folder := tmp_path / str(code)).mkdir()
+        (folder / "code").write_text("x" * code)
+        monkeypatch.chdir(folder)
+        refuses(f"ending.Ending: .* it ends with {code}", check, "ending:Ending", num_examples=1)
+    assert check(Lru, num_examples=1) is None

@@ -17,7 +17,10 @@ from testbed.cost.auto import (
     OTHER_CACHE,
     OTHER_GPU,
     OTHER_MODEL,
+    Question,
     auto_cost,
+    best_profile,
+    best_shipped,
     by_way,
     carried,
     profiles_at_hand,
@@ -247,6 +250,15 @@ def cost(model, on, **options):
 def test_ways_are_listed_from_best_to_worst(model, on, way, found):
     first, nearest_profile = next(iter(by_way(model, on, SHIPPED).items()))
     assert (first, nearest_profile.profile["model"]["name"]) == (way, found)
+
+
+@pytest.mark.parametrize("on", [server(), server(L4), server(num_gpus=2)])
+def test_a_profile_that_is_kept_for_the_next_run_equals_one_computed_anew(on):
+    question = Question(LLAMA, on.gpu, on.num_gpus, H200, "engine", None, 0.8, 0.9)
+    kept = best_shipped(question)
+    ProfileCost(LLAMA, on, kept, Choices()).iteration(Work(8, 4096, 512))
+    assert kept is best_shipped(question)
+    assert kept == best_profile(question)
 
 
 def test_profile_is_found_by_shape_not_by_name():

@@ -1,11 +1,18 @@
 """Options composed once, with values set afterwards, are what Hydra composes from all words."""
 
+from unittest.mock import patch
+
+import omegaconf.base
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal import defaults_list
+from omegaconf import OmegaConf
+from omegaconf.grammar_parser import parse
 
 from testbed.cost.model import Work
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
+from testbed.experiments.runs.kept_files import HYDRAS_MAP
 from testbed.experiments.runs.overrides import normalize
 from testbed.machine import cost_of
 
@@ -23,20 +30,28 @@ WORDS = [
 
 
 def by_hydra(name, words):
-    """What Hydra composes, with nothing of this project but its options."""
+    """What Hydra composes, with nothing of this project but its options; and its values."""
     register_models()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(name, words)
+    with (
+        patch.object(defaults_list, "_create_interpolation_map", HYDRAS_MAP),
+        patch.object(omegaconf.base, "parse", parse),
+        initialize_config_dir(str(CONF), version_base="1.3"),
+    ):
+        composed_by_hydra = compose(name, words)
+        return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
 
 
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
-    assert composed("run", tuple(words)) == by_hydra("run", normalize(words))
+    config = composed("run", tuple(words))
+    assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
+        "run", normalize(words)
+    )
 
 
 @pytest.mark.parametrize("name", ["figure/fig15", "gpu/h200"])
 def test_files_read_once_are_those_that_hydra_reads_each_time(name):
-    expected = by_hydra(name, [])
+    expected, _ = by_hydra(name, [])
     assert [composed(name, ()), hydra_config([], name)] == [expected, expected]
 
 

@@ -114,11 +114,11 @@ def output(environment, tool, *arguments, cwd):
 
 
 def names_in(folder):
-    """Every file of the package, behind its links too."""
+    """Every file of the package, behind its links too; none of those that Python itself writes."""
     found = (
         Path(at) / name for at, _, files in os.walk(folder, followlinks=True) for name in files
     )
-    return {str(path.relative_to(folder.parent)) for path in found}
+    return {str(path.relative_to(folder.parent)) for path in found if path.suffix != ".pyc"}
 
 
 def test_wheel_contains_exactly_the_package(tree, wheel):

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 
+import httpx
 import uvicorn
 
 from testbed.experiments.runs.compose import configured
@@ -15,6 +16,7 @@ from testbed.serving.app import make_app
 from testbed.serving.server import ServeOptions, make_service, uvicorn_config
 
 MODEL = "opt-13b"
+LONG_S = 300.0  # what is not there by then never comes, however slow the machine is
 WORDS = (f"model={MODEL}", "arrivals.duration_s=1", "arrivals.rate=1")
 
 
@@ -40,7 +42,7 @@ class RunningServer:
 
     def stop(self):
         self.server.should_exit = True
-        self.thread.join(60)
+        self.thread.join(LONG_S)
         assert not self.thread.is_alive()
 
     @property
@@ -59,8 +61,12 @@ def running(words=WORDS, **options):
         server.stop()
 
 
-def wait_until(is_true, limit_s=30.0):
-    end_s = time.monotonic() + limit_s
+def get(url, **more):
+    return httpx.get(url, timeout=LONG_S, **more)
+
+
+def wait_until(is_true):
+    end_s = time.monotonic() + LONG_S
     while not is_true():
         assert time.monotonic() < end_s, "it has not come true"
         time.sleep(0.01)

@@ -9,7 +9,7 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "openai", "httpx"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
 import httpx  # noqa: E402
-from served import WORDS, running, wait_until  # noqa: E402
+from served import LONG_S, WORDS, running, wait_until  # noqa: E402
 from served_elsewhere import rows_of, train_tokenizer  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
@@ -34,7 +34,7 @@ USER = {"role": "user", "content": "hello"}
 
 def post(server, path="completions", **body):
     url = f"{server.url}/v1/{path}"
-    return httpx.post(url, json={"model": "opt-13b", **body}, timeout=60)
+    return httpx.post(url, json={"model": "opt-13b", **body}, timeout=LONG_S)
 
 
 def test_replicas_appear_as_one_server_and_the_router_chooses(tmp_path):
@@ -57,7 +57,8 @@ def test_replicas_appear_as_one_server_and_the_router_chooses(tmp_path):
 def test_a_client_that_leaves_frees_the_slots_of_its_replica():
     with running((*WORDS, "replicas=2"), speed=1.0) as server:
         body = {"model": "opt-13b", "prompt": [1] * 50, "max_tokens": 1500, "stream": True}
-        with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as answer:
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json=body, timeout=LONG_S) as answer:
             assert next(answer.iter_lines()).startswith("data: ")
             assert server.held > 0
         wait_until(lambda: not server.live.unfinished)

@@ -3,7 +3,7 @@ reads.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from testbed.core.errors import InputError, check_least
@@ -129,7 +129,7 @@ class GroupedCaching(Grouped):
         return repeated // max(num_layers, 1)
 
     def counters(self) -> Mapping[str, float]:
-        return {**asdict(self._counts), "evictions": self._evictions}
+        return {**self._counts.by_name(), "evictions": self._evictions}
 
     def check(self) -> None:
         self._index.check()

@@ -263,7 +263,7 @@ class BlockMemory(LeasingPolicy):
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         size = self.block_size
-        return [Extent(block * size, size) for block in blocks]
+        return [record(Extent, (block * size, size)) for block in blocks]
 
     def _runs(self, blocks: Iterable[int]) -> tuple[Extent, ...]:
         """The slots of these blocks, adjacent ones as one extent: most of a pool may be cached."""

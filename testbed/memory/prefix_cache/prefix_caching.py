@@ -1,7 +1,7 @@
 """Prefix caching: prompts with equal beginnings share full blocks until these are evicted."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 from testbed.core.sequence import Batch
@@ -97,6 +97,10 @@ class CacheCounts:
     tokens: int = 0
     hit_tokens: int = 0
 
+    def by_name(self) -> dict[str, float]:
+        """As dataclasses.asdict, which takes ten times as long."""
+        return {name: getattr(self, name) for name in COUNTS}
+
     def add(self, seq: Seq, block_size: int, num_hits: int) -> bool:
         """An admission has found num_hits blocks; whether it counts."""
         if seq.num_preemptions or seq.prompt_ids is None:
@@ -107,6 +111,9 @@ class CacheCounts:
         self.tokens += seq.prompt_len
         self.hit_tokens += num_hits * block_size
         return True
+
+
+COUNTS = tuple(field.name for field in fields(CacheCounts))
 
 
 class PrefixCaching(BlockMemory):
@@ -249,7 +256,7 @@ class PrefixCaching(BlockMemory):
         self._cache.order.close_session(session)
 
     def counters(self) -> Mapping[str, float]:
-        return {**asdict(self._counts), "evictions": self._cache.evictions}
+        return {**self._counts.by_name(), "evictions": self._cache.evictions}
 
     def check(self) -> None:
         self._cache.index.check()

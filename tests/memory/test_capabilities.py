@@ -1,0 +1,37 @@
+"""A capability is found by its methods exactly where Python says that a policy has its protocol."""
+
+import pytest
+
+from testbed.core.layers import KvGroup
+from testbed.memory.capabilities import METHODS, capabilities_of
+from testbed.memory.contiguous.reservations import ContiguousMax
+from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.paged.paged import Paged
+from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.tiers.tiered_caching import TieredCaching
+
+GROUPS = (KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10))
+POOL = PoolSpec(160, 120, (*host(64), Tier("dram", 64)), layer_bytes=64, groups=GROUPS)
+
+
+def calls_of(protocol):
+    return {name for name in vars(protocol) if callable(getattr(protocol, name)) and name[0] != "_"}
+
+
+@pytest.mark.parametrize("protocol", METHODS)
+def test_a_capability_has_the_methods_of_its_protocol(protocol):
+    required = calls_of(MemoryPolicy)  # every policy has them
+    assert set(METHODS[protocol]) == calls_of(protocol) - required
+
+
+@pytest.mark.parametrize(
+    "kind", [ContiguousMax, Paged, Paged2023, OutputCaching, TieredCaching, GroupedCaching]
+)
+def test_what_a_policy_has_is_what_it_is_an_instance_of(kind):
+    policy = kind(POOL)
+    found = capabilities_of(policy)
+    own = {name for name in found.__slots__ if getattr(found, name) is policy} - {"policy"}
+    protocols = {protocol.__name__ for protocol in METHODS if isinstance(policy, protocol)}
+    assert {name.replace("_", "") for name in own} == {name.lower() for name in protocols}
