@@ -37,6 +37,7 @@ needs_vllm = pytest.mark.skipif(
     not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
 )
 BASE = ("+system=vllm-v1",) if RELEASE.startswith("0.19") else ("+system=vllm-v1-0.33",)
+DRAFTERS = ("speculation=ngram", "speculation=heads", "speculation=draft_model")
 SERVER = (
     "+system=vllm-v1",
     "scheduler=vllm_v1",
@@ -175,9 +176,16 @@ def test_every_iteration_with_drafts_equals_vllms(seed):
 
 @needs_vllm
 @pytest.mark.slow
-def test_40_random_configurations_with_drafts_equal_vllms():
+def test_40_random_configurations_with_drafts_equal_vllms(capsys):
     words = ["vllm", *BASE, "--drafts", "--random", "40", "--requests", "450"]
     assert call("lockstep", words) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "equal" in line]
+    assert len(lines) == 40
+    assert sum("preemptions 0 " not in line for line in lines) >= 25
+    drawn = [draw(Random(seed), BASE, 1, drafts=True)[0] for seed in range(40)]
+    assert sum("policy=paged" not in words for words in drawn) >= 20  # have a prefix cache
+    for word in ("scheduler=vllm_v1_async", *DRAFTERS):
+        assert sum(word in words for words in drawn) >= 8, word
 
 
 @needs_vllm
