@@ -74,7 +74,8 @@ def speculative_cost(
 ) -> CostModel:
     """The cost of iterations with drafts."""
     drafter = speculation.draft_cost(model, server)
-    return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
+    options = speculation.max_drafts, speculation.off_above
+    return SpeculativeCost(cost, drafter, *options, as_prompts=speculation.as_prompts)
 
 
 def check_requests(workload: Workload) -> None:

@@ -83,9 +83,9 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
 
 
 def with_luck(speculation: Part, drafts: Mapping[str, Any]) -> Part:
-    """The speculation with the shares that were counted in a run."""
+    """The speculation with the shares that were counted in a run, verified as on the engine."""
     rates = drafts["accepted_by_place"] or [0.0]
-    part = speculation.updated(acceptance=Part(PerPosition, {"rates": rates}))
+    part = speculation.updated(acceptance=Part(PerPosition, {"rates": rates}), as_prompts=True)
     is_ngram = type(speculation.make("speculation")) is NGram
     return part.updated(found_share=drafts["found_share"]) if is_ngram else part
 

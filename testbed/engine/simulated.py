@@ -55,7 +55,8 @@ class SimulatedExecutor(Executor):
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
         prompt_tokens = sum([chunk.new + chunk.padding for chunk in plan.chunks])
-        launch = self.cost.launch(plan.decode_seqs, len(plan.chunks), prompt_tokens)
+        decode_seqs = plan.decode_seqs + len(plan.drafts)
+        launch = self.cost.launch(decode_seqs, len(plan.chunks), prompt_tokens)
         if launch is not None:
             audit.check_launch(self.cost, launch)
             self._launch(flight, launch)

@@ -36,6 +36,7 @@ class Speculation(ABC):
         keeps_slots: bool = True,
         takes_memory: bool = True,
         acceptance: Acceptance | None = None,
+        as_prompts: bool = False,
     ) -> None:
         """A rule; further parameters are given by name.
 
@@ -47,11 +48,14 @@ class Speculation(ABC):
             takes_memory: False leaves out the drafter's weights, its K and V and its look-ahead, as
                 a simulator does that models the time of drafts alone.
             acceptance: how many are accepted; None: 70% of each draft token.
+            as_prompts: the model verifies drafts by its kernels for prompts, as the GPU engine does
+                whatever this says; else by those for decodes, which take several queries.
         """
         self.max_drafts = num_drafts
         self.off_above = off_above
         self.keeps_slots = keeps_slots
         self.takes_memory = takes_memory
+        self.as_prompts = as_prompts
         self.acceptance = Constant() if acceptance is None else acceptance
         if not isinstance(self.acceptance, Acceptance):
             raise InputError(
