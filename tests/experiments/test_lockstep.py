@@ -238,13 +238,16 @@ def test_capacity_with_heads_and_states_equals_vllms(num_gpus):
 
 
 @needs_vllm
-def test_bytes_of_states_equal_vllms():
+@pytest.mark.parametrize("num_drafts", [0, 1, 3])
+def test_bytes_of_states_equal_vllms(num_drafts):
+    """The convolution keeps a row more for each draft."""
     from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
 
     net, hybrid = hf_configs.QWEN3_NEXT, hf_configs.NEMOTRON_H
     heads = [net[f"linear_num_{kind}_heads"] for kind in ("key", "value")]
     sizes = [net[f"linear_{kind}_head_dim"] for kind in ("key", "value")]
-    delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, net["linear_conv_kernel_dim"])
+    kernel = net["linear_conv_kernel_dim"]
+    delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, kernel, num_drafts)
     inner = hybrid["mamba_num_heads"] * hybrid["mamba_head_dim"]
     mamba = Shapes.mamba2_state_shape(
         1,
@@ -254,6 +257,9 @@ def test_bytes_of_states_equal_vllms():
         hybrid["mamba_head_dim"],
         hybrid["ssm_state_size"],
         hybrid["conv_kernel"],
+        num_drafts,
     )
     for name, shapes in (("qwen3-next-80b-a3b", delta), ("nemotron-h-8b", mamba)):
-        assert read_model(name).states.state_bytes == 2 * sum(map(prod, shapes))
+        model = read_model(name)
+        deeper = Heads(num_drafts).deeper(model) if num_drafts else model
+        assert deeper.states.state_bytes == 2 * sum(map(prod, shapes))
