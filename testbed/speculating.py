@@ -12,6 +12,7 @@ from testbed.cost.model import CostModel
 from testbed.cost.speculative import SpeculativeCost
 from testbed.oracles import class_of, is_oracle
 from testbed.parts import Part, locate, parameters_of
+from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
@@ -22,8 +23,8 @@ SPECULATING: Mapping[object, type] = {VllmV1: SpeculatingV1, AsyncVllmV1: AsyncS
 
 
 def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
-    """The config whose scheduler plans drafts, and whose policy drops the last block of a hit where
-    the drafter needs that. Raises InputError for what is not modelled with drafts.
+    """The config whose scheduler plans drafts, and whose policy finds no more of a prefix than the
+    drafter has. Raises InputError for what is not modelled with drafts.
     """
     _check_run(config)
     target = config.scheduler.target
@@ -40,19 +41,27 @@ def with_drafts(config: RunConfig, speculation: Speculation) -> RunConfig:
 
 
 def _policy(config: RunConfig, speculation: Speculation) -> Part:
-    part = config.policy
-    if not speculation.drops_last_block or part.is_instance:
+    part, values = config.policy, _cache_values(config, speculation)
+    if not values or part.is_instance:
         return part
     target = locate(part.target, "policy") if isinstance(part.target, str) else part.target
     if not hasattr(target, "lookup"):
         return part  # it finds nothing
-    name = type(speculation).__name__
-    if "num_dropped_blocks" not in (parameters_of(target) or {}):
+    if not values.keys() <= (parameters_of(target) or {}).keys():
         raise InputError(
-            f"speculation: {name} computes the last block of a hit again, and {part.name} hits it "
-            f"(policy=prefix_caching_v1, or policy=paged)"
+            f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
+            f"{part.name} does not do (policy=prefix_caching_v1, or policy=paged)"
         )
-    return part.updated(num_dropped_blocks=1)
+    return part.updated(**values)
+
+
+def _cache_values(config: RunConfig, speculation: Speculation) -> dict[str, Any]:
+    """Parameters of a policy that finds prefixes, by the rules of the release."""
+    rules = draft_rules(config.scheduler.parameters.get("drafts_as", OLDEST))
+    values: dict[str, Any] = {"asks_ahead": True} if rules.admits_with_drafts else {}
+    if speculation.drops_last_block:
+        values["num_hashed_behind" if rules.hashes_next_token else "num_dropped_blocks"] = 1
+    return values
 
 
 def drafts_of(scheduler: Scheduler) -> dict[str, Any]:

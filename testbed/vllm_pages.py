@@ -15,8 +15,10 @@ class Pages:
     page_bytes: on each GPU. windows: of each column of a group, the tokens that it reads, None for
     all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each column's
     page, more than block_size where its layers cache fewer bytes a token. state_pages: those of a
-    sequence in a column of states; with drafts there is one more for each, because the state of a
-    rejected draft must not replace the last accepted one.
+    sequence in a column of states, 2 where prefixes are cached, one of which is kept as it was.
+    draft_pages: more of them for drafts, one for each, because the state of a rejected draft must
+    not replace the last accepted one. more_pages: of a sequence, whatever its length, for what the
+    indexer has not pooled yet.
     """
 
     page_bytes: int
@@ -25,6 +27,8 @@ class Pages:
     block_sizes: tuple[int, ...]
     max_num_batched_tokens: int = 0
     state_pages: int = 1
+    draft_pages: int = 0
+    more_pages: int = 0
 
     @property
     def is_grouped(self) -> bool:
@@ -38,12 +42,13 @@ class Pages:
     def of_sequence(self, num_tokens: int) -> int:
         """Pages of a sequence that is so long (vLLM's max_memory_usage_bytes)."""
         columns = zip(self.windows, self.block_sizes, strict=True)
-        return sum(self._of_column(window, size, num_tokens) for window, size in columns)
+        pages = sum(self._of_column(window, size, num_tokens) for window, size in columns)
+        return pages + self.more_pages
 
     @property
     def scratch(self) -> int:
         """Of these, the pages that a sequence has for the states of its drafts alone."""
-        return (self.state_pages - 1) * self.windows.count(0)
+        return self.draft_pages * self.windows.count(0)
 
     def concurrency(self, num_blocks: int, num_tokens: int) -> float:
         """vLLM's maximum concurrency: how many sequences so long the pages are enough for."""
@@ -68,7 +73,7 @@ class Pages:
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:
         if window == 0:
-            return self.state_pages
+            return self.state_pages + self.draft_pages
         if window is None:
             return ceil_div(num_tokens, block_size)
         read = min(window - 1 + self.max_num_batched_tokens, num_tokens)
@@ -106,6 +111,7 @@ def pages_of(
         tuple(windows),
         tuple(sizes),
         max_num_batched_tokens,
+        more_pages=int(model.latent is not None and model.latent.index_pool > 1),
     )
 
 

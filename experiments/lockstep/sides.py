@@ -78,7 +78,7 @@ class WatchedExecutor(SimulatedExecutor):
         for draft in plan.drafts:
             tokens[draft.group.request.request_id] = 1 + draft.num_drafts
         for chunk in plan.chunks:
-            tokens[chunk.group.request.request_id] += chunk.new
+            tokens[chunk.group.request.request_id] += chunk.new + chunk.padding
         return tokens
 
 
@@ -149,7 +149,9 @@ class Theirs:
         self.name = f"vllm {vllm.installed_release()}"
         self.options = options
         self.scheduler = vllm.make_scheduler(options)
-        self._hasher = vllm.block_hasher(options.block_size) if options.caches else None
+        behind = getattr(self.scheduler, "num_hash_lookahead_tokens", 0)  # since 0.33
+        size = options.block_size
+        self._hasher = vllm.block_hasher(size, behind) if options.caches else None
         self._new = count(STOP + 1)  # tokens that no other request has
         self._known = defaultdict[tuple[int, int], int](lambda: next(self._new))
         self._requests: dict[str, Request] = {}
@@ -234,16 +236,24 @@ class Theirs:
         from vllm.v1.outputs import ModelRunnerOutput
 
         names = list(output.num_scheduled_tokens)
-        drafts = output.scheduled_spec_decode_tokens
+        drafts = self._num_drafts(output)
         sampled = [
-            self._sampled(name, len(drafts.get(name, ()))) if name in sampling else []
-            for name in names
+            self._sampled(name, drafts.get(name, 0)) if name in sampling else [] for name in names
         ]
         self.scheduler.update_from_output(
             output, ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled)
         )
         if self.speculation is not None and not self.options.asynchronous:
             self._draft([name for name in names if name in sampling], len(names))
+
+    def _num_drafts(self, output: Any) -> dict[str, int]:
+        """The drafts of each request in an iteration. What a request has when it is admitted pads
+        it, since release 0.33, and is rejected by every worker.
+        """
+        new = {request.req_id for request in output.scheduled_new_reqs}
+        new |= output.scheduled_cached_reqs.resumed_req_ids
+        drafts = output.scheduled_spec_decode_tokens
+        return {name: len(drafts[name]) for name in drafts if name not in new}
 
     def _sampled(self, name: str, num_drafts: int) -> list[int]:
         """The output tokens of an iteration with so many drafts: the accepted ones, and one more.

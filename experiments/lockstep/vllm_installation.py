@@ -59,30 +59,18 @@ METHODS: Mapping[type, str] = {NGram: "ngram", DraftModel: "draft_model", Heads:
 
 class _SpeculativeConfig:
     """What a Scheduler reads of vLLM's SpeculativeConfig, which cannot be made without a draft
-    model's folder; its questions are asked of vLLM's own class.
+    model's folder. All but these two values, its methods and its defaults, is vLLM's own.
     """
-
-    parallel_drafting = False
 
     def __init__(self, method: str, num_speculative_tokens: int) -> None:
         self.method = method
         self.num_speculative_tokens = num_speculative_tokens
 
-    def use_eagle(self) -> bool:
+    def __getattr__(self, name: str) -> Any:
         from vllm.config import SpeculativeConfig
 
-        return bool(SpeculativeConfig.use_eagle(self))
-
-    @property
-    def max_num_new_slots_for_drafting(self) -> int:
-        from vllm.config import SpeculativeConfig
-
-        return int(SpeculativeConfig.max_num_new_slots_for_drafting.fget(self))
-
-    def uses_draft_model(self) -> bool:
-        from vllm.config import SpeculativeConfig
-
-        return bool(SpeculativeConfig.uses_draft_model(self))
+        of_class = getattr(SpeculativeConfig, name)
+        return of_class.__get__(self) if hasattr(of_class, "__get__") else of_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,21 +260,26 @@ def kv_cache_config(
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
     """vLLM's KVCacheConfig for these layers and `available` bytes."""
     _import_quietly()
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
+    try:
+        from vllm.v1.core.kv_cache_planning import get_kv_cache_configs
+    except ImportError:  # where 0.19 has it
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
     config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
     return get_kv_cache_configs(config, [dict(specs)], [available])[0]
 
 
-def block_hasher(block_size: int) -> Any:
-    """vLLM's function that computes the hashes of a request's full blocks."""
+def block_hasher(block_size: int, num_behind: int = 0) -> Any:
+    """vLLM's function that computes the hashes of a request's full blocks, which cover num_behind
+    tokens behind each.
+    """
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
     hash_fn = get_hash_fn_by_name("sha256")
     init_none_hash(hash_fn)
-    return get_request_block_hasher(block_size, hash_fn)
+    behind = [num_behind] if num_behind else []  # no argument of 0.19
+    return get_request_block_hasher(block_size, hash_fn, *behind)
 
 
 def make_request(

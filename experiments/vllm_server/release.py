@@ -11,7 +11,8 @@ class Release:
 
     utilization: the default of --gpu-memory-utilization. subtracts_graphs: the KV cache is what is
     left after CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB
-    have a default of 16,384 tokens.
+    have a default of 16,384 tokens. caches_states: prefixes of models with states are cached unless
+    told otherwise.
     """
 
     number: str
@@ -19,11 +20,26 @@ class Release:
     utilization: float
     subtracts_graphs: bool
     has_largest_limits: bool
+    caches_states: bool
 
 
 RELEASES = {
-    "0.19": Release("0.19", "vllm-v1", 0.9, subtracts_graphs=False, has_largest_limits=False),
-    "0.33": Release("0.33", "vllm-v1-0.33", 0.92, subtracts_graphs=True, has_largest_limits=True),
+    "0.19": Release(
+        "0.19",
+        "vllm-v1",
+        0.9,
+        subtracts_graphs=False,
+        has_largest_limits=False,
+        caches_states=False,
+    ),
+    "0.33": Release(
+        "0.33",
+        "vllm-v1-0.33",
+        0.92,
+        subtracts_graphs=True,
+        has_largest_limits=True,
+        caches_states=True,
+    ),
 }
 DEFAULT = RELEASES["0.19"]
 

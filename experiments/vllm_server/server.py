@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
 # Tokens and sequences that nothing sets, by the GPU.
 LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
-BLOCK_SIZE, LATENT_BLOCK_SIZE, STATE_ALIGNMENT = 16, 64, 16
+BLOCK_SIZE, LATENT_BLOCK_SIZE = 16, 64
+STATE_ALIGNMENT, LATENT_STATE_ALIGNMENT = 16, 128  # tokens, of blocks as large as a state
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
@@ -100,19 +101,22 @@ def server_with(
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
     _check_replicas(reader, model)
-    block_size = _block_size(reader, model, limits.num_gpus)
+    deeper = None if speculation is None else speculation.deeper(model)
+    block_size = _block_size(reader, deeper or model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages(reader, model, limits, block_size)
     if pages.is_grouped and speculation is not None:
-        pages = _with_heads(pages, model, limits, speculation)
+        pages = _with_heads(pages, deeper, limits, speculation)
     pages = with_drafter(pages, drafter, limits.num_gpus)
+    caches = _caches(reader, model, release)
+    if caches and 0 in pages.windows:
+        pages = replace(pages, state_pages=2)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     if reader.value("--max-model-len") in AUTO:
         longest = min(model.max_len, pages.longest(num_blocks))
         model = replace(model, max_len=longest)
     if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
         _check_one_sequence(model, pages, num_blocks)
-    caches = reader.is_on("--enable-prefix-caching", default=True)
     return Server(
         release,
         model,
@@ -126,6 +130,15 @@ def server_with(
         caches,
         command.values,
     )
+
+
+def _caches(reader: "_Reader", model: ModelSpec, release: Release) -> bool:
+    """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
+    ModelConfig.is_prefix_caching_supported).
+    """
+    has_states = model.states is not None and model.states.state_bytes > 0
+    default = release.caches_states or not has_states
+    return reader.is_on("--enable-prefix-caching", default=default)
 
 
 def _check_replicas(reader: "_Reader", model: ModelSpec) -> None:
@@ -337,13 +350,14 @@ def block_size_of(model: ModelSpec, num_gpus: int) -> int:
     """The tokens of a block that vLLM takes unless it is told: of the kernels of latent attention,
     or with states as many as make a block no smaller than a state.
     """
+    usual, aligned = BLOCK_SIZE, STATE_ALIGNMENT
     if model.latent:
-        return LATENT_BLOCK_SIZE
+        usual, aligned = LATENT_BLOCK_SIZE, LATENT_STATE_ALIGNMENT
     if model.states is None:
-        return BLOCK_SIZE
+        return usual
     state = max(group.state_bytes for group in model.groups)
     needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
-    return max(BLOCK_SIZE, STATE_ALIGNMENT * ceil_div(needed, STATE_ALIGNMENT))
+    return max(usual, aligned * ceil_div(needed, aligned))
 
 
 def _utilization(reader: _Reader, release: Release) -> float:
@@ -399,12 +413,11 @@ def _pool(
 
 
 def _with_heads(
-    pages: Pages, model: ModelSpec, limits: Limits, speculation: "Speculation"
+    pages: Pages, deeper: ModelSpec | None, limits: Limits, speculation: "Speculation"
 ) -> Pages:
     """The pages that groups share, whose layers of full attention are one with the heads, and the
     states of each draft. Raises InputError for another drafter.
     """
-    deeper = speculation.deeper(model)
     if deeper is None:
         raise InputError(
             f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
@@ -416,7 +429,7 @@ def _with_heads(
         pages.block_size,
         max_num_batched_tokens=limits.max_num_batched_tokens,
     )
-    return replace(shared, state_pages=1 + speculation.max_drafts)
+    return replace(shared, draft_pages=speculation.max_drafts)
 
 
 def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:

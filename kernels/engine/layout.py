@@ -281,8 +281,8 @@ def layout_of(
 
 
 class Tables(dict[int, Place]):
-    """Cached places by sequence id: a table only grows between copies, moves and forks; past its
-    end it is reread.
+    """Cached places by sequence id: a table only grows between copies, moves and forks, and where
+    rejected drafts give slots back; past its end it is reread.
 
     A registered prefix, which is no sequence of the policy, has a place here too.
     """
@@ -303,3 +303,9 @@ class Tables(dict[int, Place]):
                     f"{num_tokens}"
                 )
         return place
+
+    def cut(self, seq: Sequence) -> None:
+        """`seq` may have given its last slots back, which others may have now."""
+        place = self.get(seq.seq_id)
+        if place is not None and place.num_slots - seq.num_slots >= self.layout.block_size:
+            del self[seq.seq_id]

@@ -149,7 +149,9 @@ class Runner:
         return ragged(prompts, decodes, buffers, tables, under_way), owners
 
     def follow(self, outcome: Outcome, results: Results) -> None:
-        """Called after the plan was committed: forks have changed the tables of some sequences."""
+        """Called after the plan was committed: forks and rejected drafts have changed the tables of
+        some sequences.
+        """
         for request_id, group in self._late.items():
             # The scheduler requests no parents at the end of prefill; after recompute a beam has
             # some.
@@ -159,6 +161,9 @@ class Runner:
             if alive := self.state.running.get(request_id):
                 for _, child in pairs:
                     self.tables.pop(alive.sequences[child].seq_id, None)
+        for request_id in results.accepted:
+            if alive := self.state.running.get(request_id):
+                self.tables.cut(alive.sequences[0])
         for group in outcome.finished:
             self.drafter.end(group)
             for seq in group.sequences:

@@ -206,7 +206,7 @@ def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
     state = value_heads * key * value * DTYPE_BYTES.get(state_type, dtype_bytes)
     state += (kernel - 1) * mixed * dtype_bytes
     params = hidden * (2 * keys + 2 * values + 2 * value_heads) + mixed * kernel + values * hidden
-    return States(count, state, params)
+    return States(count, state, params, draft_bytes=mixed * dtype_bytes)
 
 
 def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
@@ -228,7 +228,8 @@ def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
         )
     state = inner * fields.whole("ssm_state_size") * DTYPE_BYTES.get(kind, dtype_bytes)
     params = hidden * (2 * inner + width + heads) + (inner + width) * kernel + inner * hidden
-    return States(count, state + (kernel - 1) * (inner + width) * dtype_bytes, params)
+    row = (inner + width) * dtype_bytes  # of the convolution
+    return States(count, state + (kernel - 1) * row, params, draft_bytes=row)
 
 
 def weight_bits(fields: Fields) -> tuple[float | None, float | None]:

@@ -47,13 +47,17 @@ class Latent:
     """
 
     kv_rank: Annotated[PositiveCount, doc("rank of the latent vector of K and V")]
-    rope_size: Annotated[PositiveCount, doc("values of the part of a key with position")]
+    rope_size: Annotated[Count, doc("values of the part of a key with position")]
     v_size: Annotated[PositiveCount, doc("values of a head's value vector")]
     q_rank: Annotated[Count, doc("rank of the query projection; 0: a full matrix")] = 0
     index_bytes: Annotated[
         Count, Unit("bytes"), doc("of a token's key of the indexer (sparse attention); 0: none")
     ] = 0
     index_params: Annotated[Count, doc("weights of a layer's indexer")] = 0
+    index_pool: Annotated[
+        Count,
+        doc("tokens that a key of the indexer stands for, those that are not pooled yet apart"),
+    ] = 0
 
 
 @model
@@ -86,6 +90,9 @@ class States:
     state_bytes: Annotated[Count, Unit("bytes"), doc("of a layer's state of a sequence")] = 0
     params: Annotated[Count, doc("weights of a layer without its feed-forward network")] = 0
     num_tokens: Annotated[NumTokens, doc("tokens whose K and V are the state")] = 0
+    draft_bytes: Annotated[
+        Count, Unit("bytes"), doc("that a layer's state is larger by for each draft token")
+    ] = 0
 
     def __post_init__(self) -> None:
         if (self.state_bytes > 0) == (self.num_tokens > 0):

@@ -99,8 +99,7 @@ class ProfileCost(CostModel):
         num_tokens = work.num_tokens
         time_ps = 0
         if num_tokens:
-            as_prompts = work.prefill or (work.draft_tokens and self.verifies_as_prompts)
-            launched = self._layers.eager if as_prompts else self._layers.graph
+            launched = self._layers.eager if work.prefill else self._layers.graph
             time_ps += self._layers.time_ps(num_tokens, work.num_outputs)
             time_ps += launched(num_tokens)
             time_ps += self._software.running(num_tokens)

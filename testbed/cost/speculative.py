@@ -1,5 +1,6 @@
 """Iterations with speculative decoding: the model verifies, then the drafter drafts."""
 
+from testbed.core.slots import ceil_div
 from testbed.cost.model import CostModel, Launch, Moved, Work
 
 
@@ -10,7 +11,8 @@ class SpeculativeCost(CostModel):
     The first pass computes all tokens of the iteration, because the drafter stores K and V of them
     too; each later one computes a token of each sequence, and reads one token more. drafter: its
     cost; None where drafts take no time of the GPU. Drafts are proposed for the whole batch or not
-    at all: off_above is the most requests for which they are.
+    at all: off_above is the most requests for which they are. Where the model's cost verifies as
+    prompts, drafts are computed by its kernels for prompts; see `verified_as_prompts`.
     """
 
     def __init__(
@@ -29,7 +31,9 @@ class SpeculativeCost(CostModel):
         self.choices = cost.choices
 
     def iteration(self, work: Work) -> int:
-        return self.cost.iteration(work) + self._drafting_ps(work)
+        as_prompts = self.verifies_as_prompts
+        verified = verified_as_prompts(work, self.num_drafts) if as_prompts else work
+        return self.cost.iteration(verified) + self._drafting_ps(work)
 
     def least(self, num_tokens: int) -> int:
         return self.cost.least(num_tokens)
@@ -60,3 +64,24 @@ class SpeculativeCost(CostModel):
             for step in range(1, 1 if is_off else self.num_drafts)
         ]
         return sum([self.drafter.iteration(one) for one in (first, *later)])
+
+
+def verified_as_prompts(work: Work, num_drafts: int) -> Work:
+    """The same tokens, those of decodes with drafts as chunks of prompts, of which as few have them
+    as can; decodes are taken to read as much as each other. The output projection of a chunk is
+    that of one token, which reads the same weights as that of all.
+    """
+    if not work.draft_tokens:
+        return work
+    num_drafted = min(ceil_div(work.draft_tokens, num_drafts), work.decode_seqs)
+    each, more = divmod(work.draft_tokens, num_drafted)
+    context, left = work.decode_context // work.decode_seqs, work.decode_seqs - num_drafted
+    new = [1 + each + (i < more) for i in range(num_drafted)]
+    return work._replace(
+        decode_seqs=left,
+        decode_context=left * context,
+        decode_max_context=context if left else 0,
+        decode_repeated=0,
+        prefill=(*((count, max(context - count, 0)) for count in new), *work.prefill),
+        draft_tokens=0,
+    )

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.draft_rules import OLDEST, DraftRules, draft_rules
+from testbed.sched.drafting_prefills import DraftingPrefills
 from testbed.sched.plan import Draft, Outcome, Plan, Results, whole
 from testbed.sched.preemption import (
     PreemptionRule,
@@ -16,6 +18,7 @@ from testbed.sched.preemption import (
     preempt_group,
 )
 from testbed.sched.state import SchedulerState
+from testbed.sched.token_budget import ConcurrentPrefills
 from testbed.sched.vllm_v1 import AsyncVllmV1, StateAhead, VllmV1
 from testbed.speculation.counts import DraftCounts
 from testbed.speculation.speculation import Speculation
@@ -26,13 +29,22 @@ NONE_FOUND: Mapping[int, int] = {}
 class SpeculatingState(StateAhead):
     """Groups that decode are in no batch, because their lengths grow by different numbers.
 
-    findable: by request, the tokens of a decoding sequence that its cache entries may cover. vLLM
-    hashes a block when its tokens are known and scheduled again, and not when they are accepted.
+    findable: by request, the tokens of a decoding sequence that its cache entries may cover, where
+    they are fewer than it has stored: vLLM 0.19 hashes a block when its tokens are known and
+    scheduled again, and not when they are accepted. rules: of the release. num_behind: tokens that
+    must be known behind a block that is hashed.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
         super().__init__(policy)
         self.findable: dict[int, int] = {}
+        self.rules = draft_rules(OLDEST)
+        self.num_behind = 0
+
+    def follow(self, rules: DraftRules, speculation: Speculation) -> None:
+        """Hash as the release does."""
+        self.rules = rules
+        self.num_behind = int(rules.hashes_next_token and speculation.drops_last_block)
 
     def join_batch(self, group: SequenceGroup) -> None:
         group.status = SequenceStatus.RUNNING
@@ -42,12 +54,18 @@ class SpeculatingState(StateAhead):
 
     def hide_unknown(self, group: SequenceGroup) -> None:
         """The group leaves its slots: what was not hashed yet is found by nobody."""
-        findable = self.findable.pop(group.request.request_id, None)
-        if findable is not None:
-            group.sequences[0].num_stored = findable
+        seq = group.sequences[0]
+        findable = self.findable.pop(group.request.request_id, seq.num_stored)
+        if self.num_behind:
+            in_flight = self.prefilled is not None and group in self.prefilled
+            findable = min(findable, group.prefill_len - in_flight - self.num_behind)
+        seq.num_stored = findable
 
     def remove(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.findable.pop(group.request.request_id, None)
+        seq = group.sequences[0]
+        if self.rules.hashes_results and status is SequenceStatus.FINISHED and seq.num_slots:
+            seq.num_stored = group.prefill_len - 1  # what was in flight behind it is void
         super().remove(group, status)
 
     def return_rejected(self, seq: Sequence) -> None:
@@ -66,8 +84,8 @@ class SpeculatingV1(VllmV1):
 
     max_len: the longest sequence in tokens; one that the pool alone could not hold is no longer.
     Each needs slots for its tokens and for speculation.num_lookahead more; one that lacks them
-    preempts the last running request. Only the first chunk of a prompt has no look-ahead. Drafts
-    are proposed when an iteration is over.
+    preempts the last running request. Drafts are proposed when an iteration is over. DraftRules has
+    what the releases differ in.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SpeculatingState
@@ -90,7 +108,24 @@ class SpeculatingV1(VllmV1):
         self.counts = DraftCounts()
         self._proposed: dict[int, int] = {}
         _check_memory(self, speculation)
-        self._leave_budget(speculation.num_inserted * self.prompts.max_num_seqs)
+        self.state.follow(self.draft_rules, speculation)
+        if self.draft_rules.admits_with_drafts:
+            self._num_charged = speculation.num_inserted
+            self.prompts = self.chunks = self._drafting_prefills(self.chunks)
+        else:
+            self._num_charged = 0
+            self._leave_budget(speculation.num_inserted * self.prompts.max_num_seqs)
+
+    def _drafting_prefills(self, plain: ConcurrentPrefills) -> DraftingPrefills:
+        return DraftingPrefills(
+            self.state,
+            plain.max_num_batched_tokens,
+            plain.max_num_seqs,
+            fits_whole=plain.fits_whole,
+            cuts=plain.cuts,
+            speculation=self.speculation,
+            max_len=self.max_len,
+        )
 
     def _leave_budget(self, num_tokens: int) -> None:
         """Take what the drafter's batch has on top off the budget of an iteration."""
@@ -113,7 +148,7 @@ class SpeculatingV1(VllmV1):
 
     def _serve_running(self, plan: Plan) -> None:
         running, served = list(self.state.running.values()), 0
-        budget = self.max_num_batched_tokens
+        budget = self.max_num_batched_tokens - self._num_charged
         while served < len(running) and budget > 0:
             group = running[served]
             served += 1
@@ -122,7 +157,7 @@ class SpeculatingV1(VllmV1):
                 continue
             if not self._ensure_slots(group, num_tokens, running, plan):
                 return
-            budget -= num_tokens
+            budget -= num_tokens + self._num_charged
             if group.todo:
                 self.state.schedule_chunk(group, num_tokens, plan)
             else:
@@ -162,7 +197,8 @@ class SpeculatingV1(VllmV1):
 
     def _note_findable(self, group: SequenceGroup) -> None:
         """All tokens of the group are known when it is scheduled."""
-        self._speculating.findable[group.request.request_id] = group.prefill_len
+        if not self.draft_rules.hashes_results:
+            self._speculating.findable[group.request.request_id] = group.prefill_len
 
     def carry_out(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().carry_out(plan, steps, results)
@@ -223,18 +259,29 @@ class AsyncSpeculatingV1(SpeculatingV1, AsyncVllmV1):
         certain = ended if self.ignore_eos else ()
         outcome = VllmV1.carry_out(self, plan, steps, Results(certain))
         for draft in plan.drafts:
-            group, seq, num_drafts = draft
+            group, _, num_drafts = draft
             if group.request.request_id in certain:
                 self.finish(group)
             elif not draft.is_over:
-                self._speculating.findable[group.request.request_id] = seq.num_stored
-                seq.num_stored += 1 + num_drafts
+                self._store_unknown(group, 1 + num_drafts)
+        for chunk in plan.chunks:
+            if chunk.padding and chunk.group.status is SequenceStatus.RUNNING:
+                self._store_unknown(chunk.group, chunk.padding)
         self._propose(plan, [*(draft.group for draft in plan.drafts), *outcome.first_tokens])
         self._ahead.prefilled, self._anticipated = outcome.first_tokens, outcome
         return outcome
 
+    def _store_unknown(self, group: SequenceGroup, num_tokens: int) -> None:
+        """So many tokens are stored that may be void, and are found by nobody."""
+        seq = group.sequences[0]
+        self._speculating.findable[group.request.request_id] = seq.num_stored
+        seq.num_stored += num_tokens
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         if self._anticipated is not None:
+            for chunk in plan.chunks:
+                if chunk.padding and chunk.group.status is SequenceStatus.RUNNING:
+                    chunk.seq.num_stored -= chunk.padding
             for draft in plan.drafts:
                 if draft.group.request.request_id in results.accepted:
                     self._correct(draft, results)

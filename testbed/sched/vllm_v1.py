@@ -10,6 +10,7 @@ from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
 from testbed.sched.scheduler import IterationLevel
@@ -41,6 +42,7 @@ class VllmV1(IterationLevel):
         scheduler_reserve_full_isl: bool,
         enable_chunked_prefill: bool = True,
         cuts_lone_prompt: bool = True,
+        drafts_as: str = OLDEST,
         prefetch: Count = 0,
     ) -> None:
         super().__init__(
@@ -58,6 +60,7 @@ class VllmV1(IterationLevel):
             )
         self.threshold = long_prefill_token_threshold or max_num_batched_tokens
         self.cuts_lone_prompt = cuts_lone_prompt
+        self.draft_rules = draft_rules(drafts_as)
         self.prompts = self.chunks = ConcurrentPrefills(
             self.state,
             max_num_batched_tokens,

@@ -7,13 +7,13 @@ from functools import partial
 
 import pytest
 from broken_policies import BROKEN
-from histories import keeps_the_contract
+from histories import keeps_the_contract, num_rejections
 from same_runs import FEW_AND_MANY
 from two_tiers import TwoTiers
 
 from testbed.contract import check_policy, search
 from testbed.contract.histories import Act, Admit
-from testbed.contract.search import broken_by
+from testbed.contract.search import broken_by, histories_of
 from testbed.core.layers import KvGroup
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
@@ -64,6 +64,23 @@ POLICIES = {
 @pytest.mark.parametrize("name", POLICIES)
 def test_policy_keeps_the_contract(name, num_examples, golden):
     keeps_the_contract(golden, name, POLICIES[name], num_examples=num_examples)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+def test_10002_histories_with_drafts_break_no_clause(name):
+    """Every history ends with drafts whose rejected part keeps its slots; before that, policies
+    that truncate take such slots back.
+    """
+    make, rejections = POLICIES[name], 0
+    for pool in search.POOLS:
+        histories = histories_of(make, pool)
+        for number in range(3334):
+            calls = histories.speculating()
+            broken = broken_by(make, pool, calls)
+            assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+            rejections += num_rejections(make, pool, calls) if number < 30 else 0
+    assert rejections > 90  # more than one in each history that is counted
 
 
 def test_preempted_sequence_hits_its_generated_tokens_with_a_shorter_request():

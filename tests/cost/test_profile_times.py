@@ -84,12 +84,10 @@ def test_an_iteration_of_a_prompt_is_the_sum_of_its_parts():
 
 
 def test_drafts_are_verified_as_prompts_by_this_engine_and_as_decodes_by_others():
-    """40 sequences with 24 draft tokens between them."""
-    drafts = Work(40, 900, 300, num_requests=3, draft_tokens=24)
     engine = arithmetic_profile()
     engine["fingerprint"]["system"] = THIS_ENGINE
-    others, ours = us(cost_of(), drafts), us(cost_of(engine), drafts)
-    assert ours - others == pytest.approx(launched_eager(64) - launched_graph(64))
+    assert cost_of(engine).verifies_as_prompts
+    assert not cost_of().verifies_as_prompts
 
 
 def test_prompts_and_decodes_are_added_where_no_mixed_batch_was_measured():

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from tiny_run import tiny_run
 
 from testbed.build import build
+from testbed.engine.wall_clock import StepClock
 from testbed.experiments.cli.main import main
 from testbed.experiments.compare.finished_run import read_runs
 from testbed.experiments.runs.compose import configured
@@ -153,15 +155,30 @@ OPT = [
 REPETITIVE = ["trace=random", "trace.input_len=8", "trace.output_len=40", "arrivals.rate=4"]
 
 
-def test_a_speed_up_is_measured_and_predicted_with_the_same_luck(testbed):
-    drafting = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"]
-    options = [*OPT, *ON_CPU, *drafting, *REPETITIVE, "arrivals.duration_s=1"]
+DRAFTING = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"]
+
+
+def test_a_speed_up_is_measured_and_predicted_with_the_same_luck(testbed, monkeypatch):
+    """Where every iteration takes a second, tokens come as many times as fast as there are of them
+    in a step; and the simulation has as many, but for its own random numbers.
+    """
+    monkeypatch.setattr("testbed.kernels.engine.serve.WallClock", StepClock)
+    cost = ["cost=custom", "cost._target_=tiny.OneSecond"]
+    options = [*OPT, *ON_CPU, *DRAFTING, *REPETITIVE, *cost, "arrivals.duration_s=2"]
     code, text, error = testbed("gpu", "speed-up", *options)
     assert (code, error) == (0, "")
-    shares, measured, predicted = text.splitlines()
-    assert "tokens a step" in shares
-    assert measured.startswith("measured: ")
-    assert predicted.startswith("predicted: ")
+    shares, measured, predicted = (
+        [float(number) for number in re.findall(r"[+-]?\d+\.\d+", line)]
+        for line in text.splitlines()
+    )
+    for plain_ms, drafting_ms, ratio, *_ in (measured, predicted):
+        assert plain_ms == 1000
+        assert ratio == pytest.approx(plain_ms / drafting_ms, abs=0.005)
+    found, accepted, tokens_a_step = shares
+    assert 1.5 < tokens_a_step <= 1 + 3 * found / 100 * accepted / 100 + 0.005
+    assert measured[2] == pytest.approx(tokens_a_step, rel=0.1)
+    assert predicted[2] == pytest.approx(measured[2], rel=0.1)
+    assert predicted[3] == pytest.approx(100 * (predicted[2] / measured[2] - 1), abs=0.5)
 
 
 def test_the_simulation_has_the_luck_that_was_counted():

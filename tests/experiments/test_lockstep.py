@@ -37,6 +37,7 @@ needs_vllm = pytest.mark.skipif(
     not RELEASE, reason="vllm is not installed: pip install --no-deps vllm==0.19.0"
 )
 BASE = ("+system=vllm-v1",) if RELEASE.startswith("0.19") else ("+system=vllm-v1-0.33",)
+DRAFTERS = ("speculation=ngram", "speculation=heads", "speculation=draft_model")
 SERVER = (
     "+system=vllm-v1",
     "scheduler=vllm_v1",
@@ -175,9 +176,16 @@ def test_every_iteration_with_drafts_equals_vllms(seed):
 
 @needs_vllm
 @pytest.mark.slow
-def test_40_random_configurations_with_drafts_equal_vllms():
+def test_40_random_configurations_with_drafts_equal_vllms(capsys):
     words = ["vllm", *BASE, "--drafts", "--random", "40", "--requests", "450"]
     assert call("lockstep", words) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "equal" in line]
+    assert len(lines) == 40
+    assert sum("preemptions 0 " not in line for line in lines) >= 25
+    drawn = [draw(Random(seed), BASE, 1, drafts=True)[0] for seed in range(40)]
+    assert sum("policy=paged" not in words for words in drawn) >= 20  # have a prefix cache
+    for word in ("scheduler=vllm_v1_async", *DRAFTERS):
+        assert sum(word in words for words in drawn) >= 8, word
 
 
 @needs_vllm
@@ -230,13 +238,16 @@ def test_capacity_with_heads_and_states_equals_vllms(num_gpus):
 
 
 @needs_vllm
-def test_bytes_of_states_equal_vllms():
+@pytest.mark.parametrize("num_drafts", [0, 1, 3])
+def test_bytes_of_states_equal_vllms(num_drafts):
+    """The convolution keeps a row more for each draft."""
     from vllm.model_executor.layers.mamba.mamba_utils import MambaStateShapeCalculator as Shapes
 
     net, hybrid = hf_configs.QWEN3_NEXT, hf_configs.NEMOTRON_H
     heads = [net[f"linear_num_{kind}_heads"] for kind in ("key", "value")]
     sizes = [net[f"linear_{kind}_head_dim"] for kind in ("key", "value")]
-    delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, net["linear_conv_kernel_dim"])
+    kernel = net["linear_conv_kernel_dim"]
+    delta = Shapes.gated_delta_net_state_shape(1, *heads, *sizes, kernel, num_drafts)
     inner = hybrid["mamba_num_heads"] * hybrid["mamba_head_dim"]
     mamba = Shapes.mamba2_state_shape(
         1,
@@ -246,6 +257,9 @@ def test_bytes_of_states_equal_vllms():
         hybrid["mamba_head_dim"],
         hybrid["ssm_state_size"],
         hybrid["conv_kernel"],
+        num_drafts,
     )
     for name, shapes in (("qwen3-next-80b-a3b", delta), ("nemotron-h-8b", mamba)):
-        assert read_model(name).states.state_bytes == 2 * sum(map(prod, shapes))
+        model = read_model(name)
+        deeper = Heads(num_drafts).deeper(model) if num_drafts else model
+        assert deeper.states.state_bytes == 2 * sum(map(prod, shapes))

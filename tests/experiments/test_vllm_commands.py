@@ -47,10 +47,16 @@ def overrides(command, gpu="h100-80gb"):
             f"{LLAMA} --max-model-len auto", "l4", ("model.max_len=37264",), id="the longest"
         ),
         pytest.param(
-            f"{NEXT} -tp 2",
+            f"{NEXT} -tp 2 --enable-prefix-caching",
             "h200",
             ("policy=grouped_caching", "policy.block_size=544"),
             id="a block as large as a state",
+        ),
+        pytest.param(
+            f"{NEXT} -tp 2",
+            "h200",
+            ("policy=grouped", "policy.block_size=544"),
+            id="no cache of states unless it is asked for",
         ),
         pytest.param(
             "vllm serve Qwen/Qwen3-30B-A3B-Instruct-2507 --max-model-len 32768",

@@ -15,18 +15,22 @@ from refusals import check_words
 
 import testbed as testbed_library
 from testbed.core.errors import InputError
-from testbed.core.specs import GIB
+from testbed.core.layers import Latent, States
+from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.memory import terms
 from testbed.experiments.vllm_server.memory_fit import fitted_terms, predicted
+from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.option_page import PAGE, page
 from testbed.experiments.vllm_server.option_table import option_named, options, parsers
-from testbed.experiments.vllm_server.server import server_of
+from testbed.experiments.vllm_server.release import release_numbered
+from testbed.experiments.vllm_server.server import server_of, server_with
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.experiments.vllm_server.translation import overrides_of
-from testbed.vllm_pages import Pages, pages_of
+from testbed.speculation.heads import Heads
+from testbed.vllm_pages import pages_of
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
 KEY = SHARED / "data" / "vllm_pools" / "startups.csv"
@@ -270,11 +274,40 @@ def test_six_start_ups_are_within_two_percent_of_what_was_predicted():
         assert abs(error) < 0.02
 
 
+# What GLM-5.3-Flash stores, as public pages about it and vLLM 0.33's code for it have it: 34 layers
+# of Kimi delta attention, whose state has 32 bits, and 11 of latents without a part with position,
+# whose indexer has a key of 132 bytes for every four tokens.
+KDA_ROW = 3 * 64 * 128 * 2
+GLM = ModelSpec(
+    "glm-5.3-flash",
+    45,
+    4096,
+    64,
+    64,
+    256,
+    12_288,
+    3,
+    154_880,
+    1 << 20,
+    latent=Latent(512, 0, 256, 1536, index_bytes=132 // 4, index_pool=4),
+    states=States(34, 64 * 128 * 128 * 4 + 3 * KDA_ROW, draft_bytes=KDA_ROW),
+)
+
+
 def test_states_of_drafts_take_pages_of_each_sequence():
-    """873 blocks, 45 of a request of 32,768 tokens, 9 of these for the states of three drafts:
-    635,699 tokens and 19.40x; by running slot, with 8 of them, 729,088 and 22.25x.
+    """A block has 1,152 tokens of 12 layers, and 14,611,968 bytes. A request of 32,768 tokens has
+    29 of them for its tokens, one for keys that are not pooled yet, and 2 + 3 for each of three
+    groups of states, of which those of three drafts are 9. Of 873 blocks: 635,699 tokens and
+    19.40x; by running slot, with 8 of them, 729,088 and 22.25x.
     """
-    pages = Pages(14_611_968, 1008, (None, 0, 0, 0), (1008,) * 4, state_pages=4)
+    command = read_command(
+        "vllm serve zai-org/GLM-5.3-Flash -tp 4 --max-num-seqs 8 --max-model-len 32768 "
+        f"--num-gpu-blocks-override 873 {MTP}"
+    )
+    gpu, release = gpu_named("h100-80gb"), release_numbered("0.33")
+    server = server_with(command, GLM, gpu, release, speculation=Heads(3))
+    pages = server.pages
+    assert (server.block_size, pages.page_bytes) == (1152, 14_611_968)
     assert (pages.of_sequence(32_768), pages.scratch) == (45, 9)
     whole, by_slot = pages.concurrency(873, 32_768), pages.concurrency_by_slot(873, 32_768, 8)
     assert (int(whole * 32_768), int(by_slot * 32_768)) == (635_699, 729_088)
@@ -289,8 +322,8 @@ NEXT_80B = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct --max-model-len 32768"
     ("num_gpus", "options", "expected"),
     [
         (1, "", (13_369_344, 2243, 64)),
-        (1, MTP, (14_483_456, 2071, 73)),
-        (4, MTP, (3_620_864, 8285, 133)),
+        (1, MTP, (14_909_440, 2012, 71)),
+        (4, MTP, (3_833_856, 7825, 126)),
     ],
 )
 def test_heads_of_a_hybrid_model_share_its_pages(num_gpus, options, expected):

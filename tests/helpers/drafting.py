@@ -4,6 +4,9 @@ from functools import partial
 
 import hypothesis.strategies as st
 
+from testbed.memory.prefix_cache.output_caching import OutputCaching
+from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.draft_rules import OLDEST, RULES
 from testbed.sched.preemption import Recompute
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
@@ -27,6 +30,7 @@ def speculating_schedulers(draw, truncates):
         "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
         "long_prefill_token_threshold": draw(st.sampled_from([0, 3, 16])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
+        "drafts_as": draw(st.sampled_from(list(RULES))),
     }
     options = {
         "num_drafts": draw(st.integers(1, 5)),
@@ -44,6 +48,9 @@ def speculating_schedulers(draw, truncates):
 
 
 def made(scheduler, speculation, options, policy):
+    """The scheduler; admissions beside drafts of 0.33 need a cache that knows of them."""
+    if isinstance(policy, PrefixCaching) and not isinstance(policy, OutputCaching):
+        options = options | {"drafts_as": OLDEST}
     return scheduler(
         policy, Recompute(), speculation=speculation, max_len=policy.max_len, **options
     )

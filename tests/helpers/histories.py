@@ -77,6 +77,13 @@ class Counts:
         return counts
 
 
+def num_rejections(make, pool, calls):
+    """How often drafts were rejected in a history."""
+    harness = Harness(make, pool, thorough=False)
+    harness.run(calls)
+    return sum("rejected" in line for line in harness.questions.log)
+
+
 def row_of(make, pools=POOLS, num_histories=4):
     """Counts of as many histories in each pool, drawn from one seed."""
     counts = Counts()

@@ -56,6 +56,7 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
         options["uncached_first"] = draw(st.booleans())
+        options |= {"num_hashed_behind": draw(st.sampled_from([0, 1])), "asks_ahead": True}
     order = draw(st.sampled_from([Lru, Fifo, BySession, Arc, CostAware])) if is_cache else None
 
     def make():

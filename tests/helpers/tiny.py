@@ -29,7 +29,12 @@ class OneMillisecond(CostModel):
 
 
 class OneSecond(OneMillisecond):
-    """Every iteration takes a second, as on the clock of the engine's tests."""
+    """Every iteration takes a second, as on the clock of the engine's tests, of any model on any
+    server.
+    """
+
+    def __init__(self, model=None, server=None):
+        super().__init__()
 
     def iteration(self, work):
         return PS

@@ -14,6 +14,7 @@ from testbed.memory.policy import PoolSpec, host
 from testbed.sched.preemption import Recompute
 from testbed.sched.speculating_v1 import AsyncSpeculatingV1, SpeculatingV1
 from testbed.speculation.acceptance import Constant, Markov, PerPosition
+from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
 
@@ -29,7 +30,8 @@ LIMITS = {
 def scheduler_of(speculation, num_blocks=40, kind=SpeculatingV1, **options):
     """A scheduler over a paged pool of blocks of 4 tokens."""
     policy = Paged(PoolSpec(4 * num_blocks, MAX_LEN, host(0)), block_size=4, watermark=0)
-    return kind(policy, Recompute(), speculation=speculation, max_len=MAX_LEN, **LIMITS, **options)
+    limits = LIMITS | options
+    return kind(policy, Recompute(), speculation=speculation, max_len=MAX_LEN, **limits)
 
 
 def served(scheduler, *lengths):
@@ -173,14 +175,78 @@ def test_drafters_take_memory_of_the_pool():
     assert plain.num_slots > heads.num_slots > model.num_slots
 
 
-def test_last_block_of_a_hit_is_computed_again_with_heads():
+@pytest.mark.parametrize(
+    ("system", "drafter", "hits"),
+    [
+        ("vllm-v1", "ngram", [0, 96, 96]),
+        ("vllm-v1", "heads", [0, 80, 80]),
+        ("vllm-v1-0.33", "ngram", [0, 96, 96]),
+        ("vllm-v1-0.33", "heads", [0, 96, 80]),
+    ],
+)
+def test_heads_find_what_their_hidden_states_are_known_for(system, drafter, hits):
+    """The same prompt again, and one that differs behind 96 tokens: the last block of a hit is
+    computed again, or since 0.33 known by the token behind it.
+    """
     prompt = tuple(range(100))
-    requests = [Request(i, i * 10**12, 100, 4, prompt_ids=prompt) for i in range(2)]
-    hits = []
-    for speculation in ("ngram", "heads"):
-        result = run(*WORDS[:2], "scheduler=vllm_v1", f"speculation={speculation}", trace=requests)
-        hits.append(result.requests["hit_tokens"].tolist())
-    assert hits == [[0, 96], [0, 80]]
+    prompts = prompt, prompt, (*prompt[:96], *range(200, 204))
+    requests = [Request(i, i * 10**12, 100, 4, prompt_ids=ids) for i, ids in enumerate(prompts)]
+    words = f"+system={system}", WORDS[1], "scheduler=vllm_v1", f"speculation={drafter}"
+    assert run(*words, trace=requests).requests["hit_tokens"].tolist() == hits
+
+
+@pytest.mark.parametrize(("release", "first_slots"), [("vllm-0.19", 10), ("vllm-0.33", 13)])
+def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
+    scheduler, slots = scheduler_of(Heads(3), drafts_as=release), []
+    admit = scheduler.policy.admit
+    scheduler.policy.admit = lambda seqs, num_tokens: (
+        slots.append(num_tokens) or admit(seqs, num_tokens)
+    )
+    served(scheduler, (10, 4))
+    assert slots == [first_slots]
+
+
+def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
+    """Whose results are discarded: an output of 4 takes 4 iterations where none is accepted."""
+    chunks = {}
+    for release in ("vllm-0.19", "vllm-0.33"):
+        scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), drafts_as=release)
+        plans = plans_of(scheduler)
+        requests = [Request(0, 0, 10, 30), Request(1, PS // 500, 1, 4), Request(2, PS // 100, 9, 4)]
+        acceptance = scheduler.speculation.acceptance
+        recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
+        assert recorder.totals.generated == 38
+        chunks[release] = [(chunk.new, chunk.padding) for plan in plans for chunk in plan.chunks]
+    prompts = [(10, 0), (1, 0), (9, 0)]
+    assert chunks == {"vllm-0.19": prompts, "vllm-0.33": [prompts[0], (1, 3), prompts[2]]}
+
+
+def test_padded_prompt_waits_for_budget_for_all_its_rows():
+    """A decode with 3 drafts leaves 3 of 7 tokens, and the rows of a prompt of one token are 4."""
+    scheduler = scheduler_of(
+        NGram(3), drafts_as="vllm-0.33", max_num_batched_tokens=7, max_num_seqs=4
+    )
+    plans = plans_of(scheduler)
+    served(scheduler, (5, 9), (1, 2))
+    assert [len(plan.chunks) for plan in plans[:2]] == [2, 0]  # beside a prompt it is not padded
+    scheduler = scheduler_of(
+        NGram(3), drafts_as="vllm-0.33", max_num_batched_tokens=7, max_num_seqs=4
+    )
+    plans = plans_of(scheduler)
+    requests = [Request(0, 0, 5, 9), Request(1, 1, 1, 2)]
+    acceptance = scheduler.speculation.acceptance
+    simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
+    assert [len(plan.chunks) for plan in plans[:2]] == [1, 0]
+
+
+@pytest.mark.parametrize(("release", "first_chunk"), [("vllm-0.19", 56), ("vllm-0.33", 62)])
+def test_tokens_of_the_drafters_batch_are_charged_by_those_that_run_since_033(release, first_chunk):
+    """A draft model computes a token more of each sequence; 64 tokens and 8 sequences at most."""
+    drafter = DraftModel(2, acceptance=Constant(0.0))
+    scheduler = scheduler_of(drafter, num_blocks=80, drafts_as=release)
+    plans = plans_of(scheduler)
+    served(scheduler, (60, 2), (60, 2))
+    assert sum(chunk.new for chunk in plans[0].chunks) == first_chunk
 
 
 @pytest.mark.parametrize(
@@ -194,7 +260,8 @@ def test_last_block_of_a_hit_is_computed_again_with_heads():
         (("speculation=heads", "workload.num_seqs=2"), "parallel samples and beams"),
         (("speculation=heads", "preemption=swap"), "preemption=Swap with drafts"),
         (("speculation=heads", "model=gpt-oss-20b", "~server.kv_memory_gib"), "windows or states"),
-        (("speculation=heads", "policy=prefix_caching"), "last block of a hit"),
+        (("speculation=heads", "policy=prefix_caching"), "cache of prefixes"),
+        (("speculation=ngram", "scheduler.drafts_as=vllm-0.20"), "no release of vLLM here"),
         (("speculation=heads", "policy=contiguous_oracle"), "true output length"),
     ],
 )

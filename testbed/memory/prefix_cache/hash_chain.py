@@ -44,3 +44,12 @@ def block_contents(
         f"each: one must divide "
         "the other"
     )
+
+
+def with_next_ids(
+    contents: Sequence[Content], ids: Sequence[int], tokens_per_id: int, block_size: int
+) -> list[Content]:
+    """The contents of blocks with the id of the token behind each, which the ids must name too."""
+    own = [(content,) if isinstance(content, int) else content for content in contents]
+    behind = [ids[(i + 1) * block_size // tokens_per_id] for i in range(len(own))]
+    return [(*content, next_id) for content, next_id in zip(own, behind, strict=True)]

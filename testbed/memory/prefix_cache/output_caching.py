@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 
+from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import Keep, Ops
 from testbed.core.units import Count, PositiveTokens, Share
@@ -10,7 +11,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents, with_next_ids
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
 from testbed.memory.prefix_cache.prefix_index import Node
 
@@ -32,7 +33,9 @@ class OutputCaching(PrefixCaching):
     samples come back together. On the host nothing is findable, as before.
 
     num_dropped_blocks: blocks at the end of what is found that are computed again all the same (1
-    with vLLM's EAGLE and MTP drafts).
+    with the EAGLE and MTP drafts of vLLM 0.19). num_hashed_behind: tokens behind a block that it is
+    known by besides its own, 0 or 1 (1 with these drafts of 0.33). asks_ahead: an admission may ask
+    for more slots than the group has tokens, for drafts.
     """
 
     def __init__(
@@ -43,8 +46,17 @@ class OutputCaching(PrefixCaching):
         eviction: EvictionOrder | None = None,
         uncached_first: bool = False,
         num_dropped_blocks: Count = 0,
+        num_hashed_behind: Count = 0,
+        asks_ahead: bool = False,
     ) -> None:
+        if num_hashed_behind > 1:
+            raise InputError(
+                f"policy.num_hashed_behind={num_hashed_behind}: a block is hashed with the token "
+                f"behind it or without it (1 or 0)"
+            )
         self._num_dropped = num_dropped_blocks
+        self._num_behind = num_hashed_behind
+        self._asks_ahead = asks_ahead
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
         self._uncached_first = uncached_first
         super().__init__(pool, block_size, watermark, eviction)
@@ -58,11 +70,14 @@ class OutputCaching(PrefixCaching):
     def lookup(self, seq: Seq) -> PromptHit:
         hit = super().lookup(seq)
         hit.num_dropped = self._num_dropped
-        hit.has_output = seq.seq_id in self._with_output
+        if seq.seq_id in self._with_output:
+            hit.has_output = True
+        elif self._asks_ahead:
+            hit.has_output = False
         return hit
 
     def _give_back(self, seq: Seq, keep: Keep) -> None:
-        if self._num_dropped and seq.num_stored >= seq.prompt_len:
+        if (self._num_dropped or self._asks_ahead) and seq.num_stored >= seq.prompt_len:
             self._with_output.add(seq.seq_id)
         prompt = self._prompts.get(seq.seq_id)
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
@@ -79,9 +94,14 @@ class OutputCaching(PrefixCaching):
         return super()._make_cache(num_blocks, order)
 
     def _contents(self, seq: Seq) -> Sequence[Content] | None:
-        if seq.prompt_ids is not None or seq.registered_prefix in self._tables.prefixes:
+        if seq.registered_prefix in self._tables.prefixes:
             return super()._contents(seq)
-        return list(islice(output_contents(seq, 0), seq.prompt_len // self.block_size))
+        num_tokens = seq.prompt_len - self._num_behind
+        if seq.prompt_ids is None:
+            return list(islice(output_contents(seq, 0), num_tokens // self.block_size))
+        ids, each, size = seq.prompt_ids, seq.tokens_per_id, self.block_size
+        contents = block_contents(ids, each, num_tokens, size)
+        return with_next_ids(contents, ids, each, size) if self._num_behind else contents
 
     def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
         """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""

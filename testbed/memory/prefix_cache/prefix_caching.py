@@ -34,7 +34,8 @@ class PromptHit(CacheHit):
     contents: what the full blocks of its prompt store; None: nothing of it can be found. `nodes`
     may go on behind the prompt, where a preempted sequence finds its own generated blocks.
     num_dropped: of the blocks that an admission would find, the last so many are computed again.
-    has_output: generated tokens follow the prompt, however many an admission asks slots for.
+    has_output: generated tokens follow the prompt, however many an admission asks slots for; None:
+    they do if it asks for more than the prompt's.
     """
 
     __slots__ = ("block_size", "contents", "has_output", "nodes", "num_dropped", "prompt_len")
@@ -46,7 +47,7 @@ class PromptHit(CacheHit):
         contents: Sequence[Content] | None,
         nodes: list[Node],
         num_dropped: int = 0,
-        has_output: bool = False,
+        has_output: bool | None = None,
     ) -> None:
         self.block_size = block_size
         self.prompt_len = seq.prompt_len
@@ -62,8 +63,8 @@ class PromptHit(CacheHit):
         """Blocks that an admission for num_tokens tokens may find. The one with the last prompt
         token is left out unless generated tokens follow: that token is computed again.
         """
-        computed_last = 0 if self.has_output or num_tokens > self.prompt_len else 1
-        return (self.prompt_len - computed_last) // self.block_size
+        has_output = num_tokens > self.prompt_len if self.has_output is None else self.has_output
+        return (self.prompt_len - (not has_output)) // self.block_size
 
     def on_device(self, num_tokens: int) -> list[Node]:
         """The nodes on the device that an admission for num_tokens tokens finds."""

@@ -28,6 +28,7 @@ from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E402
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402
+from testbed.sched.draft_rules import OLDEST, RULES  # noqa: E402
 from testbed.sched.preemption import Recompute  # noqa: E402
 from testbed.sched.speculating_v1 import SpeculatingV1  # noqa: E402
 from testbed.sched.vllm_v1 import VllmV1  # noqa: E402
@@ -161,11 +162,14 @@ def test_a_drafter_by_graphs_has_logits_of_every_decode():
     assert all(drafted == accepted for drafted, accepted in verified)
 
 
-def test_slots_of_rejected_drafts_come_back_at_once():
-    policy, requests = partial(Paged, block_size=4), tiny.requests(LENGTHS)
-    equal_outputs(requests, "llama", policy, ngram(keeps_slots=False))
+@pytest.mark.parametrize("debug", [True, False])
+def test_slots_of_rejected_drafts_come_back_at_once(debug):
+    """And others take them; debug rereads every table."""
+    policy, requests = partial(Paged, block_size=2), tiny.requests([*LENGTHS, *LONG])
+    equal_outputs(requests, "llama", policy, ngram(keeps_slots=False), debug=debug)
     speculation = draft_model("llama", keeps_slots=False)
-    equal_outputs(requests, "llama", policy, speculation, drafter=model("llama", seed=1))
+    options = {"drafter": model("llama", seed=1), "debug": debug}
+    equal_outputs(requests, "llama", policy, speculation, **options)
 
 
 @pytest.mark.parametrize("debug", [True, False])
@@ -366,12 +370,13 @@ def histories(draw):
     return family, policy, requests, draft_model(drafting, **options), drafter
 
 
-def check_history(history, pool, limits):
+def check_history(history, pool, limits, debug):
+    """Debug rereads every table, so that it hides those that were not reread."""
     family, policy, requests, speculation, options = history
     pool = tiny.pool(256 if policy is ContiguousMax else pool)
-    *_, verified = equal_outputs(
-        requests, family, policy, speculation, spec=pool, limits=limits, **options
-    )
+    limits = limits | ({"drafts_as": OLDEST} if policy in CACHING else {})
+    options = options | {"spec": pool, "limits": limits, "debug": debug}
+    *_, verified = equal_outputs(requests, family, policy, speculation, **options)
     drafter = options.get("drafter")
     if drafter is model(family):
         assert all(drafted == accepted for drafted, accepted in verified)
@@ -384,21 +389,22 @@ LIMIT = st.fixed_dictionaries(
         "max_num_batched_tokens": st.sampled_from([12, 40]),
         "long_prefill_token_threshold": st.sampled_from([0, 5]),
         "scheduler_reserve_full_isl": st.booleans(),
+        "drafts_as": st.sampled_from(list(RULES)),
     }
 )
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
-@given(history=histories(), pool=POOL, limits=LIMIT)
-def test_histories_with_drafts_say_what_those_without_say(history, pool, limits):
-    check_history(history, pool, limits)
+@given(history=histories(), pool=POOL, limits=LIMIT, debug=st.booleans())
+def test_histories_with_drafts_say_what_those_without_say(history, pool, limits, debug):
+    check_history(history, pool, limits, debug)
 
 
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None, derandomize=True)
-@given(history=histories(), pool=POOL, limits=LIMIT)
-def test_600_histories_with_drafts_say_what_those_without_say(history, pool, limits):
-    check_history(history, pool, limits)
+@given(history=histories(), pool=POOL, limits=LIMIT, debug=st.booleans())
+def test_600_histories_with_drafts_say_what_those_without_say(history, pool, limits, debug):
+    check_history(history, pool, limits, debug)
 
 
 RUNS = st.integers(1, 3)
