@@ -16,10 +16,14 @@ from markupsafe import Markup
 
 from testbed.core.errors import InputError
 from testbed.description import costs_of, flat
-from testbed.experiments.compare.comparison import differences
+from testbed.experiments.compare.differences import (
+    are_numbers,
+    independent_differences,
+    words_of_each,
+)
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
-from testbed.experiments.compare.tables import engines_table, readable
+from testbed.experiments.compare.tables import engines_table
 from testbed.experiments.pages.page import (
     NUMBER,
     VERDICT,
@@ -42,13 +46,12 @@ from testbed.experiments.report.related_runs import equal, related, words_of
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
-from testbed.experiments.runs.points import SEED
 from testbed.experiments.runs.summary_table import (
     main_numbers,
     number,
     quantities,
 )
-from testbed.experiments.runs.sweeps import legible, sweep_charts
+from testbed.experiments.runs.sweeps import sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
 
@@ -94,19 +97,15 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     """Differences, curves, a table with the differing keys as columns, and a card for each run with
     tables.
     """
-    different = varying(runs)
+    different = independent_differences(runs)
     if len(runs) > 1:
         different = different.sort_values(
             list(different),
-            key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values,
+            key=lambda values: pd.to_numeric(values) if are_numbers(values) else values,
         )
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
-    values_of_runs = different.to_numpy().tolist()
-    names = [
-        ", ".join(map(legible, different, values)) or run.name
-        for run, values in zip(runs, values_of_runs, strict=True)
-    ]
+    names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))
     with_tables = [
         replace(run, name=name)
@@ -140,32 +139,6 @@ def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
     head = [*map(str, different.columns), *main, "run"]
     classes = [*[""] * len(different.columns), *[NUMBER] * len(main)]
     return Table("All runs", head, rows, classes)
-
-
-def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """A row per run, a column per differing config key, text before numbers, without keys that
-    follow from others; of seeds the run's own is kept, since such runs are replications.
-    """
-    # The choice of outputs changes no run
-    different = differences(runs).drop(index="outputs", errors="ignore")
-    shown = pd.DataFrame(
-        dict(readable(str(key), list(different.loc[key])) for key in different.index),
-        index=range(len(runs)),
-    )
-    independent: list[str] = []
-    for name in sorted(shown, key=lambda name: (_are_numbers(shown[name]), _rank(str(name)))):
-        if all(shown.groupby(other)[name].nunique().max() > 1 for other in independent):
-            independent.append(str(name))
-    return shown[independent]
-
-
-def _rank(name: str) -> int:
-    """Other keys, then the run's seed, then the seeds that follow from it."""
-    return 0 if name.rpartition(".")[2] != SEED else 1 + (name != SEED)
-
-
-def _are_numbers(values: pd.Series) -> bool:
-    return bool(pd.to_numeric(values, errors="coerce").notna().all())
 
 
 def folder_page(folders: Sequence[Path]) -> str:

@@ -13,7 +13,7 @@ from tiny_run import tiny_run
 
 from testbed.build import build
 from testbed.experiments.cli.main import main
-from testbed.experiments.compare.finished_run import read_runs
+from testbed.experiments.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_luck
 from testbed.experiments.runs.summary_table import summary_table
