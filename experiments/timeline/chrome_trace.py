@@ -21,10 +21,9 @@ from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import SequenceGroup, SequenceStatus
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.recorder import Columns, Recorder
-from testbed.engine.simulation import simulate
 from testbed.engine.totals import SpanMemory
 from testbed.experiments.runs.whole_files import whole
-from testbed.run import serve_by_fleet
+from testbed.run import recorded
 from testbed.sched.plan import Plan
 
 QUEUED, PREFILL, DECODE, PREEMPTED, SWAPPED = "queued", "prefill", "decode", "preempted", "swapped"
@@ -277,7 +276,7 @@ def trace_of(
     """
     setup = build(config)
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
-    recorders = _recorded(setup, end_ps)
+    recorders = recorded(setup, PhaseRecorder, stop_ps=end_ps)
     last_ps = max(recorder.end_ps for recorder in recorders)
     if start_ps >= last_ps:
         raise InputError(
@@ -296,28 +295,6 @@ def trace_of(
     other = dict(setup.description)
     trace = {"traceEvents": names + timed, "displayTimeUnit": "ms", "otherData": other}
     return trace, last_ps / PS
-
-
-def _recorded(setup: Setup, end_ps: int) -> list[PhaseRecorder]:
-    """The recorder of each engine, after the run."""
-    if setup.fleet is not None:
-        recorders = [PhaseRecorder() for _ in setup.fleet.parts]
-        serve_by_fleet(setup, setup.fleet, recorders, stop_ps=end_ps)
-        return recorders
-    recorder = PhaseRecorder()
-    simulate(
-        setup.workload,
-        setup.scheduler,
-        setup.cost,
-        setup.model.max_len,
-        stop_ps=end_ps,
-        recorder=recorder,
-        fast_forward=setup.config.fast_forward,
-        beams=setup.beams,
-        acceptance=setup.acceptance,
-        lengths=setup.lengths,
-    )
-    return [recorder]
 
 
 def _engine_events(
