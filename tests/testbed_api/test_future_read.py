@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from testbed import capacity, simulate
-from testbed.api import Capacities
+from testbed.capacity_search import Capacities
 from testbed.core.request import Request
 from testbed.experiments.cli.capacity import lines_of
 from testbed.experiments.cli.json_answers import capacity_answer
