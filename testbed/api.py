@@ -75,9 +75,7 @@ def simulate(
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
 
     A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
-    32}).
-
-    Raises InputError, in one line, for what makes no sense.
+    32}). Raises InputError, in one line, for what makes no sense.
 
     Args:
         *overrides: words of the command line, such as `arrivals.rate=2`.

@@ -25,7 +25,7 @@ from testbed.fleet.parts import EngineParts
 from testbed.identity import ROOT, code_hash
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.groups.grouped import Grouped
-from testbed.memory.layouts import BlockLayout, ExtentLayout
+from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
 from testbed.oracles import future_read
 from testbed.parts import Part, constructor_parameters
@@ -54,24 +54,15 @@ def describe(
     """Model, server, GPU, pool (slots, blocks, GiB), policy, scheduler, source of costs; the rest
     follows them.
 
-    slot_layers: the layers of which a slot has a token's K and V, all but for a policy of several
-    groups. pool_blocks and block_size (tokens) are None where the policy has no blocks; pool_gib is
-    over all GPUs together.
+    The pool's keys: see `_pool_numbers`.
     """
     model, server, policy = config.model, config.server, scheduler.policy
-    layout = scheduler.memory.layout
-    size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
-    block_size = size if isinstance(size, int) and size > 0 else None
     return {
         "model": model.name,
         "server": server.name,
         "gpu": server.gpu.name,
         "num_gpus": server.num_gpus,
-        "pool_slots": pool.num_slots,
-        "slot_layers": pool.num_layers,
-        "pool_blocks": None if block_size is None else pool.num_slots // block_size,
-        "block_size": block_size,
-        "pool_gib": round(pool.num_slots * pool.layer_bytes * pool.num_layers / GIB, 4),
+        **_pool_numbers(pool, scheduler.memory.layout),
         **_vllms_numbers(config, pool, scheduler),
         "policy": _part(config.policy, policy),
         "scheduler": _part(config.scheduler, scheduler),
@@ -88,6 +79,22 @@ def describe(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
         **software(),
+    }
+
+
+def _pool_numbers(pool: PoolSpec, layout: Layout | None) -> dict[str, Any]:
+    """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
+    several groups. pool_blocks and block_size (tokens) are None where the policy has no blocks;
+    pool_gib is over all GPUs together.
+    """
+    size = layout.block_size if isinstance(layout, BlockLayout | ExtentLayout) else None
+    block_size = size if isinstance(size, int) and size > 0 else None
+    return {
+        "pool_slots": pool.num_slots,
+        "slot_layers": pool.num_layers,
+        "pool_blocks": None if block_size is None else pool.num_slots // block_size,
+        "block_size": block_size,
+        "pool_gib": round(pool.num_slots * pool.layer_bytes * pool.num_layers / GIB, 4),
     }
 
 

@@ -102,16 +102,12 @@ def server_with(
     _check_replicas(reader, model)
     block_size = _block_size(reader, model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    pages = _pages(reader, model, limits, block_size)
-    if pages.is_grouped and speculation is not None:
-        pages = _with_heads(pages, model, limits, speculation)
-    pages = with_drafter(pages, drafter, limits.num_gpus)
+    own_pages = _pages(reader, model, limits, block_size)
+    if own_pages.is_grouped and speculation is not None:
+        own_pages = _with_heads(own_pages, model, limits, speculation)
+    pages = with_drafter(own_pages, drafter, limits.num_gpus)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
-    if reader.value("--max-model-len") in AUTO:
-        longest = min(model.max_len, pages.longest(num_blocks))
-        model = replace(model, max_len=longest)
-    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
-        _check_one_sequence(model, pages, num_blocks)
+    model = _of_longest(reader, model, pages, num_blocks)
     caches = reader.is_on("--enable-prefix-caching", default=True)
     return Server(
         release,
@@ -126,6 +122,15 @@ def server_with(
         caches,
         command.values,
     )
+
+
+def _of_longest(reader: "_Reader", model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
+    """The model with the longest sequence that it serves; raises InputError if it is too long."""
+    if reader.value("--max-model-len") in AUTO:
+        model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
+    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
+        _check_one_sequence(model, pages, num_blocks)
+    return model
 
 
 def _check_replicas(reader: "_Reader", model: ModelSpec) -> None:

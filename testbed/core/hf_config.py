@@ -374,7 +374,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     fields, kind = Fields(config, path), config["model_type"]
     pattern = _pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    hidden = fields.whole("hidden_size")
     _check_embedding(fields, kind, hidden)
     dtype = _dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
@@ -385,9 +385,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=_num_kv_heads(fields, kind, heads),
-        head_size=_head_size(fields, kind, hidden, heads),
+        **_heads(fields, kind, hidden),
         ffn_size=_ffn_size(fields, kind),
         ffn_matrices=3 if is_gated else 2,
         vocab_size=fields.whole("vocab_size"),
@@ -406,6 +404,16 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     )
     fields.check_memory()
     return shape
+
+
+def _heads(fields: Fields, kind: str, hidden: int) -> dict[str, int]:
+    """The heads of attention and their size, as the shape has them."""
+    heads = fields.whole("num_attention_heads")
+    return {
+        "num_heads": heads,
+        "num_kv_heads": _num_kv_heads(fields, kind, heads),
+        "head_size": _head_size(fields, kind, hidden, heads),
+    }
 
 
 def _num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
