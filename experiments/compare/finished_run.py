@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 from testbed.description import RUN, was_served
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.run_folder import check_unchanged
-from testbed.experiments.runs.summary_table import described
+from testbed.experiments.runs.summary_table import run_words
 from testbed.run import OVERLOAD
 from testbed.traces.files import plain_or_packed
 
@@ -74,7 +74,7 @@ class FinishedRun:
     @property
     def parts(self) -> dict[str, str]:
         """The words of `what_it_was` by the part that they are about."""
-        parts = described(self.summary.get(RUN, {}))
+        parts = run_words(self.summary.get(RUN, {}))
         if not self.on_gpu:
             return parts
         parts.pop("costs", None)  # which a simulation of it would have

@@ -186,7 +186,7 @@ def _costs(runs: Sequence[FinishedRun]) -> Markup:
 def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
     """All parts of a reproduction. card: scorecard.csv as text."""
     drawn = sorted(folder.glob("*.png"), key=_number)
-    pictures = [Picture(path.read_bytes(), described(path.stem, card)) for path in drawn]
+    pictures = [Picture(path.read_bytes(), text_alternative(path.stem, card)) for path in drawn]
     return render(
         "report/reproduction.html",
         folder=folder.name,
@@ -205,7 +205,7 @@ def title(stem: str) -> str:
     return str(yaml.safe_load(path.read_text(encoding="utf-8"))["title"])
 
 
-def described(stem: str, card: pd.DataFrame) -> str:
+def text_alternative(stem: str, card: pd.DataFrame) -> str:
     """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure
     11's.
     """

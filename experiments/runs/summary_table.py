@@ -109,7 +109,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     the scheduler's note.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
-    parts = described(summary.get(RUN, {}))
+    parts = run_words(summary.get(RUN, {}))
     for name, value in (
         *[(name, value) for name, value in parts.items() if name not in ABOVE],
         *_served_rows(summary),
@@ -261,7 +261,7 @@ def way_of(summary: Mapping[str, Any]) -> str:
     return "derived" if "from" in profile else "measured"
 
 
-def described(run: Mapping[str, Any]) -> dict[str, str]:
+def run_words(run: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a run in a few words, by name; empty if the summary has none."""
     if not run:
         return {}

@@ -14,7 +14,6 @@ from testbed.core.errors import InputError
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.chat_template import chat_template
-from testbed.serving.clients import check_served, unknown_requests
 from testbed.serving.connection_limits import http_with
 from testbed.serving.end_tokens import end_tokens
 from testbed.serving.engine_state import show_engine
@@ -26,6 +25,7 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
+from testbed.serving.requests_to_come import check_served, unknown_requests
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
