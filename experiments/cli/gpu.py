@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from testbed.core.errors import InputError
 from testbed.experiments.cli.gpu_calibrate import calibrate
 from testbed.experiments.cli.gpu_measure import app as measure
-from testbed.experiments.cli.parameters import AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.parameters import AboveZero, AtLeastOne, Override, WholeNumber
 from testbed.experiments.cli.vllm_parameters import (
     LIMIT_S,
     LimitSeconds,
@@ -176,7 +176,7 @@ def pairs(
     *,
     out: Annotated[Path, Parameter(metavar="FOLDER", help="folder to write")],
     limit_s: Annotated[
-        float, Parameter(metavar="S", help="seconds after which no further pair starts")
+        AboveZero, Parameter(metavar="S", help="seconds after which no further pair starts")
     ] = 520.0,
 ) -> None:
     """Run on a GPU what is compared with its simulation.

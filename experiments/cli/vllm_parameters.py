@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.parameters import AboveZero
 
 Python = Annotated[
     str, Parameter(metavar="PATH", help="the Python that has vLLM (default: this one)")
@@ -15,7 +16,7 @@ ServerCommand = Annotated[
     Parameter(metavar="COMMAND", help='the server, as "vllm serve MODEL --max-model-len 16384"'),
 ]
 LimitSeconds = Annotated[
-    float, Parameter(metavar="S", help="seconds after which nothing more is begun")
+    AboveZero, Parameter(metavar="S", help="seconds after which nothing more is begun")
 ]
 LIMIT_S = 420.0
 
