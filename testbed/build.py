@@ -91,7 +91,7 @@ class Setup:
         if not self.is_alone:
             raise InputError(
                 f"replicas={self.config.replicas}: {what} shows one engine (leave replicas out, or "
-                f"read the column engine of requests.csv and iterations.csv)"
+                "read the column engine of requests.csv and iterations.csv)"
             )
 
     def part_ps(self, start_s: float, stop_s: float | None) -> tuple[int, int, int]:
@@ -188,8 +188,7 @@ def _beams(config: RunConfig, workload: Workload) -> BeamModel:
     if not (isinstance(beams, SyntheticBeams) or workload.has_beams):
         raise InputError(
             f"beams is {type(beams).__name__}, and no request uses beam search (give "
-            f"workload.beam=true "
-            "and workload.num_seqs, or leave beams out)"
+            "workload.beam=true and workload.num_seqs, or leave beams out)"
         )
     return beams
 
@@ -252,7 +251,7 @@ def _policy_and_pool(
         if policy.usage().allocated:
             raise InputError(
                 f"policy is a {type(policy).__qualname__} whose pool is in use; give a new one, or "
-                f"the class"
+                "the class"
             )
         return policy, replace(pool, num_slots=policy.usage().total)
     if memory.layered is None and model.states:

@@ -70,7 +70,7 @@ def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionR
     if isinstance(preemption, Swap) and memory.swaps is None:
         raise InputError(
             f"preemption=swap: {memory.name} moves no sequences to the host (choose "
-            f"preemption=recompute, or policy=paged)"
+            "preemption=recompute, or policy=paged)"
         )
     if isinstance(preemption, Swap) and config.swap_space_gib == 0:
         raise InputError(
@@ -81,7 +81,7 @@ def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionR
         raise InputError(
             f"server.tiers: {memory.name} uses no tier but the swap space (choose policy=tiered, "
             f"or leave {', '.join(config.server.tiers)} out; a policy of yours that uses tiers has "
-            f"tier_slots())"
+            "tier_slots())"
         )
 
 
@@ -109,7 +109,7 @@ def _check_num_sequences(memory: Capabilities, workload: Workload) -> None:
     if is_uniform and longest(1, num_seqs) == 0 < longest(1, 1):
         raise InputError(
             f"workload.num_seqs={num_seqs}: {memory.name} can hold no request of {num_seqs} "
-            f"sequences (give a smaller number, or choose another policy or pool)"
+            "sequences (give a smaller number, or choose another policy or pool)"
         )
 
 
@@ -117,6 +117,6 @@ def _check_answers_are_found(scheduler: Scheduler) -> None:
     if isinstance(scheduler, TimeToLive) and scheduler.memory.publishes is None:
         raise InputError(
             f"scheduler=time_to_live: {scheduler.memory.name} finds nothing of an answered "
-            f"request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
-            f"another policy that has lookup())"
+            "request, whose slots would be kept for nobody (choose policy=prefix_caching, or "
+            "another policy that has lookup())"
         )

@@ -107,7 +107,7 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
     if absent:
         raise InputError(
             f"{real.folder}/iterations.csv: has no column {absent[0]}, so no cost term can be "
-            f"compared"
+            "compared"
         )
     works = [read_work(row) for row in table.to_dict("records")]
     whole, kernels = cost_models(simulated)

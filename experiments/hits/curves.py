@@ -107,7 +107,7 @@ def _check_one_cache(config: RunConfig) -> None:
     if config.replicas is not None:
         raise InputError(
             f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
-            f"(leave it out)"
+            "(leave it out)"
         )
 
 

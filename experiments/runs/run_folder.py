@@ -131,7 +131,7 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
     if summary[RUN].get(ID, name) != name:
         raise InputError(
             f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another "
-            f"folder)"
+            "folder)"
         )
     return not (was_edited(folder) or changed_result(folder))
 
@@ -144,7 +144,7 @@ def _summary_of(folder: Path, name: str) -> dict[str, Any]:
     if summary is None or summary[RUN].get(ID, name) != name:
         raise InputError(
             f"{folder}: another process has written its run there meanwhile (give each run a "
-            f"folder of its own, by hydra.run.dir=...)"
+            "folder of its own, by hydra.run.dir=...)"
         )
     return summary
 
@@ -193,7 +193,7 @@ def serve(setup: Setup, folder: Path) -> dict[str, Any]:
     except ImportError as error:
         raise InputError(
             f"engine=gpu: needs the package {error.name} (install torch and CuPy, or omit "
-            f"engine=gpu)"
+            "engine=gpu)"
         ) from None
     summary = serve_into(folder, setup)
     if setup.config.outputs == "full":
@@ -254,7 +254,7 @@ def check_unchanged(folder: Path) -> None:
     if was_edited(folder):
         raise InputError(
             f"{folder / CONFIG}: was changed after the run, so it is another run's (testbed run "
-            f"simulates that one)"
+            "simulates that one)"
         )
     check_results(folder)
 

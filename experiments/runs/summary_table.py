@@ -249,7 +249,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
         yield (
             f"the costs come in different ways ({names}), so that their errors are part of the "
-            f"differences"
+            "differences"
         )
 
 

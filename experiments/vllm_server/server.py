@@ -330,7 +330,7 @@ def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
-            f"the attention kernels take no such block (choose from "
+            "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
     if model.latent and size != usual:
@@ -413,7 +413,7 @@ def _with_heads(
     if deeper is None:
         raise InputError(
             f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
-            f"modelled beside windows or states (leave it out to see the server without it)"
+            "modelled beside windows or states (leave it out to see the server without it)"
         )
     shared = pages_of(
         deeper,
@@ -440,7 +440,6 @@ def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
         raise InputError(
             f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
-            f"{model.max_len:,}, "
-            f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
-            f"{have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
+            f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
+            f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
         )

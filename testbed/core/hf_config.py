@@ -58,8 +58,7 @@ class Fields:
                 kind = self._values.get("model_type")
                 raise InputError(
                     f"{self.path}: {key}={self._values[key]!r}: changes the memory of a model, and "
-                    f"is not "
-                    f"supported for model_type {kind!r} (write the ModelSpec by hand)"
+                    f"is not supported for model_type {kind!r} (write the ModelSpec by hand)"
                 )
 
 
@@ -250,8 +249,8 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
     raise InputError(
         f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
-        f"awq, or compressed-tensors of one group of weights "
-        "(give the unquantized config.json, and weight_bits)"
+        "awq, or compressed-tensors of one group of weights (give the unquantized config.json, and "
+        "weight_bits)"
     )
 
 
@@ -347,8 +346,7 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
             f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
-            f"the "
-            "ModelSpec by hand"
+            "the ModelSpec by hand"
         )
     try:
         return replace(shape_of(named, config, path), vision_params=vision)
@@ -441,7 +439,7 @@ def _check_per_layer_parts(fields: Fields) -> None:
         if fields.get(key, 0):
             raise InputError(
                 f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
-                f"by hand: layers that share K and V cache none of their own)"
+                "by hand: layers that share K and V cache none of their own)"
             )
 
 

@@ -316,7 +316,7 @@ class IterationLevel(Scheduler):
         if prefetch and self.memory.loads is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                f"(choose policy=tiered, or leave prefetch out)"
+                "(choose policy=tiered, or leave prefetch out)"
             )
         self.prefetch = prefetch
         self.max_num_batched_tokens = max_num_batched_tokens

@@ -227,7 +227,7 @@ class BlockMemory(LeasingPolicy):
         if not self._ensure_free(needed):
             raise InputError(
                 f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} "
-                f"are free"
+                "are free"
             )
         self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
