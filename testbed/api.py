@@ -23,9 +23,9 @@ from testbed.capacity_search import (
 from testbed.checking import check as check
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.description import flat, merge_axes
 from testbed.result import Result, front_end
 from testbed.run import run
+from testbed.summaries import flat, merge_axes
 
 if TYPE_CHECKING:
     import pandas as pd

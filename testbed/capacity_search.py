@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
-from testbed.description import RUN, costs_of
 from testbed.knee import highest_rate
 from testbed.replications import Interval, interval
 from testbed.result import front_end
 from testbed.run import run
+from testbed.summaries import RUN, costs_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,6 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
-from testbed.description import ENGINES, RUN
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
@@ -27,6 +26,7 @@ from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.metrics import overload, summarize
 from testbed.result import Result
 from testbed.speculating import drafts_of
+from testbed.summaries import ENGINES, RUN
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from testbed.core.errors import InputError
-from testbed.description import ID, RUN
 from testbed.experiments.compare.differences import independent_differences, words_of_each
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.runs.progress import short_names
+from testbed.summaries import ID, RUN
 
 
 def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> list[FinishedRun]:

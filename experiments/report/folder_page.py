@@ -11,7 +11,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from testbed.core.errors import InputError
-from testbed.description import costs_of, flat
 from testbed.experiments.compare.differences import (
     are_numbers,
     independent_differences,
@@ -39,6 +38,7 @@ from testbed.experiments.runs.summary_table import (
 from testbed.experiments.runs.sweeps import sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
+from testbed.summaries import costs_of, flat
 
 MOST_CURVES = 8
 

@@ -16,7 +16,6 @@ from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
-from testbed.description import ID, RUN
 from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.experiments.runs.folder_contents import (
     CONTENTS,
@@ -36,6 +35,7 @@ from testbed.identity import Identity, id_of, identify
 from testbed.parts import Part
 from testbed.result import Result
 from testbed.run import keys_of_every_summary, run, unwatched
+from testbed.summaries import ID, RUN
 from testbed.trusted import check_classes
 
 CONFIG = "config.yaml"

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import CONTENTS, ENGINES, RUN, costs_of, source_of_costs, was_served
 from testbed.experiments.runs.part_words import part_words
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
+from testbed.summaries import CONTENTS, ENGINES, RUN, costs_of, source_of_costs, was_served
 from testbed.vllm_pages import logged_lines
 
 

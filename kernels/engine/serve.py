@@ -12,7 +12,6 @@ from torch import OutOfMemoryError
 from testbed.build import Setup
 from testbed.config import EngineConfig
 from testbed.core.errors import InputError
-from testbed.description import RUN
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
@@ -38,6 +37,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculating import drafts_of
+from testbed.summaries import RUN
 
 
 @dataclass(frozen=True)
