@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.compiled import release
 from testbed.config import RunConfig
+from testbed.constructor_parameters import constructor_parameters
 from testbed.core.request import Workload
 from testbed.core.specs import GIB
 from testbed.cost.model import CostModel
@@ -20,7 +21,7 @@ from testbed.memory.groups.grouped import Grouped
 from testbed.memory.layouts import BlockLayout, ExtentLayout, Layout
 from testbed.memory.policy import PoolSpec
 from testbed.oracles import future_read
-from testbed.parts import Part, constructor_parameters
+from testbed.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
 from testbed.vllm_pages import pages_of
