@@ -17,23 +17,28 @@ def read_runs(arguments: Sequence[str], *, trusts_plug_ins: bool = False) -> lis
     The default name is the folder's, with its parents if two folders have the same name. A folder
     that has the run's id for a name is called by what distinguishes its run from the others.
     """
-    split = ((text, *text.partition("=")) for text in arguments)
-    named = [
-        (a, Path(b)) if sign and not Path(text).is_dir() else ("", Path(text))
-        for text, a, sign, b in split
-    ]
-    tails = short_names([folder for _, folder in named])
+    given = [_name_and_folder(text) for text in arguments]
+    folders = [folder for _, folder in given]
+    tails = short_names(folders)
     read = [
-        read_run(name or tail, folder) for (name, folder), tail in zip(named, tails, strict=True)
+        read_run(name or tail, folder) for (name, folder), tail in zip(given, tails, strict=True)
     ]
     runs = _called_by_words(read)
     names = [run.name for run in runs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InputError(
-            f"{twice[0]}: is the name of two runs (name them: a={named[0][1]} b={named[1][1]})"
+            f"{twice[0]}: is the name of two runs (name them: a={folders[0]} b={folders[1]})"
         )
     return [replace(run, trusts_plug_ins=trusts_plug_ins) for run in runs]
+
+
+def _name_and_folder(argument: str) -> tuple[str, Path]:
+    """The parts of [NAME=]FOLDER; a folder's own name may have the sign too."""
+    name, sign, folder = argument.partition("=")
+    if not sign or Path(argument).is_dir():
+        return "", Path(argument)
+    return name, Path(folder)
 
 
 def _called_by_words(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
