@@ -84,7 +84,7 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 def compare_page(comparison: Comparison) -> str:
     """What differs in the configs, the runs, main numbers, charts, then all numbers."""
-    title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
+    title = f"Compared: {'; '.join(run.name for run in comparison.runs)}"
     part = render("compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison))
     return whole_page(title=title, parts=[part])
 
