@@ -39,6 +39,7 @@ INTERPRETED = {
     ),
     "sched/vllm_v1.py": "AsyncVllmV1 passes keywords on, which mypyc takes for one argument",
     "sched/speculating_v1.py": "the same",
+    "engine/simulation.py": "the same",
     "engine/clients.py": "it accepts any object with submit() and close(); one event per request",
 }
 # Classes of the hot path that no plug-in extends and no code copies: closed, so that method calls

@@ -8,13 +8,13 @@ and options of the command line.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from testbed.api import Capacities as Capacities
-    from testbed.api import Capacity as Capacity
     from testbed.api import capacities as capacities
     from testbed.api import capacity as capacity
     from testbed.api import check as check
     from testbed.api import simulate as simulate
     from testbed.api import sweep as sweep
+    from testbed.capacity_search import Capacities as Capacities
+    from testbed.capacity_search import Capacity as Capacity
     from testbed.result import Result as Result
 
 __all__ = [

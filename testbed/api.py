@@ -3,30 +3,34 @@ command line.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from testbed.capacity_search import (
+    HIGH,
+    LOW,
+    PRECISION,
+    SHARE,
+    Capacities,
+    Capacity,
+    CapacitySearch,
+    Seen,
+    given_objectives,
+    measured,
+)
 from testbed.checking import check as check
-from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.core.request import Request
-from testbed.description import RUN, costs_of, flat, merge_axes
-from testbed.knee import highest_rate
-from testbed.replications import Interval, interval
 from testbed.result import Result, front_end
 from testbed.run import run
+from testbed.summaries import flat, merge_axes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARE, PRECISION = 0.9, 0.02
 NEAR = 1.1  # the capacities of two seeds differ by about this factor
-RATE = "arrivals.rate"
-MAX_REQUESTS = 3_000_000
-Seen = Callable[[float, float], None]
 # Names of options that ship, so that an editor can complete them; `testbed list` shows all.
 PolicyName = Literal[
     "contiguous_max",
@@ -71,9 +75,7 @@ def simulate(
     """Simulate one run; nothing is written. What is not given is as `testbed run` has it.
 
     A part may be a name, a class, or a pair of class and parameters such as (Paged, {"block_size":
-    32}).
-
-    Raises InputError, in one line, for what makes no sense.
+    32}). Raises InputError, in one line, for what makes no sense.
 
     Args:
         *overrides: words of the command line, such as `arrivals.rate=2`.
@@ -131,7 +133,7 @@ def sweep(
         )
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
-    work = (delayed(_measured)(overrides, {**options, **point}, folder) for point in points)
+    work = (delayed(measured)(overrides, {**options, **point}, folder) for point in points)
     named = [
         {key: getattr(value, "__name__", value) for key, value in point.items()} for point in points
     ]
@@ -141,35 +143,6 @@ def sweep(
     )
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """The highest rate that one seed found; 1 + precision times this rate misses the SLO.
-
-    Attributes:
-        rate: the highest simulated rate (requests/s) that meets the SLO.
-        share: the share of the requests that must meet it, above 0 and at most 1.
-        points: (rate, share inside, goodput in requests/s) of every simulated rate.
-        costs: the source of the runs' costs and their tested error; empty on a GPU.
-        future_read: what the runs read of the future, as no real server can; empty where they read
-            nothing.
-    """
-
-    rate: float
-    share: float
-    points: tuple[tuple[float, float, float], ...]
-    costs: str = ""
-    future_read: str = ""
-
-    @property
-    def table(self) -> "pd.DataFrame":
-        """What was simulated, in order of rate."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            self.points, columns=["rate_requests_per_s", "share_inside", "goodput_requests_per_s"]
-        )
-
-
 def capacity(
     *overrides: str,
     ttft_s: float | None = None,
@@ -177,22 +150,21 @@ def capacity(
     itl_s: float | None = None,
     e2e_s: float | None = None,
     share: float = SHARE,
-    low: float = 0.5,
-    high: float = 2.0,
+    low: float = LOW,
+    high: float = HIGH,
     precision: float = PRECISION,
     folder: str | Path | None = None,
     seen: Seen | None = None,
     **options: Any,
 ) -> Capacity:
-    """Find the highest rate (requests/s) at which `share` of the requests meet the SLO, with one
-    seed.
+    """Find the highest rate at which `share` of the requests meet the SLO, with one seed.
 
     A request must meet all objectives that are given, at least one, here or as slo.ttft_s=... among
     the overrides. `capacities` gives the range over several seeds. Raises InputError if no rate
     meets the SLO, or every rate does.
 
     Args:
-        *overrides: words of the command line, such as `arrivals.rate=2`.
+        *overrides: words of the command line, such as `model=opt-13b`.
         ttft_s: seconds to the first token.
         tpot_s: seconds for each later token on average.
         itl_s: seconds between two tokens.
@@ -200,58 +172,18 @@ def capacity(
         share: the share of the requests that must meet the SLO, above 0 and at most 1.
         low: the lower end of the first guess, in requests/s; moved outward as far as it takes.
         high: the upper end of the first guess, in requests/s.
-        precision: the search ends when a rate that misses is at most 1 + precision times one that
-            keeps.
+        precision: it ends when a rate that misses is at most 1 + precision times one that keeps.
         folder: as in `sweep`.
         seen: called as seen(rate, share_inside) after every run.
         **options: those of `simulate`, without a rate.
     """
-    _check_search(share, low, high, precision)
-    _check_no_rate(overrides, options)
-    options |= _given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
-    _check_objectives(front_end().configure(overrides, options))
-    summaries: dict[float, dict[str, Any]] = {}  # by rate
-
-    def share_inside(rate: float) -> float:
-        summaries[rate] = _measured(overrides, {**options, "rate": rate}, folder)
-        if seen:
-            seen(rate, summaries[rate]["slo"]["share_inside"] or 0.0)
-        return _inside(summaries[rate], rate)[0]
-
-    highest = highest_rate(share_inside, share, low, high, precision)
-    points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
-    return Capacity(highest, share, points, costs_of(summaries[highest]), _futures(summaries))
-
-
-def _given_objectives(**objectives: float | None) -> dict[str, float]:
-    """The objectives that are given, as options of a run."""
-    return {f"slo.{name}": seconds for name, seconds in objectives.items() if seconds is not None}
-
-
-def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
-    """What the runs read of the future, in words; an empty text for nothing."""
-    read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
-    return "; ".join(sorted(filter(None, read)))
-
-
-@dataclass(frozen=True)
-class Capacities:
-    """The capacity with each seed, in requests/s.
-
-    Attributes:
-        of_seed: what each seed found, by seed.
-    """
-
-    of_seed: Mapping[int, Capacity]
-
-    @property
-    def rate(self) -> Interval:
-        """The mean over the seeds, with its 95% interval."""
-        return interval([found.rate for found in self.of_seed.values()])
+    limits = given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
+    search = CapacitySearch(overrides, options | limits, folder, seen)
+    return search.highest(share, low, high, precision)
 
 
 def capacities(
-    *overrides: str, seeds: Sequence[int], low: float = 0.5, high: float = 2.0, **options: Any
+    *overrides: str, seeds: Sequence[int], low: float = LOW, high: float = HIGH, **options: Any
 ) -> Capacities:
     """`capacity` with each of these seeds; each search begins around the answer of the last one.
 
@@ -273,66 +205,6 @@ def capacities(
         of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
         low, high = of_seed[seed].rate / NEAR, of_seed[seed].rate * NEAR
     return Capacities(of_seed)
-
-
-def _check_search(share: float, low: float, high: float, precision: float) -> None:
-    """Raise InputError for limits of a search that make no sense."""
-    if not 0 < share <= 1:
-        raise InputError(f"share={share}: must be above 0 and at most 1")
-    if not 0 < low < high:
-        raise InputError(f"low={low} high={high}: must be rates above 0, the lower one first")
-    if not precision > 0:
-        raise InputError(f"precision={precision}: must be above 0")
-
-
-def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Raise InputError for a rate, which capacity looks for."""
-    has_option = any(options.get(key) is not None for key in ("rate", RATE))
-    if has_option or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
-        raise InputError("rate is what capacity looks for; say where to begin by low and high")
-
-
-def _check_objectives(config: RunConfig) -> None:
-    """Raise InputError unless the config has objectives, and its run serves every request."""
-    if not config.slo:
-        raise InputError(
-            "no objective is given; say slo.ttft_s=..., slo.tpot_s=..., slo.itl_s=... or "
-            "slo.e2e_s=..."
-        )
-    for name in ("stop_at_latency", "window_s"):
-        if getattr(config, name) is not None:
-            raise InputError(
-                f"{name}={plain_values(getattr(config, name))}: a run that stops before its end "
-                "leaves out the slowest requests, which capacity counts (set it to null)"
-            )
-    bound = config.arrivals.parameters.get("max_in_flight")
-    if bound is not None:
-        raise InputError(
-            f"arrivals.max_in_flight={bound}: what waits at its client is in no latency, so no "
-            "rate would miss the objectives (set it to null)"
-        )
-
-
-def _measured(
-    overrides: Sequence[str], options: Mapping[str, Any], folder: str | Path | None
-) -> dict[str, Any]:
-    if folder is None:
-        return run(front_end().configure(overrides, options)).summary
-    config = front_end().configure(overrides, {"outputs": "summary", **options})
-    return front_end().measure(config, Path(folder))
-
-
-def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
-    slo, arrived = summary["slo"], summary["requests"]["arrived"]
-    if slo["share_inside"] is None:
-        raise InputError(
-            f"at {rate:g} requests/s none comes in time; the objectives may be out of reach, or "
-            f"raise "
-            "arrivals.duration_s"
-        )
-    if arrived > MAX_REQUESTS:
-        raise InputError(f"even {rate:g} requests/s keep the objectives; they limit nothing")
-    return slo["share_inside"], slo["goodput_requests_per_s"]
 
 
 def _is_axis(value: Any) -> bool:

@@ -170,7 +170,7 @@ def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
         10,
         enough,
         f"plan() counts decodes (sequences, context, longest) as {counted}, and {least} take a "
-        f"step",
+        "step",
     )
     at_most = plan.decode_seqs * plan.decode_max_context
     require(

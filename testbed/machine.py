@@ -45,7 +45,7 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     if null_slots and null_slots >= num_slots:
         raise InputError(
             f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
-            f"blocks"
+            "blocks"
         )
     num_slots -= null_slots
     copies = model.kv_copies(server.num_gpus)
@@ -112,9 +112,8 @@ def make_cost(
     if software is not None and charged not in (None, NO_SOFTWARE, software.name):
         raise InputError(
             f"software={software.name}: these costs charge the software time of {charged} "
-            f"(cost=auto charges that of "
-            f"{software.name}; software={charged} says that this is meant; "
-            f"cost.choices.overhead_s=S is your own)"
+            f"(cost=auto charges that of {software.name}; software={charged} says that this is "
+            "meant; cost.choices.overhead_s=S is your own)"
         )
     origin = cost.fingerprint or {}
     check_device(origin, server.gpu, "the server")
@@ -135,7 +134,7 @@ def check_device(fingerprint: Mapping[str, Any], gpu: GpuSpec, whose: str) -> No
     )
     raise InputError(
         f"the profile is of {device}, {whose} has {own_device}: choose that GPU, or let cost=auto "
-        f"derive the times for yours"
+        "derive the times for yours"
     )
 
 
@@ -152,8 +151,7 @@ def _check_machine(model: ModelSpec, server: ServerConfig) -> None:
     same = " ".join(f"server.kv_memory_of.{name}={getattr(here, name)}" for name in different)
     raise InputError(
         f"server.kv_memory_gib has {model.name}'s pool on {there.num_gpus} {there.gpu}, the server "
-        f"has "
-        f"{here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
+        f"has {here.num_gpus} {here.gpu}: ~server.kv_memory_gib computes the pool, {same} keeps it"
     )
 
 
@@ -178,17 +176,15 @@ def _check_given_pool(
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
         raise InputError(
-            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB "
-            f"of weights does "
-            f"not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} {server.gpu.name}; give a "
-            f"smaller pool"
+            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
+            f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
+            f"{server.gpu.name}; give a smaller pool"
         )
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
                 f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the "
-                f"pool "
-                "(~server.kv_memory_gib and server.num_blocks=null compute it)"
+                "pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
             )
 
 
@@ -205,7 +201,6 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
         if slots != server.num_blocks * block_size:
             raise InputError(
                 f"server.num_blocks={server.num_blocks}: server.kv_memory_gib has {model.name}'s "
-                f"pool, "
-                f"{slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
+                f"pool, {slots // block_size} blocks (~server.kv_memory_gib leaves only the blocks)"
             )
     return server.num_blocks * block_size

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from testbed.constructor_parameters import parameters_of
 from testbed.core.oracles import LENGTHS, OutputLengths
 from testbed.memory.protocols import ForeseesChains
-from testbed.parts import Part, locate, parameters_of
+from testbed.parts import Part, locate
 
 
 def is_oracle(make: Callable[..., Any]) -> bool:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from testbed.build import Setup
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.description import sessions
 from testbed.engine.recorder import Recorder, request_columns, span_columns, with_identity
+from testbed.sessions import sessions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
-from testbed.description import ENGINES, RUN
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
@@ -27,6 +26,7 @@ from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
 from testbed.metrics import overload, summarize
 from testbed.result import Result
 from testbed.speculating import drafts_of
+from testbed.summaries import ENGINES, RUN
 
 STOPPED = "stopped_at_latency"
 PROFILE = "cost_profile"
@@ -44,6 +44,7 @@ class Counts(Protocol):
 
 
 Watch = Callable[[Counts, int], AbstractContextManager[None]]
+OneRecorder = TypeVar("OneRecorder", bound=Recorder)
 
 
 def unwatched(recorder: Counts, num_requests: int) -> AbstractContextManager[None]:
@@ -70,40 +71,24 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
     """Simulate what was built already."""
     if setup.fleet is not None:
         return run_fleet(setup, setup.fleet, watch)
-    config = setup.config
-    limit = config.stop_at_latency
+    limit = setup.config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
     start_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
     overloaded = None
-    pool = None if config.policy.is_instance else setup.pool  # a made policy has its own
     with watch(recorder, len(setup.workload)), rare_collections():
         began = time.perf_counter()
         try:
-            simulate(
-                setup.workload,
-                setup.scheduler,
-                setup.cost,
-                setup.model.max_len,
-                recorder=recorder,
-                pool=pool,
-                fast_forward=config.fast_forward,
-                beams=setup.beams,
-                snapshots_ps=[start_ps],
-                stop_ps=stop_ps,
-                lengths=setup.lengths,
-                acceptance=setup.acceptance,
-            )
+            serve_alone(setup, recorder, snapshots_ps=[start_ps], stop_ps=stop_ps)
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
             recorder.settle()
         wall_s = time.perf_counter() - began
     summary = summarize(recorder, setup.pool.num_slots, setup.window_ps, setup.slo)
-    counters = dict(setup.scheduler.policy.counters())
     extra = {
         STOPPED: overloaded,
         OVERLOAD: _behind(recorder),
         PROFILE: setup.cost.fingerprint,
-        COUNTERS: counters,
+        COUNTERS: dict(setup.scheduler.policy.counters()),
         **drafts_of(setup.scheduler),
     }
     return Result({RUN: dict(setup.description), **summary, **extra}, recorder, setup, wall_s)
@@ -157,6 +142,54 @@ def rare_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*thresholds)
         gc.unfreeze()
+
+
+def recorded(
+    setup: Setup,
+    make_recorder: Callable[[], OneRecorder],
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> list[OneRecorder]:
+    """The recorder of each engine, after these have served the workload until stop_ps. A caller's
+    environment can be observed during the run.
+    """
+    if setup.fleet is None:
+        recorder = make_recorder()
+        serve_alone(setup, recorder, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env)
+        return [recorder]
+    recorders = [make_recorder() for _ in setup.fleet.parts]
+    serve_by_fleet(
+        setup, setup.fleet, recorders, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env
+    )
+    return recorders
+
+
+def serve_alone(
+    setup: Setup,
+    recorder: Recorder,
+    *,
+    snapshots_ps: Iterable[int] = (),
+    stop_ps: int = UNBOUNDED,
+    env: Environment | None = None,
+) -> None:
+    """One engine serves the workload; see `testbed.engine.simulation.simulate`."""
+    simulate(
+        setup.workload,
+        setup.scheduler,
+        setup.cost,
+        setup.model.max_len,
+        recorder=recorder,
+        pool=None if setup.config.policy.is_instance else setup.pool,  # a made policy has its own
+        fast_forward=setup.config.fast_forward,
+        beams=setup.beams,
+        snapshots_ps=snapshots_ps,
+        stop_ps=stop_ps,
+        env=env,
+        lengths=setup.lengths,
+        acceptance=setup.acceptance,
+    )
 
 
 def serve_by_fleet(

@@ -77,7 +77,7 @@ def is_own_part(name: str) -> bool:
 @cache
 def kinds() -> tuple[type, ...]:
     """The kinds of parts, those of parts of parts, and the groups of values that parts take."""
-    from testbed.build import KINDS  # here, because these need NumPy, and --help should not
+    from testbed.build_checks import KINDS  # here, because these need NumPy, and --help should not
     from testbed.core.specs import LAYERS, GpuSpec, ModelSpec, ServerSpec, TierSpec
     from testbed.cost.analytic import Efficiencies
     from testbed.cost.sections import Choices

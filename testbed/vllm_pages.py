@@ -122,7 +122,7 @@ def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
     if widest % group.slot_bytes:
         raise InputError(
             f"a layer caches {group.slot_bytes} bytes a token and another {widest}, which is no "
-            f"multiple: vLLM has no pages for such a model"
+            "multiple: vLLM has no pages for such a model"
         )
     return block_size * (widest // group.slot_bytes)
 

@@ -24,7 +24,7 @@ def make_workload(config: RunConfig) -> Workload:
     except MemoryError as error:
         raise InputError(
             f"arrivals: so many requests do not fit into memory ({error}); lower arrivals.rate or "
-            f"arrivals.duration_s"
+            "arrivals.duration_s"
         ) from None
 
 
@@ -63,7 +63,7 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
         if options.mix is not None:
             raise InputError(
                 f"workload.mix={options.mix}: the trace says how each request samples (leave it "
-                f"out)"
+                "out)"
             )
         options.check_alone("the trace's columns of sequences and beams")
     if options.mix is None:
@@ -85,7 +85,7 @@ def checked_rows(trace: Any, rows: Any) -> Rows:
     if not isinstance(rows, Rows):
         raise InputError(
             f"{_class(trace)}.rows gave {type(rows).__name__}; it must give "
-            f"testbed.core.request.Rows"
+            "testbed.core.request.Rows"
         )
     return rows
 
@@ -105,8 +105,7 @@ def checked_times(arrivals: Any, times: Any) -> Column:
     ):
         raise InputError(
             f"{_class(arrivals)}.times_ps gave {reprlib.repr(times)}; it must give whole "
-            f"picoseconds, from 0 to "
-            f"{LAST_S:,.0f} s, in order of time"
+            f"picoseconds, from 0 to {LAST_S:,.0f} s, in order of time"
         )
     return column.astype(np.int64)
 
@@ -136,8 +135,8 @@ def _check_stamps(rows: Rows, speedup: float) -> None:
     if not abs(rows.arrival_s[worst]) / speedup <= LAST_S:
         raise InputError(
             f"the trace has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} "
-            f"times as fast; time "
-            f"ends at {LAST_S:,.0f} s: shorten the trace or raise arrivals.speedup"
+            f"times as fast; time ends at {LAST_S:,.0f} s: shorten the trace or raise "
+            "arrivals.speedup"
         )
 
 

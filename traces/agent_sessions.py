@@ -140,7 +140,7 @@ class AgentSessions(Trace):
         if not any(sessions):
             raise InputError(
                 f"{self.path}: no session begins with less than {limit} tokens (raise "
-                f"workload.max_len)"
+                "workload.max_len)"
             )
         return joined([turns for turns in sessions if turns], sizes[0])
 

@@ -85,7 +85,7 @@ class Chat(Trace):
         if not 0 < self.answer_scale < inf:
             raise InputError(
                 f"chat: answer_scale is {self.answer_scale}: no finite number above 0 (1: as "
-                f"recorded)"
+                "recorded)"
             )
 
     @abstractmethod

@@ -52,7 +52,7 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
     if absent:
         raise InputError(
             f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, "
-            f"or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
+            "or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
         )
     lists: list[Sequence[Any]] = [whole[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
@@ -126,14 +126,14 @@ def _checked(
         if wrong or sorted(item["times_s"]) != item["times_s"]:
             raise InputError(
                 f"{path}, request {number}: {wrong or 'its times are not in order'}; mend or "
-                f"remove it"
+                "remove it"
             )
     if not items:
         raise InputError(f"{path}: no request was served; give the file of a run that went well")
     if num_lost:
         remarks.append(
             f"{num_lost} of {num_lost + len(items)} requests failed: left out, as if they took no "
-            f"time"
+            "time"
         )
     rows = Rows(*columns([(item["prompt"], item["output"]) for item in items]))
     return rows, np.array([item["times_s"] for item in items], dtype=np.float64), remarks

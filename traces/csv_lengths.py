@@ -192,7 +192,7 @@ def _length(path: str, tokens: object) -> int:
         return length
     raise InputError(
         f"{path}: contains {reprlib.repr(tokens)}, which is neither a length from 1 to {MAX_LEN} "
-        f"nor a list of token ids"
+        "nor a list of token ids"
     )
 
 

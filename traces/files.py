@@ -86,7 +86,7 @@ def _check_header(path: str, header: Sequence[str]) -> None:
     if header[0].startswith(("# HELP", "# TYPE")):
         raise InputError(
             f"{path}: is a dump of metrics, which lists no requests (give a log of requests, or "
-            f"their lengths as a CSV; trace=random draws lengths around two means)"
+            "their lengths as a CSV; trace=random draws lengths around two means)"
         )
     separator = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
     if separator:
@@ -107,7 +107,7 @@ def places_of(
             has = ", ".join(header)
             raise InputError(
                 f"{path}: no column {name!r}; it has {has} (rename one, or name it in the trace's "
-                f"config)"
+                "config)"
             )
         if header.count(name) > 1:
             raise InputError(
@@ -119,7 +119,7 @@ def places_of(
         if alike := renamed or get_close_matches(name, others, 1, ALIKE):
             raise InputError(
                 f"{path}: nothing reads column {alike[0]!r}; did you mean {name!r}? (rename or "
-                f"remove it)"
+                "remove it)"
             )
     return places
 
@@ -185,7 +185,7 @@ def require(
         text = texts[row][:40]
         raise InputError(
             f"{path}, line {row + 2}, column {column}: {text!r} is not {wanted} (fix or remove the "
-            f"line)"
+            "line)"
         )
 
 

@@ -91,14 +91,14 @@ class NormalLengths(Trace):
         if self.turns > 1:
             raise InputError(
                 f"trace.turns={self.turns}: a turn is sent after the answer before it (choose "
-                f"arrivals=sessions)"
+                "arrivals=sessions)"
             )
         rows = self._talks(num_rows, seed, max_len)
         if len(rows) < num_rows:
             raise InputError(
                 f"trace.prompt_tokens={self.prompt_tokens}: {num_rows - len(rows):,} of "
                 f"{num_rows:,} requests have {max_len:,} tokens or more (lower "
-                f"trace.prompt_tokens_max, or raise workload.max_len)"
+                "trace.prompt_tokens_max, or raise workload.max_len)"
             )
         return replace(rows, turns=None)
 

@@ -73,14 +73,14 @@ class ServeGenFolder(Trace):
         if not names:
             raise InputError(
                 f"{self.path}: no file chunk-*-trace.csv (give a folder such as "
-                f"data/language/m-small)"
+                "data/language/m-small)"
             )
         rng = stream(seed, "servegen")
         parts = [part for name in names for part in self._client(name, rng)]
         if not any(len(times) for times, *_ in parts):
             raise InputError(
                 f"{self.path}: no client sends from {self.start_s:g} s to {self.end_s:g} s (choose "
-                f"other times)"
+                "other times)"
             )
         times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(times, kind="stable")
@@ -115,7 +115,7 @@ class ServeGenFolder(Trace):
         if any(later <= start for start, later in pairwise(starts)):
             raise InputError(
                 f"{path}: its windows do not follow each other in time; sort its lines by their "
-                f"start"
+                "start"
             )
         last_s = starts[-1] - starts[-2] if len(starts) > 1 else 600.0
         ends = [*starts[1:], *(start + last_s for start in starts[-1:])]
@@ -187,7 +187,7 @@ def _client_number(path: Path) -> int:
     if not (number.isascii() and number.isdigit()):
         raise InputError(
             f"{path}: the client of this file is {number!r}, which is no number (name it "
-            f"chunk-I-trace.csv, from 0 on)"
+            "chunk-I-trace.csv, from 0 on)"
         )
     return int(number)
 

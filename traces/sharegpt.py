@@ -42,7 +42,7 @@ class ShareGptJson(FileTrace):
         if not kept:
             raise InputError(
                 f"{self.path}: no conversation has a human message and an answer (give ShareGPT's "
-                f"JSON)"
+                "JSON)"
             )
         numbers, prompts, outputs = zip(*kept, strict=True)
         prompt_len, output_len = (self._count_tokens(column) for column in (prompts, outputs))

@@ -148,7 +148,7 @@ def check_times(path: str, rows: Rows, times: Floats) -> list[str]:
         row = int(np.argmax(at_once))
         raise InputError(
             f"{path}: request {row + 1} of {len(rows)}, whose output is {rows.output_len[row]} "
-            f"tokens, has its last token when it has its first (are the columns mixed up?)"
+            "tokens, has its last token when it has its first (are the columns mixed up?)"
         )
     requests = np.column_stack([rows.prompt_len, rows.output_len, times])
     if len(rows) and np.unique(requests, axis=0, return_counts=True)[1].min() > 1:
@@ -211,7 +211,7 @@ def _problems(item: Any) -> Iterator[str | None]:
     if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
         yield (
             f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole "
-            f"number and a name"
+            "number and a name"
         )
     yield from (wrong_count(item, key) for key in ("input_toks", "output_toks"))
     yield from (wrong_time(item, key, least=-float("inf")) for key in TIMES)

@@ -32,7 +32,7 @@ class WmtCsv(FileTrace):
         if self.registered_prefix < 0:
             raise InputError(
                 f"trace {self.path}: registered_prefix={self.registered_prefix}: must be 0 or more "
-                f"tokens"
+                "tokens"
             )
 
     def read(self) -> Rows:

@@ -18,7 +18,7 @@ from testbed.experiments.cli.parameters import (
 from testbed.replications import interval
 
 if TYPE_CHECKING:
-    from testbed.api import Capacities
+    from testbed.capacity_search import Capacities
     from testbed.experiments.cli.json_answers import CapacityAnswer
     from testbed.sensitivity import CapacityIntervals
 

@@ -3,27 +3,23 @@ have been checked.
 """
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from testbed.core.errors import InputError
+from testbed.experiments.cli.gpu_calibrate import calibrate
+from testbed.experiments.cli.gpu_measure import app as measure
 from testbed.experiments.cli.parameters import AboveZero, AtLeastOne, Override, WholeNumber
+from testbed.experiments.cli.vllm_parameters import (
+    LIMIT_S,
+    LimitSeconds,
+    Python,
+    ServerCommand,
+    refuse_given,
+)
 from testbed.kernels import commands
-
-Python = Annotated[
-    str, Parameter(metavar="PATH", help="the Python that has vLLM (default: this one)")
-]
-ServerCommand = Annotated[
-    str,
-    Parameter(metavar="COMMAND", help='the server, as "vllm serve MODEL --max-model-len 16384"'),
-]
-LimitSeconds = Annotated[
-    AboveZero, Parameter(metavar="S", help="seconds after which nothing more is begun")
-]
-Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
 
 Url = Annotated[
     str,
@@ -35,115 +31,7 @@ ServedModel = Annotated[
 ApiKey = Annotated[str, Parameter(metavar="KEY", help="--url: what the server takes")]
 
 app = App(name="gpu", help="Measure, check and run on an NVIDIA GPU.")
-measure = App(name="measure", help="Print one measurement of this machine's GPU as a CSV.")
-
-
-System = Annotated[
-    Literal["kernels", "engine", "vllm"],
-    Parameter(
-        help="what is measured: this project's kernels; also whole iterations of its GPU engine, "
-        "which keep the rest of the shipped profile; or the vLLM that is installed"
-    ),
-]
-ModelNames = Annotated[
-    list[str],
-    Parameter(
-        consume_multiple=True,
-        metavar="NAME",
-        help="models that ship (testbed list model), or NAME:TP; of vLLM its command's",
-    ),
-]
-Degree = Annotated[AtLeastOne, Parameter(help="tensor-parallel degree (default: 1)")]
-ProfileOut = Annotated[
-    Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
-]
-AllReduce = Annotated[
-    str,
-    Parameter(
-        metavar="PROFILE", help="profile with the all-reduces, if this machine has only one GPU"
-    ),
-]
-WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
-Rounds = Annotated[
-    AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
-]
-Kernels = Annotated[
-    Path,
-    Parameter(
-        metavar="FILE",
-        help="--system engine: a profile of this model and GPU whose kernels are taken as they are",
-    ),
-]
-OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
-Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
-LIMIT_S = 420.0
-
-
-@app.command
-def calibrate(
-    *,
-    system: System = "kernels",
-    model: ModelNames | None = None,
-    tp: Degree | None = None,
-    out: ProfileOut,
-    all_reduce: AllReduce | None = None,
-    engine: WholeEngine = False,
-    rounds: Rounds | None = None,
-    kernels: Kernels | None = None,
-    from_vllm: OfVllm | None = None,
-    python: Python | None = None,
-    keep: Keep | None = None,
-    limit_s: LimitSeconds | None = None,
-) -> None:
-    """Measure a GPU, or the vLLM on it, into a cost profile.
-
-    Kernels are verified first, then swept, and the fit is tested on batches outside the sweep. A
-    vLLM runs in a process of its own with the options of its command; add --load-format dummy for
-    random weights. For example:
-
-    testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
-    """
-    of_kernels = {
-        "model": model,
-        "tp": tp,
-        "all-reduce": all_reduce,
-        "rounds": rounds,
-        "kernels": kernels,
-    }
-    of_vllm = {"from-vllm": from_vllm, "python": python, "keep": keep, "limit-s": limit_s}
-    if system == "vllm":
-        _refuse_given({**of_kernels, "engine": engine or None}, f"--system {system}")
-        return _calibrate_vllm(from_vllm, python, out, keep, limit_s)
-    _refuse_given(of_vllm, f"--system {system}")
-    if not model:
-        raise InputError("--model: is missing (testbed list model)")
-    is_engine = engine or system == "engine"
-    commands.calibrate(
-        model,
-        tp=tp or 1,
-        out=out,
-        all_reduce=all_reduce,
-        engine=is_engine,
-        rounds=rounds or 1,
-        kernels=kernels,
-    )
-
-
-def _calibrate_vllm(
-    command: str | None, python: str | None, out: Path, keep: Path | None, limit_s: float | None
-) -> None:
-    from testbed.experiments.vllm_engine.calibrate import calibrate as calibrate_vllm
-
-    if command is None:
-        raise InputError('--system vllm: needs the server (--from-vllm "vllm serve MODEL ...")')
-    calibrate_vllm(command, python or sys.executable, out, keep, limit_s or LIMIT_S)
-
-
-def _refuse_given(options: Mapping[str, object], choice: str) -> None:
-    """Raise InputError for an option that nothing reads with the option that was chosen."""
-    for name, value in options.items():
-        if value is not None:
-            raise InputError(f"--{name}: nothing reads it with {choice} (leave it out)")
+app.command(calibrate)
 
 
 @app.command
@@ -176,8 +64,8 @@ def record(
             'gpu record: needs --from-vllm "vllm serve MODEL ..." or --url http://HOST:PORT, and '
             "not both"
         )
-    unread = {"python": python} if url else {"model": model, "api-key": api_key}
-    _refuse_given(unread, "--url" if url else "--from-vllm")
+    unread = {"python": python} if url else {"model": model, "api_key": api_key}
+    refuse_given(unread, "--url" if url else "--from-vllm")
     workload = make_workload(configured(list(overrides)))
     if url:
         from testbed.experiments.endpoint.record import record_endpoint
@@ -303,72 +191,3 @@ def pairs(
 
 
 app.command(measure)
-
-
-@measure.command(name="all-reduce")
-def all_reduce(
-    *,
-    gpus: Annotated[
-        list[int] | None,
-        Parameter(consume_multiple=True, metavar="N", help="numbers of GPUs (default: 2)"),
-    ] = None,
-    known: Annotated[
-        str | None,
-        Parameter(metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs"),
-    ] = None,
-) -> None:
-    """Measure all-reduces over 2, 4 or 8 GPUs, alone and between matrix products."""
-    commands.measure("all-reduce", gpus=gpus or [2], known=known)
-
-
-@measure.command(name="cache-forms")
-def cache_forms(
-    *,
-    rounds: Annotated[
-        WholeNumber, Parameter(help="rounds of random checks, 110 batches each; 0: none")
-    ] = 1,
-) -> None:
-    """Measure attention with caches of e4m3 and with windows, next to fp16 and torch.
-
-    A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that
-    ratio.
-    """
-    commands.measure("cache-forms", rounds=rounds)
-
-
-@measure.command
-def ladder() -> None:
-    """Measure decode attention in five steps, each checked first.
-
-    A row has microseconds of one layer's attention: as a captured graph, which is the GPU's part,
-    and launched from Python.
-    """
-    commands.measure("ladder")
-
-
-@measure.command
-def sampler() -> None:
-    """Measure the host time of the 2023 system's sampler by kind of sampling."""
-    commands.measure("sampler")
-
-
-@measure.command
-def transfers(
-    *,
-    ways: Annotated[
-        list[Literal["out", "in", "peer"]] | None,
-        Parameter(consume_multiple=True, help="default: out in"),
-    ] = None,
-    methods: Annotated[
-        list[Literal["copies", "batch", "gather"]] | None,
-        Parameter(consume_multiple=True, help="default: all"),
-    ] = None,
-    out: Out,
-) -> None:
-    """Measure transfers by number of extents, bytes and block size."""
-    commands.measure(
-        "transfers",
-        ways=ways or ["out", "in"],
-        methods=methods or ["copies", "batch", "gather"],
-        out=out,
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from testbed.api import Capacities, Capacity
+    from testbed.capacity_search import Capacities, Capacity
     from testbed.experiments.compare.comparison import Comparison
     from testbed.experiments.hits.curves import HitCurves
     from testbed.experiments.validation.deviations import Compared

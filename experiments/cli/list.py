@@ -86,7 +86,7 @@ def choices_of(group: str, folders: Sequence[Path]) -> Iterator[Choice]:
     for name, path in files_of(group, folders).items():
         if name in names_of(group, folders):
             is_users = any(path.is_relative_to(folder) for folder in folders)
-            target, about = described(path)
+            target, about = class_and_about(path)
             source = USER_FOLDER if is_users else BUILT_IN
             yield Choice(group, name, f"{option}{name}", source, target, about)
     for point in plug_ins_of(group):
@@ -95,7 +95,7 @@ def choices_of(group: str, folders: Sequence[Path]) -> Iterator[Choice]:
         yield Choice(group, point.name, f"{option}{point.name}", source, target, _about(point))
 
 
-def described(path: Path) -> tuple[str, str]:
+def class_and_about(path: Path) -> tuple[str, str]:
     """Class and first comment line of a YAML file, which is not parsed, so it may have errors."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))

@@ -1,6 +1,7 @@
 """`testbed lockstep`: the installed vLLM's scheduler against ours."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -19,15 +20,34 @@ Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's K
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class RandomRuns:
+    """Random configurations with their requests."""
+
+    random: RandomConfigs = None
+    seed: Seed = 0
+    drafts: Drafts = False
+    requests: NumRequests = 150
+
+    def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
+        """The name of each run, its overrides and its requests."""
+        from testbed.experiments.lockstep.comparison import draw
+
+        for seed in range(self.seed, self.seed + (self.random or 0)):
+            words, requests = draw(Random(seed), overrides, self.requests, drafts=self.drafts)
+            yield f"seed {seed}: ", words, requests
+
+
+NONE_DRAWN = RandomRuns()
+
+
 def lockstep(
     server: Server,
     /,
     *overrides: Override,
     from_vllm: VllmCommand | None = None,
-    random: RandomConfigs = None,
-    seed: Seed = 0,
-    drafts: Drafts = False,
-    requests: NumRequests = 150,
+    drawn: RandomRuns = NONE_DRAWN,
     histories: Histories = None,
     capacity: Capacity = False,
 ) -> int:
@@ -43,7 +63,7 @@ def lockstep(
     if histories:
         from testbed.experiments.lockstep.manager_histories import check_histories
 
-        lines = check_histories(histories, seed)
+        lines = check_histories(histories, drawn.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
     if capacity:
@@ -53,12 +73,8 @@ def lockstep(
         lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
         print(*lines, sep="\n")
         return int(is_different)
-    overrides = tuple(_served(overrides, from_vllm))
-    runs = (
-        _random_runs(random, seed, overrides, requests, drafts=drafts)
-        if random
-        else [("", overrides, None)]
-    )
+    words = tuple(_served(overrides, from_vllm))
+    runs = drawn.draw(words) if drawn.random else [("", words, None)]
     different = [_differs(*run) for run in runs]
     return int(any(different))
 
@@ -75,17 +91,6 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
     if not any(word.lstrip("+").startswith("system=") for word in words):
         words.insert(0, f"+system={nearest_release(installed_release()).preset}")
     return expand(from_vllm, words)
-
-
-def _random_runs(
-    number: int, seed: int, overrides: Sequence[str], num_requests: int, *, drafts: bool
-) -> Iterator[tuple[str, Sequence[str], Any]]:
-    """The name of each run, its overrides and its requests."""
-    from testbed.experiments.lockstep.comparison import draw
-
-    for i in range(seed, seed + number):
-        words, requests = draw(Random(i), overrides, num_requests, drafts=drafts)
-        yield f"seed {i}: ", words, requests
 
 
 def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:

@@ -11,7 +11,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import log_words
 
 if TYPE_CHECKING:
-    from testbed.experiments.validation.logged_server import Described
+    from testbed.experiments.validation.logged_server import LoggedServer
     from testbed.traces.vllm_log import VllmLog
 
 LogWord = Annotated[
@@ -99,10 +99,10 @@ class LogRequest:
         words = expand(self.from_vllm, given)
         return [word for word in words if word in given or not word.startswith("workload.")]
 
-    def replayed(self) -> "tuple[list[VllmLog], list[Described]]":
+    def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":
         """The logs, and the server of each."""
         from testbed.experiments.validation.log_replay import server_config
-        from testbed.experiments.validation.logged_server import described
+        from testbed.experiments.validation.logged_server import logged_servers
         from testbed.traces.vllm_log import VllmLog
         from testbed.trusted import FLAG
 
@@ -110,4 +110,4 @@ class LogRequest:
         trust = [FLAG] if self.trusts_plug_ins else []
         overrides = self.overrides
         config = server_config([*trust, *overrides], self.config_dir)
-        return logs, described(logs, config, overrides, self.blocks_from_log)
+        return logs, logged_servers(logs, config, overrides, self.blocks_from_log)

@@ -1,5 +1,6 @@
 """`testbed run`: one simulation, or with -m a sweep."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,18 +18,34 @@ from testbed.experiments.cli.parameters import (
 app = App(name="run", help_flags=[])  # its own --help also shows the config groups
 
 
-@app.default
-def run(
-    *overrides: Override,
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Sweep:
+    """Several runs in place of one."""
+
     multirun: Annotated[
         bool,
         Parameter(
             name=("--multirun", "-m"),
             help="run every combination of the overrides' comma-separated values",
         ),
-    ] = False,
-    seeds: Seeds | None = None,
-    per_seed: Annotated[bool, Parameter(help="a row for each seed, not the mean of all")] = False,
+    ] = False
+    seeds: Seeds | None = None
+    per_seed: Annotated[bool, Parameter(help="a row for each seed, not the mean of all")] = False
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether an option makes a sweep of the run."""
+        return self.multirun or self.seeds is not None
+
+
+ONE_RUN = Sweep()
+
+
+@app.default
+def run(
+    *overrides: Override,
+    sweep: Sweep = ONE_RUN,
     again: Annotated[bool, Parameter(help="repeat a run whose folder is complete")] = False,
     config_dir: ConfigFolders | None = None,
     trust_plug_ins: TrustPlugIns = False,
@@ -58,8 +75,9 @@ def run(
         return print(*value_lines(words), sep="\n")
     from testbed.experiments.cli import launch
 
-    if multirun or seeds is not None:
-        return launch.sweep([*words, *seed_words(words, seeds)], again, per_seed=per_seed)
+    if sweep.is_asked_for:
+        swept = [*words, *seed_words(words, sweep.seeds)]
+        return launch.sweep(swept, again, per_seed=sweep.per_seed)
     return launch.run_one(words, again)
 
 

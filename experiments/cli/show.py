@@ -57,7 +57,7 @@ def memory(
     if trace.num_states > len(trace.frames):
         show(
             f"{len(trace.frames):,} of {trace.num_states:,} states are drawn, at even times, and "
-            f"what changes between two of them is left out; --from and --to zoom in"
+            "what changes between two of them is left out; --from and --to zoom in"
         )
     show(*changed_since(run, config, part, trace.end_ps / PS, "page"))
 

@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.experiments.compare.cost_terms import Term, explained
+from testbed.experiments.compare.differences import differences
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
 from testbed.experiments.runs.summary_table import (
     Quantity,
@@ -17,19 +19,20 @@ from testbed.experiments.runs.summary_table import (
 from testbed.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]
-ABSENT = "-"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of some runs, without cost terms.
+    """The comparison of some runs.
 
-    differences: a row per config key, a column per run. numbers: a value per run.
+    differences: a row per config key, a column per run. numbers: a value per run. terms: the cost
+    terms of each simulated run against each run on a GPU, by their names.
     """
 
     runs: Sequence[FinishedRun]
     differences: pd.DataFrame
     numbers: Mapping[Quantity, Sequence[float | None]]
+    terms: Mapping[tuple[str, str], Sequence[Term]]
     remarks: Sequence[str]
 
     @property
@@ -80,16 +83,8 @@ def compare(runs: Sequence[FinishedRun]) -> Comparison:
         values = [quantity.value(run.summary) for run in runs]
         if set(values) != {None}:
             numbers[quantity] = values
-    return Comparison(runs, differences(runs), numbers, list(_remarks(runs)))
-
-
-def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """Config keys whose values differ between runs, in the order of the configs."""
-    configs = [dict(_flat(run.config)) for run in runs]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    different = [key for key in keys if len({config.get(key) for config in configs}) > 1]
-    rows = {key: [config.get(key, ABSENT) for config in configs] for key in different}
-    return pd.DataFrame.from_dict(rows, orient="index", columns=[run.name for run in runs])
+    terms, unexplained = explained(runs)
+    return Comparison(runs, differences(runs), numbers, terms, [*_remarks(runs), *unexplained])
 
 
 NUMBER_COLUMNS = (
@@ -119,24 +114,6 @@ def number_rows(comparison: Comparison) -> Iterator[tuple[Any, ...]]:
         changes = comparison.changes(quantity)
         for name, value, change, i in zip(names[1:], values[1:], changes, references, strict=True):
             yield (*about, name, value, change, change_unit, names[i])
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted names and values as text."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, _cell(value)
-
-
-def _cell(value: Any) -> str:
-    """A config's value as text; 2.0 and 2 are the same."""
-    if value is None:
-        return "null"
-    if isinstance(value, float) and value.is_integer():
-        return f"{value:.0f}"
-    return str(value)
 
 
 def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The tables and charts of a comparison, the same on the terminal and on the page."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import pandas as pd
 import rich.table
 
 from testbed.experiments.compare.comparison import Comparison
-from testbed.experiments.compare.finished_run import FinishedRun, Term
+from testbed.experiments.compare.cost_terms import Term
+from testbed.experiments.compare.differences import readable
+from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
-from testbed.experiments.runs.part_words import name_words
 from testbed.experiments.runs.plots import cdf_chart, over_time
 from testbed.experiments.runs.summary_table import (
     ENGINE_COLUMNS,
@@ -42,7 +44,6 @@ TERM_HEAD = [
     "error",
     "of busy time",
 ]
-Blamed = Mapping[tuple[str, str], Sequence[Term]]  # by (simulated run, GPU run)
 
 
 def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
@@ -81,18 +82,14 @@ def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return means["arrival_s"], means["ttft_s"]
 
 
-def compare_page(comparison: Comparison, blamed: Blamed) -> str:
+def compare_page(comparison: Comparison) -> str:
     """What differs in the configs, the runs, main numbers, charts, then all numbers."""
-    title = f"Compared: {', '.join(run.name for run in comparison.runs)}"
-    part = render(
-        "compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison, blamed)
-    )
+    title = f"Compared: {'; '.join(run.name for run in comparison.runs)}"
+    part = render("compare/page.html", charts=list(charts(comparison.runs)), **_tables(comparison))
     return whole_page(title=title, parts=[part])
 
 
-def texts(
-    comparison: Comparison, blamed: Blamed, *, shows_all: bool = False
-) -> Iterator[str | rich.table.Table]:
+def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | rich.table.Table]:
     """What differs in the configs, descriptions and remarks, then the numbers that differ, for the
     terminal; shows_all: the others too.
     """
@@ -116,7 +113,7 @@ def texts(
     )
     if hidden:
         yield f"{len(hidden)} numbers are the same in all runs (--all shows them)"
-    yield from map(text_table, (*_engines(comparison), *_all_terms(blamed)))
+    yield from map(text_table, (*_engines(comparison), *_all_terms(comparison)))
 
 
 def _engines(comparison: Comparison) -> list[Table]:
@@ -131,13 +128,15 @@ def _runs(comparison: Comparison) -> list[str]:
     lines = [f"all runs: {'; '.join(text for name, text in parts[0].items() if name in shared)}"]
     for run, of in zip(comparison.runs, parts, strict=True):
         own = [f"{name}: {text}" for name, text in of.items() if name not in shared]
+        if run.folder is not None and run.folder.name != Path(run.name).name:
+            own.append(f"folder: {run.folder}")
         if own:
             lines.append(f"{run.name}: {'; '.join(own)}")
     return lines if shared else lines[1:]
 
 
-def _all_terms(blamed: Blamed) -> list[Table]:
-    return [_terms(*names, terms) for names, terms in blamed.items()]
+def _all_terms(comparison: Comparison) -> list[Table]:
+    return [_terms(*names, terms) for names, terms in comparison.terms.items()]
 
 
 def text_table(table: Table) -> rich.table.Table:
@@ -152,7 +151,7 @@ def text_table(table: Table) -> rich.table.Table:
     return shown
 
 
-def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
+def _tables(comparison: Comparison) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
     return {
         "runs": _runs(comparison),
@@ -168,7 +167,7 @@ def _tables(comparison: Comparison, blamed: Blamed) -> dict[str, Any]:
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
         "engines": _engines(comparison),
-        "terms": _all_terms(blamed),
+        "terms": _all_terms(comparison),
     }
 
 
@@ -222,14 +221,6 @@ def _differences(comparison: Comparison) -> Table:
         [[key, *values] for key, values in named],
         [""] * len(head),
     )
-
-
-def readable(key: str, values: list[str]) -> tuple[str, list[str]]:
-    """A key and its values; classes lose their module where their names differ."""
-    short = [value.rpartition(".")[2] for value in values]
-    if not key.endswith("._target_") or len(set(short)) < len(set(values)):
-        return key, values
-    return key.removesuffix("._target_"), [name_words(name) for name in short]
 
 
 def _terms(simulated: str, real: str, terms: Sequence[Term]) -> Table:

@@ -15,7 +15,7 @@ from testbed.serving.headers import ARRIVAL
 PATH = "/v1/completions"
 EVENT, DONE = "data:", "[DONE]"
 EARLY_S = 0.2  # a connection is opened so long before its request
-REASON = 300  # characters of what a server says
+MAX_REASON = 300  # characters of what a server says
 
 
 class Ask(NamedTuple):
@@ -133,4 +133,4 @@ def reason_of(text: str) -> str:
     with suppress(ValueError, TypeError, KeyError):
         said = json.loads(text)
         text = str(said.get("error", said)["message"])
-    return " ".join(text.split())[:REASON]
+    return " ".join(text.split())[:MAX_REASON]

@@ -23,6 +23,7 @@ from testbed.memory.prefix_cache.replay import Prompt, prompts_of
 from testbed.workload import make_workload
 
 LRU, BELADY = "lru", "belady"
+IN_ONE_PASS = {LRU: lru_hits, BELADY: most_hits}  # of all sizes together
 USUAL_BLOCK = 16  # tokens, where the trace names single tokens
 NUM_SIZES = 12
 OnDone = Callable[[str, int], None]
@@ -83,10 +84,12 @@ def hit_curves(
     spec = make_pool(config)
     pools = _pools(spec, size)
     shown = sorted({*sizes} or {*_usual_sizes(largest, stored), *pools.values()})
-    hits = {
-        LRU: lambda: lru_hits(prompts, shown),
-        BELADY: lambda: most_hits(prompts, shown),
-    }
+
+    def hits(order: str) -> list[int]:
+        if order in IN_ONE_PASS:
+            return IN_ONE_PASS[order](prompts, shown)
+        return _replays(words, order, rows, size, shown, on_done)
+
     return HitCurves(
         len(prompts),
         int(rows.prompt_len.sum()),
@@ -95,12 +98,7 @@ def hit_curves(
         size,
         size * spec.layer_bytes * spec.num_layers,
         shown,
-        {
-            order: hits[order]()
-            if order in hits
-            else _replays(words, order, rows, size, shown, on_done)
-            for order in orders
-        },
+        {order: hits(order) for order in orders},
         pools,
     )
 
@@ -109,7 +107,7 @@ def _check_one_cache(config: RunConfig) -> None:
     if config.replicas is not None:
         raise InputError(
             f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
-            f"(leave it out)"
+            "(leave it out)"
         )
 
 

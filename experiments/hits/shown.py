@@ -26,7 +26,7 @@ def lines_of(curves: HitCurves) -> list[str]:
     too_small = [size for size in curves.sizes if size < curves.largest_prompt]
     if too_small:
         lines.append(
-            f"a prompt with more blocks than the cache is refused and finds nothing (the largest "
+            "a prompt with more blocks than the cache is refused and finds nothing (the largest "
             f"has {curves.largest_prompt:,})"
         )
     if BELADY in curves.hits:

@@ -88,8 +88,7 @@ def _type_names(model: ModelSpec) -> tuple[str, str]:
     if kv_dtype is None or weights is None:
         raise InputError(
             f"{model.name}: K and V of {model.kv_dtype_bytes} bytes, weights of "
-            f"{model.weight_bits} bits: "
-            "are in no table; choose from 1 and 2 bytes, null and 8 bits"
+            f"{model.weight_bits} bits: are in no table; choose from 1 and 2 bytes, null and 8 bits"
         )
     return kv_dtype, weights
 

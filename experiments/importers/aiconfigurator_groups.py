@@ -38,7 +38,7 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
     if model.hidden_size != 7168:
         imported.notes.append(
             f"outside the grid: latent attention at hidden size {model.hidden_size:,}, read as "
-            f"7,168"
+            "7,168"
         )
     decode = decode.assign(context=decode["batch_size"] * (decode["isl"] + decode["step"]))
     decodes = points_by(decode, "batch_size", "context")

@@ -68,7 +68,7 @@ def checked_rows(table: Any, path: Path) -> Any:
             row = int(np.argmax(wrong))
             raise InputError(
                 f"{path}, row {row}, column {name}: {table[name].iloc[row]} is no sound number; "
-                f"remove the row"
+                "remove the row"
             )
     return table
 
@@ -153,7 +153,7 @@ def _place(grid: list[int], x: int, what: str, notes: list[str]) -> Place:
     elif 0 < share < 1 and high > 2 * low:
         notes.append(
             f"in a gap of the grid: {what} {x:,}, measured were {low:,} and {high:,}; linear "
-            f"between"
+            "between"
         )
     return (low, high), share, max(x / grid[-1], 1)
 
@@ -175,8 +175,7 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
     if most != kv_heads:
         notes.append(
             f"decode attention: {kv_heads} heads of K and V are read as {most} with "
-            f"{kv_heads / most:g} x "
-            f"the batch ({queries} queries each)"
+            f"{kv_heads / most:g} x the batch ({queries} queries each)"
         )
     points: Points = []
     for step, curve in chosen.groupby("step"):
@@ -217,8 +216,7 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
         )
     notes.append(
         f"prefill attention: whole prompts of up to {points[-1][1]:,} tokens, no past; what comes "
-        f"behind "
-        "stored tokens takes what the whole takes beyond them"
+        "behind stored tokens takes what the whole takes beyond them"
     )
     return points
 
@@ -233,7 +231,7 @@ def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) 
     if near != head_size:
         notes.append(
             f"outside the grid: heads of {head_size}, measured were {sizes}; read as {near}, "
-            f"unscaled"
+            "unscaled"
         )
     return rows[rows["head_dim"] == near]
 
@@ -299,7 +297,7 @@ def nccl_points(folder: Path, num_gpus: int) -> Points:
     if not any(folder.glob(NCCL)):
         raise InputError(
             f"{folder}: no {NCCL}; give the folder systems/data/GPU of AIConfigurator with that "
-            f"table"
+            "table"
         )
     table = read_parquet(folder, NCCL)
     rows = table[

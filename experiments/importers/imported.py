@@ -176,8 +176,7 @@ def add_all_reduces(imported: Imported, source: Path, requested: Requested) -> N
         if link is None:
             imported.notes.append(
                 "missing: all-reduces; a ring over the data sheet's links stands in for them, "
-                "without "
-                "latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER"
+                "without latency: say --link GB/S --all-reduce-us US, or --nccl FOLDER"
             )
             return
         imported.add("all_reduce", link.ring(imported.num_gpus), f"not measured: {link}")
@@ -189,6 +188,6 @@ def _named_link(imported: Imported, requested: Requested) -> Link:
     if bandwidth is None:
         raise InputError(
             f"--all-reduce-us: there is no data sheet of {imported.device} (give --link GB/S too, "
-            f"or --gpu)"
+            "or --gpu)"
         )
     return Link(bandwidth, requested.all_reduce_s or 0.0)

@@ -39,7 +39,7 @@ def model_named(name: str) -> ModelSpec:
         listed = ", ".join(model_names())
         raise InputError(
             f"--model {name}: not the path of a config.json, and none of {listed}; give the path "
-            f"of one"
+            "of one"
         )
     spec = read_model(model)
     return spec if max_len is None else replace(spec, name=short, max_len=max_len)
@@ -102,7 +102,6 @@ def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
     if is_other:
         raise InputError(
             f"{source}: was measured on {device}, which is not --gpu {name}; leave it out "
-            f"(cost=auto "
-            "derives a profile's times for another GPU)"
+            "(cost=auto derives a profile's times for another GPU)"
         )
     return gpu

@@ -106,7 +106,7 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
         if replace(theirs, name=model.name, max_len=model.max_len) != model:
             raise InputError(
                 f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; "
-                f"leave it out"
+                "leave it out"
             )
     return model
 
@@ -117,7 +117,7 @@ def _by_layer(path: Path, count: str) -> dict[str, dict[int, float]]:
         if times.setdefault(layer, {}).setdefault(number, us) != us:
             raise InputError(
                 f"{path}, line {line}: another time of {layer} at {number} {count} stands above; "
-                f"keep one"
+                "keep one"
             )
     return times
 
@@ -213,7 +213,7 @@ def _add_attention(imported: Imported, here: Path) -> None:
     if longest > length:
         imported.notes.append(
             f"outside the grid: contexts up to the model's {longest:,}, {longest / length:.1f} x "
-            f"as far"
+            "as far"
         )
 
 
@@ -249,7 +249,7 @@ def _add_unequal(imported: Imported, here: Path, meta: Mapping[str, Any], degree
     imported.notes += [
         f"unequal lengths: {len(points):,} measured bins; any other has {otherwise}",
         f"unequal lengths: {num_outside:,} of the bins lie outside 0 to 1, which is noise, and "
-        f"were cut there",
+        "were cut there",
     ]
 
 

@@ -212,8 +212,8 @@ def third_column(setup: Setup, requests: Sequence[Request], step_ps: int) -> Ite
     ours: Counter[tuple[int, ...]] = Counter(zip(arrival_us, *lengths, finish_us, strict=True))
     equal = sum((ours & _aisimulated(core, options, requests, step_ps)).values())
     yield (
-        f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours "
-        f"have it"
+        f"AISimulate: {equal:,} of {len(requests):,} requests have their last token when ours have "
+        "it"
     )
 
 

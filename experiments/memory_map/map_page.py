@@ -29,8 +29,8 @@ from testbed.engine.memory_trace import (
     MAX_FRAMES,
     Frame,
     MemoryTrace,
+    TracedPart,
     thinned,
-    trace_memory,
     trace_run,
 )
 from testbed.engine.recorder import Recorder
@@ -39,7 +39,7 @@ from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
 from testbed.oracles import future_read
-from testbed.run import serve_by_fleet
+from testbed.run import recorded
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields
@@ -174,14 +174,18 @@ def retrace(
     whose memory, if there are several. summary: that of the run, which says how dense its frames
     can be.
     """
-    gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
     setup = build(config)
-    if setup.is_alone:
-        if engine:
-            raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
-        trace = _trace_alone(setup, start_s, stop_s, gap_ps)
-    else:
-        trace = _trace_engine(setup, start_s, stop_s, engine, gap_ps)
+    number = _number_of(setup, engine)
+    start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
+    gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
+
+    def run(env: Environment) -> int:
+        recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
+        return recorders[number].end_ps
+
+    scheduler = setup.scheduler if setup.fleet is None else setup.fleet.parts[number].scheduler
+    part = TracedPart(start_ps, end_ps, gap_ps)
+    trace = trace_run(run, setup.workload, scheduler, part, setup.pool_of(number))
     if not trace.frames:
         raise InputError(
             f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
@@ -196,55 +200,26 @@ def gap_of(summary: Mapping[str, Any] | None) -> int:
     return max(ceil_div(round(summary["simulated_s"] * PS), MAX_FRAMES), 1)
 
 
-def _trace_engine(
-    setup: Setup, start_s: float, stop_s: float | None, engine: int | None, gap_ps: int
-) -> MemoryTrace:
-    fleet = setup.fleet
-    assert fleet is not None, "a run without a fleet is traced alone"
-    parts = fleet.parts
-    if engine is None or not 0 <= engine < len(parts):
+def _number_of(setup: Setup, engine: int | None) -> int:
+    """The engine to draw, 0 where there is one. Raises InputError for one that is not there, and
+    for one that fails.
+    """
+    if setup.is_alone:
+        if engine:
+            raise InputError(f"--engine {engine}: there is one engine (leave the option out)")
+        return 0
+    assert setup.fleet is not None, "several engines are a fleet"
+    num_engines = len(setup.fleet.parts)
+    if engine is None or not 0 <= engine < num_engines:
         raise InputError(
-            f"--engine: the memory map shows one of {len(parts)} engines (give its number, from 0 "
-            f"to {len(parts) - 1})"
+            f"--engine: the memory map shows one of {num_engines} engines (give its number, from 0 "
+            f"to {num_engines - 1})"
         )
-    if engine in [fault.engine for fault in fleet.faults]:
+    if engine in [fault.engine for fault in setup.fleet.faults]:
         raise InputError(
             f"--engine {engine}: it fails in this run, and its memory with it (give another engine)"
         )
-    start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
-
-    def run(env: Environment) -> int:
-        recorders = [Recorder() for _ in parts]
-        serve_by_fleet(setup, fleet, recorders, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
-        return recorders[engine].end_ps
-
-    return trace_run(
-        run,
-        setup.workload,
-        parts[engine].scheduler,
-        start_ps=start_ps,
-        stop_ps=end_ps,
-        gap_ps=gap_ps,
-        pool=setup.pool_of(engine),
-    )
-
-
-def _trace_alone(setup: Setup, start_s: float, stop_s: float | None, gap_ps: int) -> MemoryTrace:
-    start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
-    return trace_memory(
-        setup.workload,
-        setup.scheduler,
-        setup.cost,
-        setup.model.max_len,
-        start_ps=start_ps,
-        stop_ps=end_ps,
-        fast_forward=setup.config.fast_forward,
-        beams=setup.beams,
-        acceptance=setup.acceptance,
-        gap_ps=gap_ps,
-        pool=setup.pool,
-        lengths=setup.lengths,
-    )
+    return engine
 
 
 def title_of(trace: MemoryTrace, config: RunConfig, engine: int | None = None) -> str:

@@ -96,7 +96,7 @@ def memory_map(result: "Result", start_s: float, stop_s: float | None, engine: i
 def compare(results: "Mapping[str, Result]") -> Page:
     """The comparison of results by name."""
     comparison = compared([_finished(name, result) for name, result in results.items()])
-    return Page(compare_page(comparison, {}), tidy(comparison))
+    return Page(compare_page(comparison), tidy(comparison))
 
 
 def _finished(name: str, result: "Result") -> FinishedRun:

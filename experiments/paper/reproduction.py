@@ -229,37 +229,50 @@ def perform(
     """
     tables = [pd.DataFrame() for _ in groups]
     rows_of: list[dict[int, list[Row]]] = [{} for _ in groups]  # by place of the task
-    waiting = {
-        (number, place): task
-        for number, group in enumerate(groups)
-        for place, task in enumerate(group)
-    }
-    work = [delayed(carry_out)(at, task, store) for at, task in waiting.items()]
-
-    began = time.monotonic()
-
-    def progress() -> str:
-        running = " | ".join(task.label for task in [*waiting.values()][:jobs])
-        done = len(work) - len(waiting)
-        rest = left(done, len(work), time.monotonic() - began)
-        return f"{done} of {len(work)} done{rest}; running: {running or 'drawing'}"
-
-    with spoken(progress):
+    tasks = Tasks(groups, jobs)
+    workers = Parallel(min(jobs, tasks.total) or 1, batch_size=1, return_as="generator_unordered")
+    work = [delayed(carry_out)(at, task, store) for at, task in tasks.waiting.items()]
+    with spoken(tasks.progress):
         try:
-            for at, rows in Parallel(
-                min(jobs, len(work)) or 1, batch_size=1, return_as="generator_unordered"
-            )(work):
-                del waiting[at]
+            for at, rows in workers(work):
+                del tasks.waiting[at]
                 number, place = at
                 rows_of[number][place] = rows
                 if len(rows_of[number]) == len(groups[number]):
-                    in_order = [rows_of[number][i] for i in range(len(groups[number]))]
-                    table = pd.DataFrame(list(chain.from_iterable(in_order)))
-                    tables[number] = without_unused(table)
+                    tables[number] = _table(rows_of[number])
                     finished(number, tables[number])
         finally:
             remove_leftovers(store.folder)  # of workers that were stopped
     return tables
+
+
+class Tasks:
+    """The tasks of some groups. waiting: those without a result, by number of the group and place
+    in it.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Task]], jobs: int) -> None:
+        self.waiting = {
+            (number, place): task
+            for number, group in enumerate(groups)
+            for place, task in enumerate(group)
+        }
+        self.total = len(self.waiting)
+        self._jobs = jobs
+        self._began = time.monotonic()
+
+    def progress(self) -> str:
+        """How many are done, how long the others take, and which are running."""
+        running = " | ".join(task.label for task in [*self.waiting.values()][: self._jobs])
+        done = self.total - len(self.waiting)
+        rest = left(done, self.total, time.monotonic() - self._began)
+        return f"{done} of {self.total} done{rest}; running: {running or 'drawing'}"
+
+
+def _table(rows_of_task: Mapping[int, list[Row]]) -> pd.DataFrame:
+    """The rows of a group, in the order of its tasks."""
+    in_order = [rows_of_task[place] for place in sorted(rows_of_task)]
+    return without_unused(pd.DataFrame(list(chain.from_iterable(in_order))))
 
 
 def carry_out(

@@ -6,10 +6,10 @@ from typing import Any
 
 from testbed.api import capacity
 from testbed.core.errors import InputError
-from testbed.description import ID, RUN
 from testbed.experiments.cli.working_folder import names_a_plug_in, put_last
 from testbed.experiments.runs.progress import one_line
 from testbed.result import front_end
+from testbed.summaries import ID, RUN
 
 SUMMARIES = {"outputs": "summary"}
 

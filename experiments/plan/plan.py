@@ -141,7 +141,7 @@ def _check(request: Request) -> None:
         if "," in given.get(key, ""):
             raise InputError(
                 f"{key}={given[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
-                f"is for one rate)"
+                "is for one rate)"
             )
     for key, value in given.items():
         if key.startswith(("slo.", "trace", "arrivals.")) and "," in value:

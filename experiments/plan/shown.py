@@ -6,7 +6,6 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from testbed.description import costs_of
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.plan.limits import broken
 from testbed.experiments.plan.plan import AT_LOAD, Plan
@@ -15,6 +14,7 @@ from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.summary_table import future_read_by, number, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
+from testbed.summaries import costs_of
 
 THOUSAND = 1000
 SHORT = 10  # characters of a run folder's name

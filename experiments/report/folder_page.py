@@ -3,58 +3,44 @@ folder.
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 from markupsafe import Markup
 
 from testbed.core.errors import InputError
-from testbed.description import costs_of, flat
-from testbed.experiments.compare.comparison import differences
+from testbed.experiments.compare.differences import (
+    are_numbers,
+    independent_differences,
+    words_of_each,
+)
 from testbed.experiments.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.compare.tables import charts as compared_charts
-from testbed.experiments.compare.tables import engines_table, readable
+from testbed.experiments.compare.tables import engines_table
 from testbed.experiments.pages.page import (
     NUMBER,
-    VERDICT,
     Chart,
-    Picture,
     Table,
     render,
     whole_page,
 )
-from testbed.experiments.paper.scorecard import ON, short
-from testbed.experiments.paper.scorecard_words import (
-    NOT_JUDGED,
-    heading,
-    published_words,
-    result_of,
-    tolerance_words,
-    what_of,
-)
 from testbed.experiments.report.related_runs import equal, related, words_of
-from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.report.reproduction import CARD, reproduction
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
-from testbed.experiments.runs.points import SEED
 from testbed.experiments.runs.summary_table import (
     main_numbers,
     number,
     quantities,
 )
-from testbed.experiments.runs.sweeps import legible, sweep_charts
+from testbed.experiments.runs.sweeps import sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
+from testbed.summaries import costs_of, flat
 
 MOST_CURVES = 8
-CARD = "scorecard.csv"
-MARKS = {"within": "pass", "outside": "miss"}  # classes of rows, which colour them
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
@@ -94,19 +80,15 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
     """Differences, curves, a table with the differing keys as columns, and a card for each run with
     tables.
     """
-    different = varying(runs)
+    different = independent_differences(runs)
     if len(runs) > 1:
         different = different.sort_values(
             list(different),
-            key=lambda values: pd.to_numeric(values) if _are_numbers(values) else values,
+            key=lambda values: pd.to_numeric(values) if are_numbers(values) else values,
         )
     runs = [runs[i] for i in different.index]
     different = different.reset_index(drop=True)
-    values_of_runs = different.to_numpy().tolist()
-    names = [
-        ", ".join(map(legible, different, values)) or run.name
-        for run, values in zip(runs, values_of_runs, strict=True)
-    ]
+    names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))
     with_tables = [
         replace(run, name=name)
@@ -140,32 +122,6 @@ def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
     head = [*map(str, different.columns), *main, "run"]
     classes = [*[""] * len(different.columns), *[NUMBER] * len(main)]
     return Table("All runs", head, rows, classes)
-
-
-def varying(runs: Sequence[FinishedRun]) -> pd.DataFrame:
-    """A row per run, a column per differing config key, text before numbers, without keys that
-    follow from others; of seeds the run's own is kept, since such runs are replications.
-    """
-    # The choice of outputs changes no run
-    different = differences(runs).drop(index="outputs", errors="ignore")
-    shown = pd.DataFrame(
-        dict(readable(str(key), list(different.loc[key])) for key in different.index),
-        index=range(len(runs)),
-    )
-    independent: list[str] = []
-    for name in sorted(shown, key=lambda name: (_are_numbers(shown[name]), _rank(str(name)))):
-        if all(shown.groupby(other)[name].nunique().max() > 1 for other in independent):
-            independent.append(str(name))
-    return shown[independent]
-
-
-def _rank(name: str) -> int:
-    """Other keys, then the run's seed, then the seeds that follow from it."""
-    return 0 if name.rpartition(".")[2] != SEED else 1 + (name != SEED)
-
-
-def _are_numbers(values: pd.Series) -> bool:
-    return bool(pd.to_numeric(values, errors="coerce").notna().all())
 
 
 def folder_page(folders: Sequence[Path]) -> str:
@@ -208,100 +164,3 @@ def _costs(runs: Sequence[FinishedRun]) -> Markup:
             )
     profiles = [(title_of_text[text], text) for text in sorted(title_of_text)]
     return render("report/costs.html", costs=costs, profiles=profiles)
-
-
-def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) -> Markup:
-    """All parts of a reproduction. card: scorecard.csv as text."""
-    drawn = sorted(folder.glob("*.png"), key=_number)
-    pictures = [Picture(path.read_bytes(), described(path.stem, card)) for path in drawn]
-    return render(
-        "report/reproduction.html",
-        folder=folder.name,
-        figures=zip([title(path.stem) for path in drawn], pictures, strict=True),
-        heading=list(heading(card)),
-        scored=[_scored(str(figure), rows) for figure, rows in card.groupby("figure", sort=False)],
-        runs=runs,
-    )
-
-
-def title(stem: str) -> str:
-    """A figure's title, as its config has it."""
-    path = CONF / "figure" / f"{stem}.yaml"
-    if not path.is_file():
-        return stem.replace("sec", "Section ")
-    return str(yaml.safe_load(path.read_text(encoding="utf-8"))["title"])
-
-
-def described(stem: str, card: pd.DataFrame) -> str:
-    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure
-    11's.
-    """
-    rows = card[
-        card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")
-    ]
-    sentences = [
-        f"{what_of(row)}: {_text(row['simulated'])}"
-        + (f" (published {row['published']})" if row["published"] else "")
-        for row in rows.to_dict("records")
-    ]
-    return f"{title(stem)}. {'; '.join(sentences)}".rstrip(". ") + "."
-
-
-def _scored(figure: str, card: pd.DataFrame) -> tuple[Table, list[str]]:
-    """The table of one figure, and the notes and causes of its rows.
-
-    The words with which all its settings begin stand in the caption instead of the rows.
-    """
-    words = [str(setting).split() for setting in card["setting"]]
-    alike = takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))
-    shared = [column[0] for column in alike]
-    shortened = [" ".join(setting[len(shared) :]) for setting in words]
-    rows = card.assign(setting=shortened).to_dict("records")
-    others = [name for name in card if name.startswith(ON)]
-    columns = [_columns(row, others) for row in rows]
-    head = [name for name in columns[0] if any(cells[name] for cells in columns)]
-    cells = [
-        [what_of(row), *(of[name] for name in head)] for row, of in zip(rows, columns, strict=True)
-    ]
-    classes = ["", *({"result": VERDICT, "tolerance": ""}.get(name, NUMBER) for name in head)]
-    marks = [MARKS.get(of["result"], "") for of in columns]
-    table = Table(_caption(figure, shared), ["quantity", *head], cells, classes, marks, "cards")
-    remarks = []
-    for row in rows:
-        said = ("note",) if result_of(row) == NOT_JUDGED else ("note", "cause")
-        remarks += [f"{what_of(row)}: {row[name]}" for name in said if row.get(name)]
-    return table, remarks
-
-
-def _columns(row: Mapping[Any, Any], others: Sequence[str]) -> dict[str, str]:
-    """A row's cells by the heads of their columns. others: columns of other GPUs."""
-    return {
-        "result": result_of(row),
-        "published": published_words({**row, "published": _text(row["published"])}),
-        "simulated": _text(row["simulated"]),
-        "difference": row["error"],
-        "tolerance": tolerance_words(row),
-        **{name: _text(row[name]) for name in others},
-    }
-
-
-def _caption(figure: str, shared_words: Sequence[str]) -> str:
-    """The figure's title with its panel's letter, then the words that its settings share."""
-    stem = re.sub(r"(?<=\d)[a-z]$", "", figure)
-    caption = title(stem).replace(":", f"{figure.removeprefix(stem)}:", 1)
-    if shared_words:
-        caption += f" ({' '.join(shared_words).rstrip(',')})"
-    return caption
-
-
-def _text(text: str) -> str:
-    try:
-        return short(float(text))
-    except ValueError:
-        return text
-
-
-def _number(path: Path) -> tuple[bool, int, str]:
-    """Table 1, then the figures in the paper's order, then the others."""
-    digits = re.fullmatch(r"fig(\d+)", path.stem)
-    return (not digits and path.stem != "table1", int(digits[1]) if digits else 0, path.stem)

@@ -51,7 +51,7 @@ def check_results(folder: Path) -> None:
     if changed := changed_result(folder):
         raise InputError(
             f"{changed}: was changed after the run, so it is no result of it (testbed run with "
-            f"--again writes the folder anew)"
+            "--again writes the folder anew)"
         )
 
 

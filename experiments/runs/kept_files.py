@@ -94,6 +94,9 @@ def hydra_session() -> Iterator[Hydra]:
 def choices_of(name: str, overrides: Sequence[Override]) -> DictConfig:
     """The configuration of a name and overrides that neither sweep nor concern Hydra itself, as
     Hydra composes it, without Hydra's part.
+
+    Hydra's public functions have no way to leave that part out, nor to keep files, hence the
+    classes of `hydra._internal`, whose release pyproject.toml bounds.
     """
     version.setbase(VERSION)
     repository = CachingConfigRepository(KeptFiles(_search_path()))

@@ -53,7 +53,7 @@ def check_option_file(path: Path, place: Path) -> None:
         if HYDRA in entry or ".." in entry:
             raise InputError(
                 f"{path}: defaults: {entry}: changes Hydra itself, or is outside the folder "
-                f"(remove it)"
+                "(remove it)"
             )
 
 

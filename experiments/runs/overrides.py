@@ -136,7 +136,7 @@ def user_folders(arguments: Sequence[str]) -> list[Path]:
             if (CONF / place).is_file() or place.as_posix() in registered:
                 raise InputError(
                     f"--config-dir {folder}: {place} has the name of one that ships; give it "
-                    f"another name"
+                    "another name"
                 )
     return folders
 

@@ -16,7 +16,6 @@ from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import dotted
-from testbed.description import ID, RUN
 from testbed.engine.recorder import request_columns, span_columns, with_identity
 from testbed.experiments.runs.folder_contents import (
     CONTENTS,
@@ -36,6 +35,7 @@ from testbed.identity import Identity, id_of, identify
 from testbed.parts import Part
 from testbed.result import Result
 from testbed.run import keys_of_every_summary, run, unwatched
+from testbed.summaries import ID, RUN
 from testbed.trusted import check_classes
 
 CONFIG = "config.yaml"
@@ -131,7 +131,7 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
     if summary[RUN].get(ID, name) != name:
         raise InputError(
             f"{folder}: has another run (--again replaces it; hydra.run.dir=... names another "
-            f"folder)"
+            "folder)"
         )
     return not (was_edited(folder) or changed_result(folder))
 
@@ -144,7 +144,7 @@ def _summary_of(folder: Path, name: str) -> dict[str, Any]:
     if summary is None or summary[RUN].get(ID, name) != name:
         raise InputError(
             f"{folder}: another process has written its run there meanwhile (give each run a "
-            f"folder of its own, by hydra.run.dir=...)"
+            "folder of its own, by hydra.run.dir=...)"
         )
     return summary
 
@@ -193,7 +193,7 @@ def serve(setup: Setup, folder: Path) -> dict[str, Any]:
     except ImportError as error:
         raise InputError(
             f"engine=gpu: needs the package {error.name} (install torch and CuPy, or omit "
-            f"engine=gpu)"
+            "engine=gpu)"
         ) from None
     summary = serve_into(folder, setup)
     if setup.config.outputs == "full":
@@ -254,7 +254,7 @@ def check_unchanged(folder: Path) -> None:
     if was_edited(folder):
         raise InputError(
             f"{folder / CONFIG}: was changed after the run, so it is another run's (testbed run "
-            f"simulates that one)"
+            "simulates that one)"
         )
     check_results(folder)
 

@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import CONTENTS, ENGINES, RUN, costs_of, source_of_costs, was_served
 from testbed.experiments.runs.part_words import part_words
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
+from testbed.summaries import CONTENTS, ENGINES, RUN, costs_of, source_of_costs, was_served
 from testbed.vllm_pages import logged_lines
 
 
@@ -109,7 +109,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     the scheduler's note.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
-    parts = described(summary.get(RUN, {}))
+    parts = run_words(summary.get(RUN, {}))
     for name, value in (
         *[(name, value) for name, value in parts.items() if name not in ABOVE],
         *_served_rows(summary),
@@ -249,7 +249,7 @@ def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         )
         yield (
             f"the costs come in different ways ({names}), so that their errors are part of the "
-            f"differences"
+            "differences"
         )
 
 
@@ -261,7 +261,7 @@ def way_of(summary: Mapping[str, Any]) -> str:
     return "derived" if "from" in profile else "measured"
 
 
-def described(run: Mapping[str, Any]) -> dict[str, str]:
+def run_words(run: Mapping[str, Any]) -> dict[str, str]:
     """The parts of a run in a few words, by name; empty if the summary has none."""
     if not run:
         return {}

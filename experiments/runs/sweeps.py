@@ -9,7 +9,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from testbed.description import costs_of, flat, merge_axes
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
@@ -17,6 +16,7 @@ from testbed.experiments.runs.replicated import difference_columns, explained, m
 from testbed.experiments.runs.summary_table import future_read_by, main_numbers, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.replications import interval
+from testbed.summaries import costs_of, flat, merge_axes
 
 FEWEST = 3  # values of an axis that is drawn
 FUTURE = "reads the future"  # the column of what no real server could know

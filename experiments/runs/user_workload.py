@@ -73,7 +73,7 @@ class FrameTrace(CsvLengths):
             if len(present) > 1:
                 raise InputError(
                     f"trace: the data frame has columns {' and '.join(present)}, which are the "
-                    f"same (keep one)"
+                    "same (keep one)"
                 )
             named[f"{what}_column"] = present[0]
         super().__init__("the data frame", tokens_per_id=1, **named)
@@ -103,7 +103,7 @@ def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | T
         if requested:
             raise InputError(
                 f"{requested}: does not apply to a list of requests, which have these values "
-                f"(remove it)"
+                "(remove it)"
             )
         return user_requests(trace)
     return FrameTrace(trace) if hasattr(trace, "columns") and hasattr(trace, "iloc") else None

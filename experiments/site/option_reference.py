@@ -13,10 +13,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 from annotated_types import Ge, Gt, Le, Unit
 
+from testbed.constructor_parameters import parameters_of
 from testbed.core.config_model import field_hints, marks_of, plain_hint
 from testbed.experiments.runs.choice_names import CONF, CUSTOM, KEYS, files_of
 from testbed.experiments.runs.meanings import SECTIONS, meaning_of
-from testbed.parts import Part, locate, parameters_of
+from testbed.parts import Part, locate
 
 PAGE = Path(__file__).with_name("pages") / "options.md"
 BUILT = (

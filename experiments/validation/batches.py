@@ -115,7 +115,7 @@ def report(table: pd.DataFrame) -> Iterator[str]:
     steps = steps.assign(error=steps["predicted_step_ms"] / steps["step_ms"] - 1)
     yield (
         f"decode steps, batch up to {LARGEST_BATCH}: {len(steps)} differences of rows, less that "
-        f"of their prompts"
+        "of their prompts"
     )
     decoding = steps["is_decoding"].astype(bool)
     yield from by_kind("  step, prompts differ by less than outputs", steps[decoding])

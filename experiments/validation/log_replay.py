@@ -180,7 +180,7 @@ def _server(profile: dict[str, Any], utilization: float) -> dict[str, Any]:
     if gpu is None:
         raise InputError(
             f"no data sheet of {device}: name its server (server=...), or import it again with "
-            f"--gpu"
+            "--gpu"
         )
     return asdict(ServerConfig(gpu.name, gpu, profile["num_gpus"], memory_utilization=utilization))
 
@@ -201,7 +201,7 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
         rate = config.server.gpu.host_bandwidth / 1e9
         yield (
             f"no swap times in the profile: {replayed.swaps:,} swaps at the data sheet's {rate:g} "
-            f"GB/s"
+            "GB/s"
         )
 
 
@@ -230,7 +230,7 @@ def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
         if digest in slowness:
             yield (
                 f"taken with the slowness that was fitted to it, {slowness[digest]:.3f} times the "
-                f"profile's"
+                "profile's"
             )
     elif fitted:
         yield f"software times fitted on {', '.join(fitted)}; this log was not among them"
@@ -238,5 +238,5 @@ def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
             low, high = min(1.0, *slowness.values()), max(1.0, *slowness.values())
             yield (
                 f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this "
-                f"one's is taken as 1"
+                "one's is taken as 1"
             )

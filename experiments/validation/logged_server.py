@@ -130,19 +130,19 @@ def impossible_lengths(times: Times) -> int:
     return num_wrong if num_wrong > IMPOSSIBLE * len(times.output_len) else 0
 
 
-class Described(NamedTuple):
+class LoggedServer(NamedTuple):
     """A log's server: a config, and notes on the sources of its values."""
 
     config: RunConfig
     notes: list[str]
 
 
-def described(
+def logged_servers(
     logs: Sequence[VllmLog],
     config: RunConfig,
     overrides: Sequence[str],
     blocks_from_log: bool = False,
-) -> list[Described]:
+) -> list[LoggedServer]:
     """The server of each log, with remarks on the log.
 
     blocks_from_log: if no number of blocks is recorded, the logs' high-water mark is the pool.
@@ -150,17 +150,19 @@ def described(
     configured = any(word.startswith(POOL) for word in overrides)
     servers = []
     for log in logs:
-        here = Described(config, [])
+        here = LoggedServer(config, [])
         if not configured:
             here = _recorded(log, config) or _from_logs(logs, config, blocks_from_log)
         links = _links(log, here.config)
         servers.append(
-            Described(links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks])
+            LoggedServer(
+                links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks]
+            )
         )
     return servers
 
 
-def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
+def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
     """The server with the number of KV blocks in meta.json; None if the file has none."""
     meta, size = log.meta, config.policy.parameters.get("block_size")
     resolved = meta.get("resolved_config") or {}
@@ -173,21 +175,21 @@ def _recorded(log: VllmLog, config: RunConfig) -> Described | None:
                     f"{log.path}: meta.json says block_size {logged}, simulated with {size}; "
                     f"say policy.block_size={logged}"
                 )
-            return Described(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+            return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
     return None
 
 
-def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> Described:
+def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool) -> LoggedServer:
     """The server with as many blocks as its memory leaves, or as the logs used at most."""
     size, server = config.policy.parameters.get("block_size", 1), config.server
-    rest, sized = server.num_blocks, "as testbed fits sizes the pool"
-    if rest is None:
-        rest = server.kv_slots(config.model, size) // size
-        sized = f"what {server.memory_utilization:g} of {server.name} leaves"
-    left = f"{rest:,} of {size} tokens, {sized}"
+    fitting, source = server.num_blocks, "as testbed fits sizes the pool"
+    if fitting is None:
+        fitting = server.kv_slots(config.model, size) // size
+        source = f"what {server.memory_utilization:g} of {server.name} leaves"
+    left = f"{fitting:,} of {size} tokens, {source}"
     if not blocks_from_log:
         way_out = "say server.num_blocks=N, or --blocks-from-log"
-        return Described(
+        return LoggedServer(
             config,
             [f"the log does not say how many KV blocks there were; taken: {left}; {way_out}"],
         )
@@ -195,10 +197,10 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
     marks = {log.path: high_water(log, size, limit) for log in logs}
     path, most = max(marks.items(), key=lambda item: item[1].blocks)
     mark = f"requests of {Path(path).name} used up to {most.blocks:,} blocks at once"
-    if not most.memory_short and most.blocks <= rest:
-        return Described(config, [f"{mark}, and none waited for more; used here: {left}"])
-    configured = f"{mark} while others waited: taken as the pool (memory would leave {rest:,})"
-    return Described(_with_blocks(config, most.blocks + config.null_blocks), [configured])
+    if not most.memory_short and most.blocks <= fitting:
+        return LoggedServer(config, [f"{mark}, and none waited for more; used here: {left}"])
+    configured = f"{mark} while others waited: taken as the pool (memory would leave {fitting:,})"
+    return LoggedServer(_with_blocks(config, most.blocks + config.null_blocks), [configured])
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
@@ -209,23 +211,23 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 
-def _links(log: VllmLog, config: RunConfig) -> Described:
+def _links(log: VllmLog, config: RunConfig) -> LoggedServer:
     """The server with the links in the benchmark's config.json.
 
     Only servers of several GPUs whose profile has no measured all-reduces need them.
     """
     num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
     if num_gpus == 1 or config.cost.name != PROFILE_COST or has(read_profile(path), "all_reduce"):
-        return Described(config, [])
+        return LoggedServer(config, [])
     choices = config.cost.parameters["choices"]
     link = bench_link(Path(log.path).parent)
     if link is None or choices.parameters.get("parallel_layer_s"):
         ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
         way_out = "import the profile with --link and --all-reduce-us, or with --nccl"
-        return Described(config, [f"all-reduces were not measured: {ring}; {way_out}"])
+        return LoggedServer(config, [f"all-reduces were not measured: {ring}; {way_out}"])
     gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
     cost = config.cost.updated(
         choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s})
     )
     changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
-    return Described(changed, [f"all-reduces: config.json, {link}"])
+    return LoggedServer(changed, [f"all-reduces: config.json, {link}"])

@@ -85,7 +85,7 @@ def half_time(log: VllmLog) -> float:
     if min(ended, len(log.times.finish_s) - ended) < FEWEST:
         raise InputError(
             f"{log.path}: {ended} of its requests end in its first half; give a second log to "
-            f"judge by"
+            "judge by"
         )
     return until_s
 

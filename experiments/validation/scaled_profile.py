@@ -15,11 +15,11 @@ from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.validation import profile_fit
 from testbed.experiments.validation.fit_report import scaled_by
 from testbed.experiments.validation.log_replay import replay
-from testbed.experiments.validation.logged_server import Described
+from testbed.experiments.validation.logged_server import LoggedServer
 from testbed.experiments.validation.software_fit import Problem, fit, front_ends
 from testbed.traces.vllm_log import VllmLog
 
-Replayed = tuple[list[VllmLog], list[Described]]
+Replayed = tuple[list[VllmLog], list[LoggedServer]]
 
 
 class ScaledProfile(NamedTuple):
@@ -80,7 +80,7 @@ def scaled(base: dict[str, Any], replayed_with: Callable[[str], Replayed]) -> Sc
 
 
 def _errors(
-    logs: Sequence[VllmLog], servers: Sequence[Described], until_s: float
+    logs: Sequence[VllmLog], servers: Sequence[LoggedServer], until_s: float
 ) -> dict[str, Any]:
     runs = [replay(log, config) for log, (config, _) in zip(logs, servers, strict=True)]
     after_s = 0.0 if until_s == inf else until_s

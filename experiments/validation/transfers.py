@@ -12,7 +12,7 @@ from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
-from testbed.cost.link_times import GATHER, INTO, OUT, LinkTimes
+from testbed.cost.link_times import GATHER, INTO, OUT, PEER, LinkTimes
 from testbed.cost.model import Affine, CostModel, Moved, Work
 from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import Rows
@@ -120,7 +120,7 @@ def draw(points: Rows, path: Path) -> None:
     lines = dict[tuple[str, str, int], dict[int, float]]()
     for (method, way, count, size, _), ps in reversed(points):
         lines.setdefault((way, method, count), {})[size] = count * size / ps * 1e3
-    for axes, way in zip(panels, ("out", "in", "peer"), strict=True):
+    for axes, way in zip(panels, (OUT, INTO, PEER), strict=True):
         for color, method in enumerate(("copies", "batch", "gather")):
             for count, style in ((256, "-"), (1, ":")):
                 of_size = sorted(lines[way, method, count].items())

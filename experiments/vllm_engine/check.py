@@ -14,6 +14,7 @@ from testbed.core.request import PS
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
+from testbed.engine.host_launches import HostLaunches, computed_ps, launch_of
 from testbed.experiments.vllm_engine.steps import prompts_among_decodes
 
 MS = PS // 1000
@@ -44,15 +45,14 @@ def _until_next_end_ms(cost: ProfileCost, row: Any) -> float:
     before = _work(row.decodes_before, row.context_before)
     now = _work(row.decodes, row.decode_context, row.prefill)
     behind = _work(row.decodes_behind, row.decode_context)
-    launch = cost.launch(now.decode_seqs, len(now.prefill), sum(new for new, _ in now.prefill))
-    next_launch = cost.launch(behind.decode_seqs, 0, 0)
+    launch, next_launch = launch_of(cost, now), launch_of(cost, behind)
     assert launch is not None
     assert next_launch is not None
-    before_end = cost.iteration(before)
-    end = max(max(before_end, launch.first_ps) + cost.iteration(now), launch.whole_ps)
-    planned = max(before_end, launch.whole_ps)
-    next_begin = max(end, planned + next_launch.first_ps)
-    return max(next_begin + cost.iteration(behind), planned + next_launch.whole_ps) / MS
+    host, before_end = HostLaunches(), cost.iteration(before)
+    launched = host.launch(launch, 0)
+    end = computed_ps(launch, launched, before_end, cost.iteration(now))
+    next_launched = host.launch(next_launch, max(before_end, launched))
+    return computed_ps(next_launch, next_launched, end, cost.iteration(behind)) / MS
 
 
 def _work(num_seqs: float, context: float, prefill: tuple[tuple[int, int], ...] = ()) -> Work:

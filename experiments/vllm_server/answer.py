@@ -77,13 +77,7 @@ def fit_of(
     scratch_by_slot: the concurrency is that of `Pages.concurrency_by_slot`.
     """
     question = Question(read_command(text), gpu, release, of)
-    try:
-        server = question.server
-    except InputError as error:
-        smallest = _smallest(question)
-        if "does not start" not in str(error) or smallest is None:
-            raise
-        raise InputError(f"{error}; --tensor-parallel-size {smallest} starts") from None
+    server = _started(question)
     memory = server.memory
     return Fit(
         release.number,
@@ -105,6 +99,17 @@ def fit_of(
         (of or terms()).rmse_gib,
         server.notes,
     )
+
+
+def _started(question: Question) -> Server:
+    """The server; the InputError of one that does not start says how many GPUs are enough."""
+    try:
+        return question.server
+    except InputError as error:
+        smallest = _smallest(question)
+        if "does not start" not in str(error) or smallest is None:
+            raise
+        raise InputError(f"{error}; --tensor-parallel-size {smallest} starts") from None
 
 
 def concurrency(server: Server) -> float:

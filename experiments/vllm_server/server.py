@@ -104,19 +104,15 @@ def server_with(
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    pages = _pages(reader, model, limits, block_size)
-    if pages.is_grouped and speculation is not None:
-        pages = _with_heads(pages, deeper, limits, speculation)
-    pages = with_drafter(pages, drafter, limits.num_gpus)
+    own_pages = _pages(reader, model, limits, block_size)
+    if own_pages.is_grouped and speculation is not None:
+        own_pages = _with_heads(own_pages, deeper, limits, speculation)
+    pages = with_drafter(own_pages, drafter, limits.num_gpus)
     caches = _caches(reader, model, release)
     if caches and 0 in pages.windows:
         pages = replace(pages, state_pages=2)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
-    if reader.value("--max-model-len") in AUTO:
-        longest = min(model.max_len, pages.longest(num_blocks))
-        model = replace(model, max_len=longest)
-    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
-        _check_one_sequence(model, pages, num_blocks)
+    model = _of_longest(reader, model, pages, num_blocks)
     return Server(
         release,
         model,
@@ -130,6 +126,15 @@ def server_with(
         caches,
         command.values,
     )
+
+
+def _of_longest(reader: "_Reader", model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
+    """The model with the longest sequence that it serves; raises InputError if it is too long."""
+    if reader.value("--max-model-len") in AUTO:
+        model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
+    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
+        _check_one_sequence(model, pages, num_blocks)
+    return model
 
 
 def _caches(reader: "_Reader", model: ModelSpec, release: Release) -> bool:
@@ -338,7 +343,7 @@ def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
     if size not in BLOCK_SIZES and not model.states:
         raise reader.refusal(
             "--block-size",
-            f"the attention kernels take no such block (choose from "
+            "the attention kernels take no such block (choose from "
             f"{', '.join(map(str, BLOCK_SIZES))})",
         )
     if model.latent and size != usual:
@@ -421,7 +426,7 @@ def _with_heads(
     if deeper is None:
         raise InputError(
             f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
-            f"modelled beside windows or states (leave it out to see the server without it)"
+            "modelled beside windows or states (leave it out to see the server without it)"
         )
     shared = pages_of(
         deeper,
@@ -448,7 +453,6 @@ def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None
         have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
         raise InputError(
             f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
-            f"{model.max_len:,}, "
-            f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
-            f"{have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
+            f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
+            f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
+from testbed.core.specs import ModelSpec
 from testbed.experiments.runs.overrides import chosen, user_folders
 from testbed.experiments.vllm_server.answer import kv_lines, rule_lines
 from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_command
@@ -84,16 +85,9 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
     words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
     words += [f"policy.block_size={server.block_size}", *_policy_words(server)]
-    if model.max_len != _shipped_len(server.option):
-        words += [f"model.max_len={model.max_len}"]
+    words += _model_words(model, server.option)
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
-    if model.weight_bits is not None:
-        words += [f"++model.weight_bits={model.weight_bits:g}"]
-    if model.fp8_products is not None:
-        words += ["++model.fp8_products=true"]
-    if model.kv_dtype_bytes is not None:
-        words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
     if "--long-prefill-token-threshold" in values:
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
@@ -107,6 +101,20 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
     for option, key in SWITCHES.items():
         if values.get(option) == OFF:
             words += [f"scheduler.{key}=false"]
+    return words
+
+
+def _model_words(model: ModelSpec, option: str) -> list[str]:
+    """What the command changes of the model that ships under this name."""
+    words = list[str]()
+    if model.max_len != _shipped_len(option):
+        words += [f"model.max_len={model.max_len}"]
+    if model.weight_bits is not None:
+        words += [f"++model.weight_bits={model.weight_bits:g}"]
+    if model.fp8_products is not None:
+        words += ["++model.fp8_products=true"]
+    if model.kv_dtype_bytes is not None:
+        words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
     return words
 
 

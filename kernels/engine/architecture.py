@@ -76,7 +76,7 @@ def of_spec(spec: ModelSpec) -> Architecture:
     if spec.name.startswith(("qwen3", "gemma")):
         raise InputError(
             f"model={spec.name}: its network is not supported by the engine (run it without "
-            f"engine=)"
+            "engine=)"
         )
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
@@ -93,8 +93,7 @@ def check_served(spec: ModelSpec) -> None:
     if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
         raise InputError(
             f"model.kv_dtype_bytes={spec.kv_dtype_bytes}: the engine's cache has the type of the "
-            f"weights or e4m3 "
-            f"(set 1, or {spec.dtype_bytes})"
+            f"weights or e4m3 (set 1, or {spec.dtype_bytes})"
         )
 
 

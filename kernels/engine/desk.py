@@ -16,7 +16,6 @@ from testbed.kernels.engine.gpu_engine import EndTokens, GpuEngine
 from testbed.kernels.engine.parallel.watch import WorkerError
 from testbed.kernels.engine.sampler import TopP
 from testbed.kernels.engine.serve import make_engine
-from testbed.serving.clients import unknown_requests
 from testbed.serving.draws import Draws
 from testbed.serving.live import State
 from testbed.serving.messages import (
@@ -34,6 +33,7 @@ from testbed.serving.messages import (
     Submitted,
     Withdrawn,
 )
+from testbed.serving.requests_to_come import unknown_requests
 
 
 class DeskClock(WallClock):

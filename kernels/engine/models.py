@@ -34,8 +34,7 @@ def architecture(weights: str, spec: ModelSpec, name: str = "model") -> Architec
         if getattr(arch.spec, field) != getattr(spec, field):
             raise InputError(
                 f"{weights}: {field}={getattr(arch.spec, field)}: {name}.{field} is "
-                f"{getattr(spec, field)} "
-                "(take the config's model from the folder)"
+                f"{getattr(spec, field)} (take the config's model from the folder)"
             )
     check_served(spec)
     return replace(arch, spec=replace(arch.spec, kv_dtype_bytes=spec.kv_dtype_bytes))

@@ -113,7 +113,7 @@ class Moves:
             if isinstance(self.layout, Extents) or src % size or dst % size or length % size:
                 raise PlugInError(
                     f"a move of {length} slots from {src} to {dst}: only whole blocks of {size} "
-                    f"move"
+                    "move"
                 )
             pairs += [((src + at) // size, (dst + at) // size) for at in range(0, length, size)]
         return tier, pairs if move.source == DEVICE else [

@@ -78,7 +78,7 @@ class TopP:
         if not (temperature > 0 and 0 < top_p <= 1):
             raise ValueError(
                 f"temperature={temperature}, top_p={top_p}: must be above 0, and above 0 and at "
-                f"most 1"
+                "most 1"
             )
         self.temperature = temperature
         self.top_p = top_p

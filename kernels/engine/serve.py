@@ -12,7 +12,6 @@ from torch import OutOfMemoryError
 from testbed.build import Setup
 from testbed.config import EngineConfig
 from testbed.core.errors import InputError
-from testbed.description import RUN
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
@@ -38,6 +37,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.sched.beams import SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculating import drafts_of
+from testbed.summaries import RUN
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,8 @@ def assemble(
     runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
     runner.drafter = make_drafter(scheduler, runner, pool, options.drafter)
     if options.debug:
-        slots = state, device.pools, runner.tables, sampler.token_buffers, pool
-        runner.slot_checker = checker = SlotChecker(*slots)
-        checker.erase = lead.erasing(checker.erase)
-        runner.drafter.followed_by(checker)
+        checker = SlotChecker(state, device.pools, runner.tables, sampler.token_buffers, pool)
+        _follow_slots(runner, checker, lead)
     _get_ready(runner, pool, max_len, options, lead)
     lead.watched_by(clock)
     return GpuEngine(
@@ -107,6 +105,13 @@ def assemble(
         launches_ahead=options.launches_ahead,
         close=lead.close,
     )
+
+
+def _follow_slots(runner: Runner, checker: SlotChecker, lead: Alone) -> None:
+    """Let the checker see who writes and reads every slot, and erase those that nobody holds."""
+    runner.slot_checker = checker
+    checker.erase = lead.erasing(checker.erase)
+    runner.drafter.followed_by(checker)
 
 
 def _get_ready(runner: Runner, pool: PoolSpec, max_len: int, options: Options, lead: Alone) -> None:

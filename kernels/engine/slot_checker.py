@@ -131,7 +131,7 @@ class SlotChecker(NoSlotChecker):
             part = [part for part in batch.parts for _ in range(part.wanted)][bad[0]]
             raise SlotError(
                 f"{self._who(part.seq.seq_id)} has logits that are not finite: it read a slot of "
-                f"no sequence"
+                "no sequence"
             )
 
     def released(self) -> None:

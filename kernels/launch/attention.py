@@ -236,7 +236,7 @@ def check_scales(kv_scales: Any, num_kv_heads: int, head_size: int) -> int:
     capability = compute_capability()
     if capability < 89:
         raise ValueError(
-            f"kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has "
+            "kv_scales: e4m3 needs a GPU of compute capability 8.9 or more, this one has "
             f"{capability / 10}"
         )
     return address

@@ -267,8 +267,7 @@ def _check_pools(pool: Any, host_pool: Any) -> tuple[View, View, int]:
     ):
         raise ValueError(
             f"host_pool: expected pinned host memory [any, {device.shape[0]}, {device.shape[2:]}] "
-            f"of {device.dtype}, "
-            f"got {host.shape} of {host.dtype}"
+            f"of {device.dtype}, got {host.shape} of {host.dtype}"
         )
     return device, host, math.prod(device.shape[2:]) * device.itemsize
 

@@ -96,7 +96,7 @@ def check(
         if v.shape[dim] != 1 and v.strides[dim] != dense:
             raise ValueError(
                 f"{name}: dimension {dim} has stride {v.strides[dim]}, expected {dense} "
-                f"(contiguous)"
+                "(contiguous)"
             )
         dense *= v.shape[dim]
     if align and (

@@ -84,8 +84,8 @@ def measure(num_gpus: int, cases: Sequence[Case]) -> list[tuple[Case, Timing]]:
         timings: list[Timing] = results.get(timeout=LIMIT_S)
     except Empty:
         message = (
-            f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors "
-            f"are above)"
+            f"all-reduce over {num_gpus} GPUs: no result within {LIMIT_S} s (the ranks' errors are "
+            "above)"
         )
         raise InputError(message) from None
     finally:

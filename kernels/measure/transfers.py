@@ -237,7 +237,7 @@ def hardware_file(points: list[Point], before: Path) -> dict[str, object]:
         if old["fingerprint"]["device"] != about["device"]:
             raise InputError(
                 f"--out {before}: was measured on {old['fingerprint']['device']} (choose another "
-                f"file)"
+                "file)"
             )
         measured = {tuple(row[:2]) for row in points}
         others = [

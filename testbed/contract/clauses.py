@@ -201,7 +201,7 @@ def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) ->
         10,
         is_footprint(footprint),
         f"footprint() is {footprint!r}, which is no Fixed, Granular or Stepped of whole numbers "
-        f"(int)",
+        "(int)",
     )
     assert isinstance(footprint, FOOTPRINTS)
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)

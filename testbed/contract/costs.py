@@ -31,7 +31,7 @@ def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
             require(
                 9,
                 same,
-                f"another model of the same class, called in another order, has another cost for "
+                "another model of the same class, called in another order, has another cost for "
                 f"{work}",
             )
     except ClauseBroken as error:

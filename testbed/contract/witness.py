@@ -232,7 +232,7 @@ class Witness:
                 8,
                 is_published,
                 f"{num_found} slots of tokens were published for {seq}, but others are there, or "
-                f"none",
+                "none",
             )
             require(5, read == expected, name)
 

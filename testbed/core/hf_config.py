@@ -58,8 +58,7 @@ class Fields:
                 kind = self._values.get("model_type")
                 raise InputError(
                     f"{self.path}: {key}={self._values[key]!r}: changes the memory of a model, and "
-                    f"is not "
-                    f"supported for model_type {kind!r} (write the ModelSpec by hand)"
+                    f"is not supported for model_type {kind!r} (write the ModelSpec by hand)"
                 )
 
 
@@ -251,8 +250,8 @@ def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
         return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
     raise InputError(
         f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
-        f"awq, or compressed-tensors of one group of weights "
-        "(give the unquantized config.json, and weight_bits)"
+        "awq, or compressed-tensors of one group of weights (give the unquantized config.json, and "
+        "weight_bits)"
     )
 
 
@@ -348,8 +347,7 @@ def model_of(path: Path, name: str | None = None) -> ModelSpec:
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
             f"{path}: model_type {kind!r} is none of the supported model types ({listed}); write "
-            f"the "
-            "ModelSpec by hand"
+            "the ModelSpec by hand"
         )
     try:
         return replace(shape_of(named, config, path), vision_params=vision)
@@ -375,7 +373,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     fields, kind = Fields(config, path), config["model_type"]
     pattern = _pattern_of(fields, kind)
     layers = pattern["M"] + pattern["*"] if pattern else fields.whole("num_hidden_layers")
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    hidden = fields.whole("hidden_size")
     _check_embedding(fields, kind, hidden)
     dtype = _dtype_bytes(fields)
     bits, expert_bits = weight_bits(fields)
@@ -386,9 +384,7 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
         name=name,
         num_layers=layers,
         hidden_size=hidden,
-        num_heads=heads,
-        num_kv_heads=_num_kv_heads(fields, kind, heads),
-        head_size=_head_size(fields, kind, hidden, heads),
+        **_heads(fields, kind, hidden),
         ffn_size=_ffn_size(fields, kind),
         ffn_matrices=3 if is_gated else 2,
         vocab_size=fields.whole("vocab_size"),
@@ -407,6 +403,16 @@ def shape_of(name: str, config: Mapping[str, Any], path: Path) -> ModelSpec:
     )
     fields.check_memory()
     return shape
+
+
+def _heads(fields: Fields, kind: str, hidden: int) -> dict[str, int]:
+    """The heads of attention and their size, as the shape has them."""
+    heads = fields.whole("num_attention_heads")
+    return {
+        "num_heads": heads,
+        "num_kv_heads": _num_kv_heads(fields, kind, heads),
+        "head_size": _head_size(fields, kind, hidden, heads),
+    }
 
 
 def _num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
@@ -434,7 +440,7 @@ def _check_per_layer_parts(fields: Fields) -> None:
         if fields.get(key, 0):
             raise InputError(
                 f"{fields.path}: {key}={fields.get(key)!r}: is not supported (write the ModelSpec "
-                f"by hand: layers that share K and V cache none of their own)"
+                "by hand: layers that share K and V cache none of their own)"
             )
 
 

@@ -112,7 +112,7 @@ class Turns:
             if any(not 0 <= other < row or self.session[other] != session for other in before):
                 raise InputError(
                     f"row {row}: after={before}: a row may only wait for earlier rows of its "
-                    f"session"
+                    "session"
                 )
 
     def __len__(self) -> int:

@@ -301,7 +301,7 @@ class ModelSpec:
         if not self.latent and many % few:
             return (
                 f"{self.num_kv_heads} heads of K and V can be neither divided among the GPUs nor "
-                f"copied evenly"
+                "copied evenly"
             )
         return ""
 
@@ -423,6 +423,6 @@ class ServerSpec:
         if blocks < 1:
             raise InputError(
                 f"{model.name} on {self.name}: leaves no memory for a KV cache (choose a larger "
-                f"server)"
+                "server)"
             )
         return blocks * block_size

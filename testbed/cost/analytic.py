@@ -11,6 +11,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import NonNegative, PositiveShare, Seconds, Share
 from testbed.cost.link_times import COPIES
 from testbed.cost.model import UNBOUNDED, Affine, CostModel, Launch, Moved, Work, extra_ps
+from testbed.cost.software import software_times
 from testbed.cost.transfers import TierLinks, layer_s, swapped, with_swaps
 
 
@@ -63,14 +64,8 @@ class AnalyticCost(CostModel):
         self._layer_s = efficiencies.layer_s + layer_s(
             efficiencies.parallel_layer_s, server.num_gpus
         )
-        self._overhead_ps = round((efficiencies.overhead_s or 0.0) * PS)
         self._launch_ps = round(efficiencies.launch_s * PS)
-        self._per_request_ps = round((efficiencies.overhead_per_request_s or 0.0) * PS)
-        self._per_token_ps = round((efficiencies.overhead_per_token_s or 0.0) * PS)
-        self._per_request_ps += self._gpus * round(efficiencies.overhead_per_input_s * PS)
-        self._per_sequence_ps = round(efficiencies.overhead_per_sequence_s * PS)
-        fork_s = efficiencies.sequences_per_fork * efficiencies.overhead_per_sequence_s
-        self._per_fork_ps = round(fork_s * PS)
+        self._software = software_times(efficiencies, server.num_gpus, {})
         self.software = efficiencies.software
         in_windows = model.window.num_layers if model.window else 0
         self.windows = (model.window.size,) if model.window else ()
@@ -106,12 +101,10 @@ class AnalyticCost(CostModel):
     def iteration(self, work: Work) -> int:
         num_tokens = work.num_tokens
         forward = self._linear_ps(num_tokens) if num_tokens else 0
-        software = 0
         if num_tokens:
-            num_seqs = work.decode_seqs + len(work.prefill)
-            software = self._overhead_ps + work.num_requests * self._per_request_ps
-            software += num_seqs * self._per_sequence_ps + num_tokens * self._per_token_ps
-        software += work.forks * self._per_fork_ps
+            software = self._software.running(num_tokens) + self._software.serving(work)
+        else:
+            software = work.forks * self._software.fork_ps
         read = work.decode_context  # that would take as long if nothing were shared
         if work.decode_repeated:
             read += round(work.decode_repeated * self._eff.repeated_read) - work.decode_repeated
@@ -128,8 +121,7 @@ class AnalyticCost(CostModel):
         return computing + software
 
     def least(self, num_tokens: int) -> int:
-        software = self._overhead_ps + num_tokens * self._per_token_ps
-        return self._linear_ps(num_tokens) + software
+        return self._linear_ps(num_tokens) + self._software.running(num_tokens)
 
     def decode(self, work: Work) -> Affine:
         growth = work.decode_seqs * self._context_ps

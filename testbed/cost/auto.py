@@ -129,7 +129,7 @@ def _check_whole_iterations(
         raise InputError(
             f"cost.path={path}: has whole iterations of {own['system']} with {given.model.name} on "
             f"{given.profile['num_gpus']} x {own['device']}, which are not carried to another "
-            f"model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
+            "model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
         )
 
 
@@ -141,8 +141,8 @@ def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
             raise InputError(
                 f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
                 f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
-                f"server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another "
-                f"GPU, for which they are derived)"
+                "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
+                "for which they are derived)"
             )
 
 

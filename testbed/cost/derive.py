@@ -60,13 +60,7 @@ def derive(
     AIConfigurator's tables); None for the share that the source reached. shard: another model's
     shard to carry the profile to; None for its own.
     """
-    if profile["fingerprint"]["source"] == "derived":
-        raise InputError("only a measured profile can be carried to another GPU")
-    if system := profile["fingerprint"].get(SYSTEM):
-        raise InputError(
-            f"the profile has whole iterations of {system}, which are not carried to another GPU, "
-            f"model or system (give one of kernels: testbed gpu calibrate without --system)"
-        )
+    _check_source(profile["fingerprint"])
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
@@ -90,6 +84,17 @@ def derive(
         "sections": sections,
         "fit": None,
     }
+
+
+def _check_source(fingerprint: Mapping[str, Any]) -> None:
+    """Raise InputError unless the profile has measured times of kernels."""
+    if fingerprint["source"] == "derived":
+        raise InputError("only a measured profile can be carried to another GPU")
+    if system := fingerprint.get(SYSTEM):
+        raise InputError(
+            f"the profile has whole iterations of {system}, which are not carried to another GPU, "
+            "model or system (give one of kernels: testbed gpu calibrate without --system)"
+        )
 
 
 def _origin(target: GpuSpec, method: str, source: Mapping[str, Any]) -> dict[str, Any]:

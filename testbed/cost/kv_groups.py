@@ -1,6 +1,7 @@
 """Attention of models with sliding windows or states: a table for each KV group, added up."""
 
 from collections.abc import Callable, Mapping
+from statistics import median_high
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -91,9 +92,7 @@ class WindowTable:
         for (num_seqs, context), ps in points:
             if context > size * num_seqs:
                 beyond.setdefault(num_seqs, []).append(ps * num_layers)
-        self._beyond = (
-            Knots((n, sorted(ps)[len(ps) // 2]) for n, ps in beyond.items()) if beyond else None
-        )
+        self._beyond = Knots((n, median_high(ps)) for n, ps in beyond.items()) if beyond else None
 
     def span(self, work: Work) -> Affine:
         """Iterations in a row in which the shorter sequences read one token more each time, up to
@@ -102,21 +101,21 @@ class WindowTable:
         if not work.windows:
             raise InputError(
                 f"work.windows is empty; it counts what decodes read in windows of {self._size} "
-                f"tokens"
+                "tokens"
             )
         num_seqs, reads = work.decode_seqs, work.windows[0]
         growing, curve = reads.growing, self._shorter.curve(num_seqs)
-        whole_ps = self._beyond(num_seqs) if self._beyond else curve(num_seqs * self._size)
-        whole_ps = whole_ps * (num_seqs - growing) // num_seqs
+        all_longer_ps = self._beyond(num_seqs) if self._beyond else curve(num_seqs * self._size)
+        longer_ps = all_longer_ps * (num_seqs - growing) // num_seqs
         if not growing:
-            return Affine(whole_ps, 0, UNBOUNDED)
-        tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
+            return Affine(longer_ps, 0, UNBOUNDED)
+        short_tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
         # The context of a batch of num_seqs sequences that are as long as the shorter ones
-        context = tokens * num_seqs // growing
+        context = short_tokens * num_seqs // growing
         time_ps, slope, end = curve.piece(context)
-        first = whole_ps + slope * tokens + growing * (time_ps - slope * context) // num_seqs
+        shorter_ps = slope * short_tokens + growing * (time_ps - slope * context) // num_seqs
         steps = reads.steps
         if end != UNBOUNDED:
-            to_end = ceil_div(end * growing - tokens * num_seqs, growing * num_seqs)
+            to_end = ceil_div(end * growing - short_tokens * num_seqs, growing * num_seqs)
             steps = min(steps, to_end)
-        return Affine(first, slope * growing, steps)
+        return Affine(longer_ps + shorter_ps, slope * growing, steps)

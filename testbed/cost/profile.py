@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.request import PS
 from testbed.core.slots import record
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
 from testbed.cost.layers import Layers
-from testbed.cost.link_times import COPIES, GATHER
+from testbed.cost.link_times import COPIES, GATHER, MeasuredLink
 from testbed.cost.model import Affine, CostModel, Launch, Moved, Work, extra_ps
 from testbed.cost.sections import (
     PROFILES,
@@ -27,6 +26,7 @@ from testbed.cost.sections import (
     rows,
     table,
 )
+from testbed.cost.software import software_times
 from testbed.cost.transfers import (
     TierLinks,
     by_size,
@@ -82,17 +82,17 @@ class ProfileCost(CostModel):
         self._swap: dict[str, SwapTime] = {
             way: link or _swaps(profile, choices.swap, way) for way in ("out", "in")
         }
-        stand_ins = dict[str, str]()
-        if link and self.link is None:
-            stand_ins["swap"] = SWAP_STAND_IN
-        if server and server.num_gpus > 1 and not has(profile, "all_reduce"):
-            stand_ins["all_reduce"] = ring_stand_in(server)
-        if server and (server.tiers or self.link):
-            stand_ins["transfers"] = transfers_origin(server)
-        self.fingerprint = {**profile["fingerprint"], **stand_ins}
+        self.fingerprint = dict(profile["fingerprint"])
+        if server:
+            self.fingerprint |= _stand_ins(profile, server, self.link)
         self.verifies_as_prompts = profile["fingerprint"].get(SYSTEM) == THIS_ENGINE
-        self._software = Software(profile, choices, num_gpus)
-        self.software = self._software.system
+        overheads_ps: dict[str, int] = {}
+        if has(profile, "overhead"):
+            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
+        self._software = software_times(
+            choices, num_gpus, overheads_ps, choices.overhead_per_worker_s
+        )
+        self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
 
     def iteration(self, work: Work) -> int:
@@ -153,6 +153,20 @@ class ProfileCost(CostModel):
         return self.link(method, way, moves)
 
 
+def _stand_ins(
+    profile: Mapping[str, Any], server: ServerSpec, measured_link: MeasuredLink | None
+) -> dict[str, str]:
+    """Where the times come from that the profile lacks, by what takes them."""
+    stand_ins = dict[str, str]()
+    if measured_link is None and not has(profile, "swap"):
+        stand_ins["swap"] = SWAP_STAND_IN
+    if server.num_gpus > 1 and not has(profile, "all_reduce"):
+        stand_ins["all_reduce"] = ring_stand_in(server)
+    if server.tiers or measured_link:
+        stand_ins["transfers"] = transfers_origin(server)
+    return stand_ins
+
+
 def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
     def of_way(points: Rows) -> SwapTime:
         return by_size((key[2:], ps) for key, ps in points if key[:2] == (method, way))
@@ -160,50 +174,17 @@ def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
     return table(profile, "swap", of_way)
 
 
-class Software:
-    """An overhead set in the choices overrides the profile's; if neither gives one it is zero.
-
-    system: the name of the system whose software this is: the choices', else this project's engine,
-    where `testbed gpu calibrate` measured it; None where the times are the user's own, fitted on a
-    log, or none.
+def _system_of(
+    choices: Choices, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
+) -> str | None:
+    """The name of the system whose software times are charged: the choices', else this project's
+    engine, where `testbed gpu calibrate` measured it; None where the times are the user's own,
+    fitted on a log, or none.
     """
-
-    def __init__(self, profile: Mapping[str, Any], choices: Choices, num_gpus: int) -> None:
-        overheads_ps: dict[str, int] = {}
-        if has(profile, "overhead"):
-            overheads_ps = {key[0]: ps for key, ps in rows(profile, "overhead")}
-        is_of_user = (
-            choices.overhead_s is not None
-            or "software_fitted_on" in profile["fingerprint"]
-            or not overheads_ps
-        )
-        self.system = choices.software or (None if is_of_user else ENGINE)
-
-        def ps(name: str, configured_s: float | None) -> int:
-            return overheads_ps.get(name, 0) if configured_s is None else round(configured_s * PS)
-
-        workers_ps = num_gpus * round(choices.overhead_per_worker_s * PS)
-        self.iteration_ps = ps("iteration", choices.overhead_s) + workers_ps
-        inputs_ps = num_gpus * round(choices.overhead_per_input_s * PS)
-        self.request_ps = ps("request", choices.overhead_per_request_s) + inputs_ps
-        self.token_ps = ps("token", choices.overhead_per_token_s)
-        self.sequence_ps = round(choices.overhead_per_sequence_s * PS)
-        self.fork_ps = round(choices.sequences_per_fork * choices.overhead_per_sequence_s * PS)
-
-    def running(self, num_tokens: int) -> int:
-        """Picoseconds of an iteration over num_tokens tokens, for any number of sequences; swaps
-        hide behind it.
-        """
-        return self.iteration_ps + num_tokens * self.token_ps if num_tokens else 0
-
-    def serving(self, work: Work) -> int:
-        """Picoseconds more for its requests, their sequences and forks."""
-        num_seqs = work.decode_seqs + len(work.prefill)
-        return (
-            work.num_requests * self.request_ps
-            + num_seqs * self.sequence_ps
-            + work.forks * self.fork_ps
-        )
+    is_of_user = (
+        choices.overhead_s is not None or "software_fitted_on" in fingerprint or not overheads_ps
+    )
+    return choices.software or (None if is_of_user else ENGINE)
 
 
 def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:

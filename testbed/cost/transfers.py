@@ -138,8 +138,8 @@ def transfers_origin(server: ServerSpec) -> str:
     """The origin of the times of transfers between the GPUs and the tiers below them."""
     if server.gpu.transfers is not None:
         return (
-            f"measured by extents ({server.gpu.transfers}); tiers with a bandwidth of their own "
-            f"by it"
+            f"measured by extents ({server.gpu.transfers}); tiers with a bandwidth of their own by "
+            "it"
         )
     return (
         "data sheet: bytes over bandwidth, without what calls and extents cost (testbed gpu "

@@ -84,8 +84,7 @@ class Slotted(ArrivalProcess):
         if slot_s < 1 / PS or duration_s / slot_s > MAX_SLOTS or excess_s > duration_s / MAX_SLOTS:
             raise InputError(
                 f"arrivals.duration_s is {duration_s} and arrivals.slot_s {slot_s}; it must be a "
-                f"whole number of slots "
-                f"of at least 1e-12 s (1 ps), and at most {MAX_SLOTS:,}"
+                f"whole number of slots of at least 1e-12 s (1 ps), and at most {MAX_SLOTS:,}"
             )
         self.rate = rate
         self.duration_s = duration_s
@@ -173,7 +172,7 @@ class AnswerDriven(ArrivalProcess):
         """
         raise InputError(
             f"arrivals: {type(self).__name__} has no arrival times (each depends on when an answer "
-            f"ends)"
+            "ends)"
         )
 
     @abstractmethod
@@ -196,8 +195,8 @@ class AnswerDriven(ArrivalProcess):
         if rows.turns is not None:
             raise InputError(
                 f"arrivals={type(self).__name__}: this trace says which request waits for which "
-                f"answer, and its think times (choose arrivals=sessions, whose at_once is the "
-                f"concurrency)"
+                "answer, and its think times (choose arrivals=sessions, whose at_once is the "
+                "concurrency)"
             )
 
 
@@ -285,8 +284,7 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
         if drawn > 10 * rate * duration_s + MAX_BURST:
             raise InputError(
                 f"arrivals.burstiness is {1 / shape:g}: of {rate * duration_s:,.0f} requests that "
-                f"are expected in "
-                f"{duration_s:g} s, {drawn:,} come at once; choose less"
+                f"are expected in {duration_s:g} s, {drawn:,} come at once; choose less"
             )
         gaps = rng.gamma(shape, 1 / (rate * shape), size=int(rate * duration_s * 1.1) + 64)
         times.append(start + np.cumsum(gaps))

@@ -60,7 +60,7 @@ def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) ->
             if end > given:
                 raise PlugInError(
                     f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were "
-                    f"given"
+                    "given"
                 )
 
 
@@ -147,7 +147,7 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
         name = type(policy).__name__
         raise PlugInError(
             f"{name} took {taken} slots in several steps, and says {grown.growth.slots} by "
-            f"Grant.growth"
+            "Grant.growth"
         )
 
 
@@ -159,9 +159,8 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     if totals.arrived - gone != waiting + running + len(r.swapped):
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} "
-            f"arrived, {totals.finished} "
-            f"are finished, {totals.rejected} rejected, {waiting} waiting, {running} running and "
-            f"{len(r.swapped)} swapped"
+            f"arrived, {totals.finished} are finished, {totals.rejected} rejected, {waiting} "
+            f"waiting, {running} running and {len(r.swapped)} swapped"
         )
 
 
@@ -191,6 +190,6 @@ def check_measures(sums: NDArray[Any], policy: str) -> None:
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(
             f"{policy}: usage() does not go with its tables or footprints (clause 4 or 11; testbed "
-            f"check shows the "
-            f"calls): summed over the iterations of a span, {Measures(*sums[:, span].tolist())}"
+            "check shows the calls): summed over the iterations of a span, "
+            f"{Measures(*sums[:, span].tolist())}"
         )

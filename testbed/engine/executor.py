@@ -17,18 +17,31 @@ Waiting: TypeAlias = Generator[Any, None, Results]
 class Flight:
     """A plan in flight, from `start` until it is committed.
 
-    steps: how many iterations of it are carried out; durations: of these, where they are known
-    beforehand. repeats: whether it may be carried out several times, whenever outputs end.
-    start_ps, work, usage, num_waiting, num_swapped: when its first iteration begins, what that
-    computes, the pool as it sees it, and the requests in the queues. end_ps: when the results of
-    the last iteration are read; computed_ps: when the GPU has computed it. launch, launched_ps: how
-    the host launches it and when it has, where its durations lack that. late: transfers that begin
-    at the end. stepping: the requests just swapped in that take a step. preempted_behind: the
-    groups that a plan made ahead has preempted, which computes nothing. decoding: all requests that
-    take its steps, where somebody listens to tokens; num_delivered: the iterations whose tokens
-    were delivered before the results. is_last: the last
-    iteration has begun, so that their number is final; ended, accepted, outcome and memory are
-    known then if the next plan is made ahead.
+    Attributes:
+        start_ps: when its first iteration begins.
+        end_ps: when the results of the last iteration are read.
+        computed_ps: when the GPU has computed the last iteration.
+        launch: how the host launches it, where its durations lack that.
+        launched_ps: when the host has launched it.
+        work: what its first iteration computes.
+        usage: the pool as its first iteration sees it.
+        durations: of its iterations, where they are known beforehand.
+        num_waiting: requests in the queue when it begins.
+        num_swapped: requests on the host then.
+        steps: how many iterations of it are carried out.
+        num_delivered: iterations whose tokens were delivered before the results.
+        is_last: the last iteration has begun, so that their number is final; ended, accepted,
+            outcome and memory are known then if the next plan is made ahead.
+        repeats: it may be carried out several times, whenever outputs end.
+        ended: ids of the requests that have their whole output after it.
+        accepted: drafts that the model accepts, by request id.
+        outcome: what the scheduler makes of it.
+        memory: how its iterations use the pool.
+        late: transfers that begin at the end.
+        plan: the plan.
+        stepping: ids of the requests just swapped in that take a step.
+        preempted_behind: groups that a plan made ahead has preempted, which computes nothing.
+        decoding: ids of all requests that take its steps, where somebody listens to tokens.
     """
 
     start_ps: int

@@ -12,14 +12,10 @@ import simpy
 from testbed.core.request import Request, Workload
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST, Extent, NonSequenceSlots
-from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import simulate
+from testbed.cost.model import UNBOUNDED
 from testbed.memory.layouts import Layout, PageLayout
 from testbed.memory.pools import PoolSpec
-from testbed.sched.beams import BeamModel
 from testbed.sched.scheduler import Scheduler
-from testbed.speculation.acceptance import Acceptance
 
 MAX_FRAMES = 1500
 BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
@@ -69,9 +65,8 @@ class MemoryTrace:
 
     num_states: of the pool; where they are more than the frames, one frame was kept for each point
     of an even grid over time, and each time between two events that was passed by is counted. A
-    block is block_size slots and stores tokens_per_block
-    tokens. parts: the KV group and the slots for each token of every part of a sequence's table.
-    tiers: their slots, by name.
+    block is block_size slots and stores tokens_per_block tokens. parts: the KV group and the slots
+    for each token of every part of a sequence's table. tiers: their slots, by name.
     """
 
     num_slots: int
@@ -86,31 +81,37 @@ class MemoryTrace:
     requests: dict[int, Request] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TracedPart:
+    """The part of a run that is traced, and how densely.
+
+    gap_ps: of the grid over time of which each kept frame covers a point, to begin with; 1 to keep
+    every state while they are few. It doubles whenever there are more than max_frames, so the end
+    of the run need not be known.
+    """
+
+    start_ps: int = 0
+    stop_ps: int = UNBOUNDED
+    gap_ps: int = 1
+    max_frames: int = MAX_FRAMES
+
+
 class Tracer(simpy.Environment):
     """A clock that takes a frame whenever it moves on: nothing changes the policy meanwhile.
 
     What the policy looked like does not depend on who asks, so this works for every policy. From
     the trace's start on no plan is repeated, so that every block is seen to be taken in its own
-    iteration. The pool is not looked at where no frame would be kept. `gap_ps` is the grid of which
-    every kept frame covers a point; it doubles whenever
-    there are too many frames, so the end of the run need not be known.
+    iteration. The pool is not looked at where no frame would be kept.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        trace: MemoryTrace,
-        stop_ps: int,
-        max_frames: int,
-        gap_ps: int = 1,
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, trace: MemoryTrace, part: TracedPart) -> None:
         super().__init__(0)
         self.trace = trace
-        self.max_frames = max_frames
-        self.gap_ps = gap_ps
+        self.max_frames = part.max_frames
+        self.gap_ps = part.gap_ps
         self.parts: list[tuple[int, int]] = [(0, 1)]
         self._state = scheduler.state
-        self._stop_ps = stop_ps
+        self._stop_ps = part.stop_ps
         self._pool = UNSEEN
         self._since_ps = 0
         self._extents: dict[Extent, Extent] = {}
@@ -236,76 +237,26 @@ def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
     return tuple(Extent(start, end - start) for start, end in runs)
 
 
-def trace_memory(
-    requests: Workload | Row[Request],
-    scheduler: Scheduler,
-    cost: CostModel,
-    max_len: int,
-    *,
-    start_ps: int = 0,
-    stop_ps: int = UNBOUNDED,
-    fast_forward: bool = True,
-    beams: BeamModel | None = None,
-    max_frames: int = MAX_FRAMES,
-    gap_ps: int = 1,
-    pool: PoolSpec | None = None,
-    lengths: dict[int, int] | None = None,
-    acceptance: Acceptance | None = None,
-) -> MemoryTrace:
-    """Simulate, step by step from start_ps to stop_ps, and keep the pool. gap_ps: of the grid over
-    time to begin with, 1 to see every state while they are few; `pool`: for several KV groups, or
-    tiers; lengths: see `simulate`.
-    """
-
-    def run(env: simpy.Environment) -> int:
-        return simulate(
-            requests,
-            scheduler,
-            cost,
-            max_len,
-            snapshots_ps=[start_ps],
-            stop_ps=stop_ps,
-            fast_forward=fast_forward,
-            beams=beams,
-            recorder=Recorder(),
-            env=env,
-            lengths=lengths,
-            acceptance=acceptance,
-        ).end_ps
-
-    return trace_run(
-        run,
-        requests,
-        scheduler,
-        start_ps=start_ps,
-        stop_ps=stop_ps,
-        max_frames=max_frames,
-        gap_ps=gap_ps,
-        pool=pool,
-    )
-
-
 def trace_run(
     run: Callable[[simpy.Environment], int],
     requests: Workload | Row[Request],
     scheduler: Scheduler,
-    *,
-    start_ps: int = 0,
-    stop_ps: int = UNBOUNDED,
-    max_frames: int = MAX_FRAMES,
-    gap_ps: int = 1,
+    part: TracedPart,
     pool: PoolSpec | None = None,
 ) -> MemoryTrace:
-    """The same of a run whose other parts are the caller's: run(env) simulates on the clock of env
-    until stop_ps, with a snapshot at start_ps, and returns its end (ps). The pool is that of this
-    scheduler, which may be one of several.
+    """The trace of a part of a run.
+
+    run: simulates on the clock that it gets until part.stop_ps, with a snapshot at part.start_ps,
+    and returns the end of the run (ps). requests: those that it serves. The pool is that of this
+    scheduler, which may be one of several. pool: that of the config, for the names of its KV groups
+    and the sizes of its tiers.
     """
     memory = scheduler.memory
     block_size, tokens_per_block = sizes_of(memory.layout)
     num_slots = memory.policy.usage().total
-    trace = MemoryTrace(num_slots, block_size, start_ps, tokens_per_block)
-    tracer = Tracer(scheduler, trace, stop_ps, max_frames, gap_ps)
-    scheduler.state.stepwise = start_ps <= 0
+    trace = MemoryTrace(num_slots, block_size, part.start_ps, tokens_per_block)
+    tracer = Tracer(scheduler, trace, part)
+    scheduler.state.stepwise = part.start_ps <= 0
     tracer.finish(run(tracer))
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
     trace.requests = {one.request_id: one for one in requests if one.request_id in shown}

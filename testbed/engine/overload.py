@@ -2,7 +2,8 @@
 
 A waiting request's age is less than its latency will be, so the mean over all requests is at least
 the sum of the finished ones' latencies and the others' ages, divided by their number: the stop is
-exact, never a guess.
+exact, never a guess. A request's latency or age is normalized by its weight, 1 / output_len; the
+ages of those that have arrived add up to now * sum(weight) - sum(weight * arrival).
 """
 
 from typing import Any
@@ -33,16 +34,18 @@ class WatchfulRecorder(Recorder):
         self._limit_ps = limit * len(workload) * PS
         self._arrival_ps = workload.arrival_ps
         weights = 1 / workload.rows.output_len
-        self._weights = np.append(0.0, np.cumsum(weights))
-        self._births = np.append(0.0, np.cumsum(weights * workload.arrival_ps))
-        self._latency_ps = self._gone_weight = self._gone_birth = 0.0
+        # Sums over the first i requests, in order of arrival
+        self._weight_sums = np.append(0.0, np.cumsum(weights))
+        self._arrival_sums = np.append(0.0, np.cumsum(weights * workload.arrival_ps))
+        # Sums over the requests that have finished
+        self._latency_sum = self._served_weight = self._served_arrivals = 0.0
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         super().served(request, group, now_ps)
         weight = 1 / request.output_len
-        self._latency_ps += (now_ps - request.arrival_ps) * weight
-        self._gone_weight += weight
-        self._gone_birth += weight * request.arrival_ps
+        self._latency_sum += (now_ps - request.arrival_ps) * weight
+        self._served_weight += weight
+        self._served_arrivals += weight * request.arrival_ps
         if self.totals.finished % LOOK_EVERY == 0:
             self._look(now_ps)
 
@@ -58,8 +61,9 @@ class WatchfulRecorder(Recorder):
 
     def _look(self, now_ps: int) -> None:
         arrived = int(np.searchsorted(self._arrival_ps, now_ps, side="right"))
-        weight = self._weights[arrived] - self._gone_weight
-        birth = self._births[arrived] - self._gone_birth
-        bound_ps = self._latency_ps + weight * now_ps - birth
+        unfinished_weight = self._weight_sums[arrived] - self._served_weight
+        unfinished_arrivals = self._arrival_sums[arrived] - self._served_arrivals
+        bound_ps = self._latency_sum + unfinished_weight * now_ps - unfinished_arrivals
         if bound_ps > self._limit_ps:
-            raise Overloaded(float(bound_ps) / PS / (len(self._weights) - 1), now_ps)
+            num_requests = len(self._weight_sums) - 1
+            raise Overloaded(float(bound_ps) / PS / num_requests, now_ps)

@@ -53,8 +53,7 @@ def packed(column: tuple[int, ...]) -> Counts:
     except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
         raise InputError(
             f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up "
-            f"to "
-            f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+            f"to {(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
         ) from error
 
 

@@ -17,6 +17,7 @@ from testbed.engine import audit
 from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Clock
 from testbed.engine.executor import Executor, Flight, Waiting
+from testbed.engine.host_launches import HostLaunches, computed_ps
 from testbed.engine.links import NO_LINKS, Links, SharedLink
 from testbed.engine.outputs import Outputs
 from testbed.memory.policy import PoolSpec
@@ -49,7 +50,7 @@ class SimulatedExecutor(Executor):
         self._lead = int(scheduler.plans_ahead)  # iterations under way when the next plan is made
         self._pool = pool
         self._decode_checks = ExponentialSampling()
-        self._launched_ps = 0  # when the host has launched all that was started
+        self._host = HostLaunches()
         self._current: Flight | None = None  # what has begun last
 
     def start(self, plan: Plan) -> Flight:
@@ -71,12 +72,9 @@ class SimulatedExecutor(Executor):
         return decode_seqs, len(tokens), sum(tokens)
 
     def _launch(self, flight: Flight, launch: Launch) -> None:
-        """The host launches a plan when it has launched the one before. It reads results between
-        launches: those of prompts under way wait for this one.
-        """
-        begun_ps = max(self.clock.now_ps, self._launched_ps)
+        """The host reads results between launches: those of prompts under way wait for this one."""
         flight.launch = launch
-        flight.launched_ps = self._launched_ps = begun_ps + launch.whole_ps
+        flight.launched_ps = self._host.launch(launch, self.clock.now_ps)
         before = self._current
         if before is not None and before.plan.chunks:
             before.end_ps = max(before.end_ps, flight.launched_ps)
@@ -109,17 +107,13 @@ class SimulatedExecutor(Executor):
         return checked
 
     def _behind_launch(self, flight: Flight, launch: Launch, computing: Affine) -> Affine:
-        """The durations of iterations that wait for their launch.
-
-        The GPU begins when it is free and has the first of them, and ends after it has the whole.
-        Iterations behind one that waits are launched while that one computes, where they are
-        planned ahead.
+        """The durations of iterations that wait for their launch. Those behind one that waits are
+        launched while that one computes, where they are planned ahead.
         """
         if flight.repeats and self._lead:
             audit.check_hidden(self.cost, launch, computing)
         free_ps = 0 if self._current is None else self._current.computed_ps
-        begin_ps = max(free_ps, flight.launched_ps - launch.whole_ps + launch.first_ps)
-        end_ps = max(begin_ps + computing.first_ps, flight.launched_ps)
+        end_ps = computed_ps(launch, flight.launched_ps, free_ps, computing.first_ps)
         first_ps = max(end_ps - flight.start_ps, 1)
         if first_ps == computing.first_ps:
             return computing
@@ -169,8 +163,8 @@ class SimulatedExecutor(Executor):
             yield from self._steps(flight)
         elif flight.steps > 1:
             yield self.alarm.set(self._boundary_ps(flight, flight.steps - 1))
-        if self._launched_ps > self.clock.now_ps:
-            yield self.alarm.set(self._launched_ps)
+        if self._host.launched_ps > self.clock.now_ps:
+            yield self.alarm.set(self._host.launched_ps)
 
     def wait(self, flight: Flight) -> Waiting:
         if self.on_step is not None:

@@ -1,6 +1,7 @@
 """One run: a workload, a scheduler with its policy, a cost model."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypedDict, Unpack
 
 from simpy import Environment as Environment
 
@@ -21,48 +22,45 @@ from testbed.sched.scheduler import Scheduler
 from testbed.speculation.acceptance import Acceptance
 
 
+class EngineOptions(TypedDict, total=False):
+    """How an engine serves.
+
+    beams: which candidates of a beam survive; by default SyntheticBeams(). lengths: filled with the
+    true output lengths of the requests that are being served: what the oracles of the run were
+    built with, if there are any. acceptance: how many drafts the model accepts, for a scheduler
+    that plans some. pool: the policy's configured pool, with which it is checked. links: of the
+    tiers that other engines use too, by name. Without fast_forward every iteration is one event and
+    the pool is measured by walking every table; the result is the same. snapshots_ps: times at
+    which totals are kept. stop_ps: the end, where requests may be left.
+    """
+
+    beams: BeamModel | None
+    lengths: dict[int, int] | None
+    acceptance: Acceptance | None
+    pool: PoolSpec | None
+    links: Mapping[str, SharedLink]
+    fast_forward: bool
+    snapshots_ps: Iterable[int]
+    stop_ps: int
+
+
 def simulate(
     requests: Iterable[Request],
     scheduler: Scheduler,
     cost: CostModel,
     max_len: int,
     *,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
-    pool: PoolSpec | None = None,
-    fast_forward: bool = True,
-    beams: BeamModel | None = None,
     recorder: Recorder | None = None,
     env: Environment | None = None,
-    lengths: dict[int, int] | None = None,
-    acceptance: Acceptance | None = None,
+    **options: Unpack[EngineOptions],
 ) -> Recorder:
     """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed.
 
     Those of a closed loop's workload arrive when the answers that they wait for have come, whatever
-    their arrival_ps says. `beams` says which candidates of a beam survive; by default
-    SyntheticBeams(). Without fast_forward every iteration is one event and the pool is measured by
-    walking every table; the result is the same. The policy is checked with `pool`, its configured
-    pool, where that is given. A caller's recorder or environment can be observed during the run.
-    `lengths` is filled with the true output lengths of the requests that are being served: what the
-    oracles of the run were built with, if there are any. `acceptance` says how many drafts the
-    model accepts, for a scheduler that plans some.
+    their arrival_ps says. A caller's recorder or environment can be observed during the run.
     """
-    clock = SimClock(env)
-    engine = simulated_engine(
-        clock,
-        scheduler,
-        cost,
-        max_len,
-        recorder or Recorder(),
-        beams=beams,
-        lengths=lengths,
-        acceptance=acceptance,
-        pool=pool,
-        fast_forward=fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-    )
+    clock, recorder = SimClock(env), recorder or Recorder()
+    engine = simulated_engine(clock, scheduler, cost, max_len, recorder, **options)
     client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))
     return engine.recorder
@@ -84,8 +82,8 @@ def simulated_engine(
     snapshots_ps: Iterable[int] = (),
     stop_ps: int = UNBOUNDED,
 ) -> Engine:
-    """An engine whose iterations take simulated time on this clock, which others may share; so may
-    they the tiers of these links.
+    """An engine whose iterations take simulated time on this clock, which others may share; see
+    EngineOptions.
     """
     check_policy(scheduler.memory, max_len, pool)
     outputs = Outputs(scheduler.state, beams or SyntheticBeams(), lengths, acceptance)

@@ -41,7 +41,7 @@ class CacheIndex:
         if memory.reports_cache is None:
             raise InputError(
                 f"policy={memory.name}: says nothing of its cache to a router that reads caches "
-                f"(choose policy=prefix_caching, or another router)"
+                "(choose policy=prefix_caching, or another router)"
             )
         self.lost(number)
         self._stored.setdefault(number, set())

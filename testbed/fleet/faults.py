@@ -38,7 +38,7 @@ def parse_faults(text: str, num_engines: int) -> tuple[Fault, ...]:
             if fault.back_ps is None or fault.back_ps >= later.down_ps:
                 raise InputError(
                     f"faults={text}: engine {engine} fails again before it is back (give times "
-                    f"that follow each other)"
+                    "that follow each other)"
                 )
     if {fault.engine for fault in faults if fault.back_ps is None} == set(range(num_engines)):
         raise InputError(

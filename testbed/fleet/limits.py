@@ -33,12 +33,12 @@ def check_fleet(
         if any(one.is_instance for one in part.nested()):
             raise InputError(
                 f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
-                f"the class)"
+                "the class)"
             )
     if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
             f"{shown}: an eviction order that knows all future prompts does not know which engine "
-            f"gets them (choose another eviction)"
+            "gets them (choose another eviction)"
         )
 
 
@@ -49,14 +49,14 @@ def _check_router(router: Router, workload: Workload) -> None:
     if router.needs_sessions and not has_sessions and all(one.session is None for one in requests):
         raise InputError(
             f"router={name}: the requests belong to no sessions (choose a trace with sessions, or "
-            f"another router)"
+            "another router)"
         )
     has_content = workload.rows.prompt_ids is not None
     reads_caches = router.cache_age_s is not None
     if reads_caches and not has_content and all(one.prompt_ids is None for one in requests):
         raise InputError(
             f"router={name}: the trace has no prompt content, so no cache has a prefix of it "
-            f"(choose a trace with prompt ids, or another router)"
+            "(choose a trace with prompt ids, or another router)"
         )
 
 
@@ -79,20 +79,20 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
     if config.router is not None and config.router.is_instance:
         raise InputError(
             f"{shown}: router is an object, and the prefill and the decode engines need one each "
-            f"(give the class)"
+            "(give the class)"
         )
     _check_sampling(shown, workload)
     _check_scheduler(shown, scheduler)
     if future := future_read(policy=config.policy, scheduler=config.scheduler):
         raise InputError(
             f"{shown}: hand-overs are not modelled with a {future} (choose one that reads nothing "
-            f"of the future)"
+            "of the future)"
         )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
         raise InputError(
-            f"{shown}: hand-overs are not modelled with policy={memory.name} (choose "
-            f"policy=paged, or another policy with leases and without groups of layers)"
+            f"{shown}: hand-overs are not modelled with policy={memory.name} (choose policy=paged, "
+            "or another policy with leases and without groups of layers)"
         )
 
 
@@ -117,5 +117,5 @@ def _check_scheduler(shown: str, scheduler: Scheduler) -> None:
     if scheduler.plans_ahead or by_rank or not isinstance(scheduler, IterationLevel):
         raise InputError(
             f"{shown}: hand-overs are not modelled with scheduler={name} (choose one that serves "
-            f"in order of arrival and does not plan ahead, such as mixed or vllm_v1)"
+            "in order of arrival and does not plan ahead, such as mixed or vllm_v1)"
         )

@@ -92,6 +92,6 @@ def sharer_of(memory: Capabilities) -> SharesTiers:
     if memory.shares_tiers is None:
         raise InputError(
             f"policy={memory.name}: shares no tier with other engines (choose policy=tiered, or "
-            f"server.tiers.NAME.shared=false)"
+            "server.tiers.NAME.shared=false)"
         )
     return memory.shares_tiers

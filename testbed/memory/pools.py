@@ -58,7 +58,7 @@ class PoolSpec:
             if type(number) is not int:
                 raise InputError(
                     f"PoolSpec: {name} is {number!r}; it must be a whole number, of the type int "
-                    f"itself"
+                    "itself"
                 )
 
     def slots_of(self, tier: str) -> int:

@@ -185,6 +185,6 @@ class RecordedBeams(BeamModel):
         if len(children) < len(pairs) or children & {parent for parent, _ in pairs}:
             raise InputError(
                 f"{self.path}, line {line}: candidate {pair[1]} replaces, or is replaced, twice in "
-                f"a step"
+                "a step"
             )
         return pairs

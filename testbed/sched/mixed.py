@@ -21,9 +21,8 @@ class MixedPrefill(IterationLevel):
             return None
         return (
             f"a prompt of almost {tokens:,} tokens waits until the running requests leave enough "
-            f"of an iteration "
-            f"(scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, or "
-            f"scheduler=chunked)"
+            f"of an iteration (scheduler.max_num_batched_tokens={max_len}, as vLLM 0.2 requires, "
+            "or scheduler=chunked)"
         )
 
     def plan(self) -> Plan:

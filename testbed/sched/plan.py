@@ -59,14 +59,24 @@ class Draft(NamedTuple):
 class Plan:
     """One iteration, and how often it may be repeated.
 
-    decode_seqs sequences take a step and read decode_context tokens, the longest of them
-    decode_max_context, padding included. Sequences of swapped_in groups are among them where they
-    have a slot for the next token. guaranteed_steps: how many further identical steps the policy
-    has promised; ends_on_arrival: an arrival ends them. rejected: groups that could never run, and
-    reasons, by request id, why. drafts: the decodes of a scheduler that speculates, which are no
-    part of decode_seqs; such a plan is never repeated. forks: sequences forked from others since
-    the plan before. wake_ps: the scheduler wants to plan again at the first iteration boundary at
-    or after this time, and then if nothing runs; UNBOUNDED: for no such reason.
+    Attributes:
+        decode_seqs: sequences that take a step; those of swapped_in groups are among them where
+            they have a slot for the next token.
+        decode_context: tokens that they read in all, padding included.
+        decode_max_context: tokens that the longest of them reads.
+        drafts: the decodes of a scheduler that speculates, which are no part of decode_seqs; such a
+            plan is never repeated.
+        chunks: prompts, or parts of them, that are computed.
+        ops: copies and moves of the policy.
+        preempted: groups that lose their slots, or go to the host.
+        swapped_in: groups that come back from the host.
+        rejected: groups that could never run.
+        reasons: why, by request id.
+        guaranteed_steps: further identical steps that the policy has promised.
+        ends_on_arrival: an arrival ends these steps.
+        forks: sequences forked from others since the plan before.
+        wake_ps: the scheduler wants to plan again at the first iteration boundary at or after this
+            time, also if nothing runs; UNBOUNDED: for no such reason.
     """
 
     __slots__ = (
@@ -87,9 +97,11 @@ class Plan:
     )
 
     def __init__(self) -> None:
-        self.decode_seqs = self.decode_context = self.decode_max_context = self.guaranteed_steps = (
-            self.forks
-        ) = 0
+        self.decode_seqs = 0
+        self.decode_context = 0
+        self.decode_max_context = 0
+        self.guaranteed_steps = 0
+        self.forks = 0
         self.ends_on_arrival = False
         self.wake_ps = UNBOUNDED
         self.chunks: list[Chunk] = []

@@ -316,7 +316,7 @@ class IterationLevel(Scheduler):
         if prefetch and self.memory.loads is None:
             raise InputError(
                 f"scheduler.prefetch={prefetch}: {self.memory.name} loads nothing from lower tiers "
-                f"(choose policy=tiered, or leave prefetch out)"
+                "(choose policy=tiered, or leave prefetch out)"
             )
         self.prefetch = prefetch
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -343,23 +343,29 @@ class IterationLevel(Scheduler):
         Args:
             plan: the one that is being made.
         """
-        r = self.state
-        if r.not_loaded and not plan.preempted_any:
-            r.prefetch(self.prefetch, plan)
+        state = self.state
+        if state.not_loaded and not plan.preempted_any:
+            state.prefetch(self.prefetch, plan)
         if (
             plan.chunks
-            or len(r.batch.sequences) != r.num_seqs
+            or len(state.batch.sequences) != state.num_seqs
             or not plan.repeats
-            or r.beams
+            or state.beams
             or plan.preempted_any
         ):
             return
-        waiting, swapped = r.waiting, r.swapped
         keeps_order = self._chooses_order is None
-        plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and (swapped or waiting))
-        if swapped and r.returns_first():
-            stable = r.swap_in_refused
-        else:
-            stable = not waiting or waiting[0] is r.refused or self.prompts.is_full_with(waiting[0])
-        if stable:
-            plan.guaranteed_steps = r.guaranteed_steps()
+        is_queue = bool(state.swapped or state.waiting)
+        plan.ends_on_arrival = self.prefetch > 0 or not (keeps_order and is_queue)
+        if self._admits_nobody():
+            plan.guaranteed_steps = state.guaranteed_steps()
+
+    def _admits_nobody(self) -> bool:
+        """Whether the group that is next would be refused again, if there is one."""
+        state = self.state
+        if state.swapped and state.returns_first():
+            return state.swap_in_refused
+        if not state.waiting:
+            return True
+        first = state.waiting[0]
+        return first is state.refused or self.prompts.is_full_with(first)

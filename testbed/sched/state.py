@@ -40,20 +40,30 @@ class SchedulerState:
     """Groups and batch, consistent with the policy's tables: counts change by the policy's answers
     alone.
 
-    policy: the memory policy, for the calls that every policy answers; memory: what else it can do.
-    waiting: in order of service, preempted groups in front. running: admitted, in order of
-    admission. swapped: on the host, the first to come back in front. batch: the sequences that
-    decode in lockstep; beams: those of its groups that search with beams. num_seqs counts the
-    running sequences. partially_preempted: the waiting group, if any, that has lost the end of its
-    tokens only. not_loaded: groups that have come, for which nothing was loaded yet; empty unless
-    the scheduler prefetches. ended: groups that have their whole output and keep their slots until
-    the results of their last iteration are in. refused: the group that was refused since memory was
-    last released; by clause 2 of the contract it would be refused again, so the scheduler does not
-    retry. swap_in_refused: the same for the first swapped group. forks: the sequences forked since
-    the last plan; copies: what they have left to copy before the next one. stepwise: no plan may be
-    repeated, so that every step is seen. reserved: the groups, in no queue, whose prompts another
-    engine hands over. leased: the groups that are over, whose slots `lessee` needs, and until when
-    (ps; 0: not known yet).
+    Attributes:
+        policy: the memory policy, for the calls that every policy answers.
+        memory: what else it can do.
+        waiting: groups in order of service, preempted ones in front.
+        running: groups that were admitted, by request id in order of admission.
+        swapped: groups on the host, the first to come back in front.
+        batch: the sequences that decode in lockstep.
+        beams: the groups of the batch that search with beams, by request id.
+        num_seqs: running sequences.
+        not_loaded: groups that have come, for which nothing was loaded yet; empty unless the
+            scheduler prefetches.
+        ended: groups that have their whole output, and keep their slots until the results of their
+            last iteration are in.
+        refused: the group that was refused since memory was last released. By clause 2 of the
+            contract it would be refused again, so the scheduler does not retry.
+        partially_preempted: the waiting group, if any, that has lost the end of its tokens only.
+        swap_in_refused: the first swapped group was refused since memory was last released.
+        copies: what forked groups have left to copy before the next plan.
+        forks: sequences forked since the last plan.
+        stepwise: no plan may be repeated, so that every step is seen.
+        reserved: groups in no queue, whose prompts another engine hands over.
+        leased: groups that are over, whose slots `lessee` needs, and until when (ps; 0: not known
+            yet).
+        lessee: who needs the slots of such groups.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
@@ -294,6 +304,7 @@ class SchedulerState:
             self._fork(group, group.sequences[parent], group.sequences[child])
 
     def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group runs from now on, behind all others."""
         group.status = status
         self.running[group.request.request_id] = group
         self.num_seqs += len(group.sequences)
@@ -364,6 +375,7 @@ class SchedulerState:
     # Losing slots
 
     def leave_batch(self, group: SequenceGroup) -> None:
+        """The group decodes no more, if it did."""
         if group.batch is not None:
             self.beams.pop(group.request.request_id, None)
             group.leave_batch()

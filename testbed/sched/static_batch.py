@@ -93,7 +93,7 @@ class StaticBatch(Scheduler):
         if self.lengths is None:
             raise OracleError(
                 f"{type(self).__name__}: was built without true output lengths (give lengths=, and "
-                f"the same mapping to simulate)"
+                "the same mapping to simulate)"
             )
         longest_output = max(self.lengths[r.request_id] for r in batch)
         padded_len = max(r.prompt_len for r in batch) + longest_output

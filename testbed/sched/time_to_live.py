@@ -29,7 +29,7 @@ class RetainingState(RankedState):
         if self.memory.leases is None:
             raise InputError(
                 f"scheduler=time_to_live: {self.memory.name} cannot keep the slots of an answered "
-                f"request (choose policy=prefix_caching, or another policy that has end_lease())"
+                "request (choose policy=prefix_caching, or another policy that has end_lease())"
             )
         self.lessee = Sessions()
 

@@ -14,9 +14,9 @@ from testbed.core.errors import InputError
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.chat_template import chat_template
-from testbed.serving.clients import check_served, unknown_requests
 from testbed.serving.connection_limits import http_with
 from testbed.serving.end_tokens import end_tokens
+from testbed.serving.engine_state import show_engine
 from testbed.serving.limits import Limits
 from testbed.serving.live import Live
 from testbed.serving.live_gpu import EngineProcess, LiveGpu
@@ -25,6 +25,7 @@ from testbed.serving.metrics import Metrics
 from testbed.serving.output_lengths import OutputLengths
 from testbed.serving.prompts import Prompts
 from testbed.serving.request_log import RequestLog
+from testbed.serving.requests_to_come import check_served, unknown_requests
 from testbed.serving.tokenizer import FolderTokenizer, HashingSplitter, Tokenizer
 
 RANDOM = "random"
@@ -54,7 +55,7 @@ def make_service(config: RunConfig, options: ServeOptions) -> Service:
     make = _simulated if config.engine is None else _generated
     metrics = Metrics(setup.model.name)
     live, answering, prompts = make(setup, options, metrics)
-    metrics.observe(live, pool_labels(setup))
+    show_engine(metrics, live, pool_labels(setup))
     name, limits, key = setup.model.name, options.limits, options.api_key
     if setup.scheduler.drafts:  # which are modelled for one sequence of a request
         limits = replace(limits, max_seqs_of_prompt=1)

@@ -70,8 +70,8 @@ class PerPosition(ByToken):
         if not rates or sorted(rates, reverse=True) != list(rates):
             raise InputError(
                 f"acceptance.rates={rates}: each is the share of drafts that are accepted up to "
-                f"its place, so none is larger than the one before (give them as the server logs "
-                f"them)"
+                "its place, so none is larger than the one before (give them as the server logs "
+                "them)"
             )
         steps = pairwise([1.0, *rates])
         self._rates = [rate / before if before else 0.0 for before, rate in steps]

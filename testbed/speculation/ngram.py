@@ -36,7 +36,7 @@ class NGram(Speculation):
         if lookup_min > lookup_max:
             raise InputError(
                 f"speculation.lookup_min={lookup_min}: is more than lookup_max={lookup_max} (give "
-                f"no more)"
+                "no more)"
             )
         self.found_share = found_share
         self.lookup_min = lookup_min

@@ -5,23 +5,16 @@ from itertools import count
 from random import Random
 from typing import ClassVar
 
+from broken_parts import BrokenParts
+
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 
-BROKEN = {}  # the class and its clause, by the class's name
+BROKEN = BrokenParts()
+breaks = BROKEN.breaks
 CALLS = count()
 RANDOM = Random(0)
-
-
-def breaks(clause):
-    """The class breaks this clause."""
-
-    def register(kind):
-        BROKEN[kind.__name__] = kind, clause
-        return kind
-
-    return register
 
 
 @breaks(13)

@@ -6,6 +6,7 @@ Each is what a plug-in author might write: a built-in policy with one mistake.
 from dataclasses import replace
 from random import Random
 
+from broken_parts import BrokenParts
 from two_tiers import TwoTiers
 from window import Window
 
@@ -36,18 +37,9 @@ from testbed.memory.tiers.cache_hierarchy import ON_DEVICE
 from testbed.memory.tiers.pools import PinnedPool
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
-BROKEN = {}  # the class and its clause, by the class's name
+BROKEN = BrokenParts()
+breaks = BROKEN.breaks
 RANDOM = Random(0)
-
-
-def breaks(clause):
-    """The class breaks this clause."""
-
-    def register(kind):
-        BROKEN[kind.__name__] = kind, clause
-        return kind
-
-    return register
 
 
 def first_grant(answers, **changes):

@@ -2,23 +2,16 @@
 
 from itertools import count
 
+from broken_parts import BrokenParts
+
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.plan import Plan
 from testbed.sched.token_budget import PrefillChunks, Prefills
 
-BROKEN = {}  # the class and its clause, by the class's name
+BROKEN = BrokenParts()
+breaks = BROKEN.breaks
 CALLS = count()
-
-
-def breaks(clause):
-    """The class breaks this clause."""
-
-    def register(kind):
-        BROKEN[kind.__name__] = kind, clause
-        return kind
-
-    return register
 
 
 @breaks(7)

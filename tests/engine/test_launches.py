@@ -10,7 +10,8 @@ from tiny import MS
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Launch
-from testbed.engine.recorder import request_columns
+from testbed.engine.host_launches import Replay, Served
+from testbed.engine.recorder import Recorder, request_columns
 from testbed.engine.simulation import simulate
 from testbed.sched.mixed import MixedPrefill
 from testbed.sched.preemption import Recompute
@@ -97,6 +98,35 @@ def test_steps_and_spans_are_equal():
         one_by_one = served(arrivals, cost, fast_forward=False)
         for name, column in in_spans.items():
             np.testing.assert_array_equal(column, one_by_one[name], err_msg=name)
+
+
+class Kept(Launched):
+    """Keeps the work of every iteration."""
+
+    def __init__(self, *launches_ms):
+        super().__init__(*launches_ms)
+        self.works = []
+
+    def iteration(self, work):
+        self.works.append(work)
+        return super().iteration(work)
+
+
+@pytest.mark.parametrize("scheduler", [MixedPrefill, ASYNC])
+@pytest.mark.parametrize("launches_ms", [(10, 4), (3, 2), (30, 7), (20, 0)])
+def test_a_replay_of_the_iterations_has_the_durations_of_the_simulation(scheduler, launches_ms):
+    """Requests at once, behind others, and after the server was idle."""
+    cost, recorder = Kept(*launches_ms), Recorder()
+    arrivals = [0, 0, 11, 12, 40, 95, 96, 600]
+    served(arrivals, cost, scheduler, fast_forward=False, recorder=recorder)
+    spans = recorder.spans.columns()
+    starts, durations = spans["start_ps"].tolist(), spans["duration_ps"].tolist()
+    replay = Replay(Launched(*launches_ms), plans_ahead=scheduler is ASYNC)
+    ended_ps = 0
+    for work, start_ps, duration_ps in zip(cost.works, starts, durations, strict=True):
+        replay.serve(Served(work, is_behind=start_ps == ended_ps))
+        ended_ps = start_ps + duration_ps
+    assert replay.durations_ps == durations
 
 
 def test_decodes_that_are_launched_longer_than_they_compute_are_refused():

@@ -3,16 +3,18 @@ not change.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from manual_driver import admit_and_prefill, extend, fork, paged, release, scheduler_of
 from tiny import analytic
+from traced_memory import trace_memory
 
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Incoming, Request
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import DEVICE, HOST
-from testbed.engine.memory_trace import MemoryTrace, Tracer, named_parts, trace_memory
+from testbed.engine.memory_trace import MemoryTrace, TracedPart, Tracer, named_parts
 from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousPow2
 from testbed.memory.paged.block_pool import BlockPool
@@ -26,6 +28,7 @@ from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.separate import SeparatePrefill
 
 COST = analytic(overhead_s=1e-3, copy_s=1e-5)
+EVERY_STATE = TracedPart(max_frames=10**6)
 
 
 class Script:
@@ -39,7 +42,9 @@ class Script:
             policy.usage().total, policy.block_size, start_ps, policy.block_size
         )
         self.scheduler = scheduler_of(MixedPrefill, policy, Recompute())
-        self.tracer = Tracer(self.scheduler, self.trace, stop_ps, max_frames)
+        self.tracer = Tracer(
+            self.scheduler, self.trace, TracedPart(start_ps, stop_ps, max_frames=max_frames)
+        )
 
     def at(self, time_ps, call, *arguments):
         """`call` takes the policy first."""
@@ -207,7 +212,7 @@ def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
     lengths = {}
     plain = simulate(requests(), scheduler(policy, rule, lengths), COST, 64, lengths=lengths)
     traced = scheduler(policy, rule, lengths)
-    trace = trace_memory(requests(), traced, COST, 64, max_frames=10**6, lengths=lengths)
+    trace = trace_memory(requests(), traced, COST, 64, EVERY_STATE, lengths=lengths)
     assert trace.end_ps == plain.end_ps
     assert len(trace.frames) == trace.num_states >= plain.totals.iterations
     assert trace.requests.keys() == {r.request_id for r in requests()} - plain.rejections.keys()
@@ -223,10 +228,14 @@ def test_tracing_changes_no_result_and_frames_are_consistent(policy, rule):
 
 
 def test_traced_window_equals_that_part_of_the_run():
-    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
+    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, EVERY_STATE)
     start, stop = whole.end_ps // 3, whole.end_ps // 2
     part = trace_memory(
-        requests(), scheduler(Paged, Swap), COST, 64, start_ps=start, stop_ps=stop, max_frames=10**6
+        requests(),
+        scheduler(Paged, Swap),
+        COST,
+        64,
+        replace(EVERY_STATE, start_ps=start, stop_ps=stop),
     )
     inside = [f for f in whole.frames if f.start_ps >= start and f.end_ps <= stop]
     assert len(inside) > 20
@@ -235,9 +244,9 @@ def test_traced_window_equals_that_part_of_the_run():
 
 
 def test_pool_that_is_looked_at_rarely_is_seen_as_it_is():
-    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, max_frames=10**6)
+    whole = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, EVERY_STATE)
     gap_ps = whole.end_ps // 50
-    few = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, gap_ps=gap_ps)
+    few = trace_memory(requests(), scheduler(Paged, Swap), COST, 64, TracedPart(gap_ps=gap_ps))
     assert 20 < len(few.frames) < len(whole.frames) / 4
     for frame in few.frames:
         seen = [f for f in whole.frames if f.start_ps <= frame.start_ps < f.end_ps]

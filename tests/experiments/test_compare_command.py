@@ -58,6 +58,17 @@ def test_comparison_lists_what_differs_and_every_number_once(testbed, pair, tmp_
     assert (ours["change"], ours["reference"]) == ("", "")
 
 
+def test_folders_named_by_ids_are_called_by_what_distinguishes_them(testbed, tiny, tmp_path):
+    """The seed of the beams follows from the run's, and is no second difference."""
+    testbed.done("run", "-m", *tiny, "seed=0,1", "outputs=summary", "hydra.sweep.dir=sweep")
+    folders = [str(path) for path in (tmp_path / "sweep").glob("*/")]
+    output = testbed.done("compare", *folders)
+    differing = output.partition("What differs in the configs")[2].partition("Main numbers")[0]
+    assert re.findall(r"(?m)^│ ([\w.]+) +│", differing) == ["seed"]
+    for line in (r"seed 0: .*folder: .*/sweep/\w{16}$", r"seed 1: .*folder: .*/sweep/\w{16}$"):
+        assert re.search(f"(?m)^{line}", output)
+
+
 def test_equal_runs_are_said_to_be_equal(testbed, tiny):
     for folder in ("first", "second"):
         testbed.done("run", *tiny, f"hydra.run.dir={folder}")

@@ -4,6 +4,7 @@ summary reads.
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,13 @@ import pytest
 from rich.console import Console
 from tiny_run import tiny_result
 
+from testbed import kernels
 from testbed.cost.model import WORK_COLUMNS, Work
 from testbed.experiments.compare.comparison import compare, tidy
-from testbed.experiments.compare.finished_run import FinishedRun, blame, cost_models, terms
+from testbed.experiments.compare.cost_terms import cost_models, predicted, terms
+from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.compare.tables import change, charts, ttft_by_arrival
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.summary_table import number, percent, quantities, summary_table
 
 
@@ -244,7 +248,9 @@ def measured_row(run, work, gpu_share):
 
 def measured(run, gpu_share=1):
     rows = [measured_row(run, work, gpu_share) for work in (DECODES, PROMPTS, BOTH) * 2]
-    return replace(of_a_gpu(run), spans=pd.DataFrame(rows))
+    table = pd.DataFrame(rows)
+    ended_s = table["duration_s"].cumsum()
+    return replace(of_a_gpu(run), spans=table.assign(start_s=ended_s - table["duration_s"]))
 
 
 def test_cost_terms_name_the_part_that_is_predicted_wrong(run):
@@ -280,13 +286,42 @@ def test_an_engine_without_times_of_kernels_is_compared_by_whole_iterations(run)
     assert prompts.measured_s == pytest.approx(prompts.predicted_s / 0.8 + 4e-3)
 
 
+LOADS = Path(kernels.__file__).parent / "results/engine/loads"
+OF_THE_LOADS = (
+    "model=llama-3.1-8b",
+    "server=h100-80gb",
+    "cost=profile",
+    "cost.path=gpu-engine/h100-llama-3.1-8b-tp1",
+)
+
+
+def launched_in_turn(num_iterations):
+    """A run of an H100 whose host launches an iteration when the one before has ended, and its
+    simulation with a profile of that machine.
+    """
+    values = configured(OF_THE_LOADS).values
+    table = pd.read_csv(LOADS / "in-turn-12/iterations.csv.gz", nrows=num_iterations)
+    simulated = FinishedRun("simulated", None, values, {}, None, None)
+    return simulated, of_a_gpu(replace(simulated, spans=table))
+
+
+def test_time_in_which_a_gpu_waits_for_its_host_is_software():
+    simulated, real = launched_in_turn(600)
+    table = predicted(simulated, real)
+    software_s = (table["duration_s"] - table["gpu_s"]).sum()
+    assert software_s > 0.05 * table["duration_s"].sum()
+    by_name = {term.term: term for term in terms(simulated, real)}
+    assert by_name["software"].measured_s == pytest.approx(software_s)
+    assert abs(by_name["software"].error_s) < 0.2 * software_s
+    assert table["cost_s"].sum() == pytest.approx(table["duration_s"].sum(), rel=0.03)
+
+
 def test_cost_terms_are_compared_with_the_measured_run_and_missing_columns_are_named(run):
-    by_pair, remarks = blame([run, measured(run)])
-    assert list(by_pair) == [("one", "gpu")]
-    assert remarks == []
-    by_pair, remarks = blame([run, of_a_gpu(run)])
-    assert by_pair == {}
-    assert "no column gpu_s" in remarks[0]
+    compared = compare([run, measured(run)])
+    assert list(compared.terms) == [("one", "gpu")]
+    compared = compare([run, of_a_gpu(run)])
+    assert compared.terms == {}
+    assert "no column gpu_s" in compared.remarks[-1]
 
 
 def shown(summary):

@@ -12,7 +12,7 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
-from testbed.description import WHOLE_RUNS, cost_source, table
+from testbed.cost_words import WHOLE_RUNS, cost_source, left_out_rows
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
@@ -168,7 +168,7 @@ def test_default_costs_are_close_to_a_selected_profile(run, line, quantity, seco
 
 def test_every_way_has_errors_of_at_least_eight_profiles():
     by_way = {}
-    for row in table():
+    for row in left_out_rows():
         assert all(row[column] for column in WHOLE_RUNS.values())
         by_way.setdefault(row["way"], set()).add(
             (row["model"], row["gpu"], row["num_gpus"], row["measured_by"])

@@ -10,12 +10,13 @@ from rich.console import Console
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from tiny_engine import KV_BYTES, ON_CPU, SHAPE, SMALL, model_words
 from tiny_run import tiny_run
 
 from testbed.build import build
 from testbed.engine.wall_clock import StepClock
 from testbed.experiments.cli.main import main
-from testbed.experiments.compare.finished_run import read_runs
+from testbed.experiments.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.speed_up import with_luck
 from testbed.experiments.runs.summary_table import summary_table
@@ -26,28 +27,9 @@ from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.heads import Heads
 from testbed.speculation.ngram import NGram
 
-MODEL = {
-    "num_layers": 1,
-    "hidden_size": 16,
-    "num_heads": 2,
-    "num_kv_heads": 2,
-    "head_size": 8,
-    "ffn_size": 16,
-    "vocab_size": 61,
-}
-SMALL = ["model.name=small", *(f"model.{name}={value}" for name, value in MODEL.items())]
-BYTES = 2 * 2 * 16  # of a token's K and V
-ON_CPU = (
-    "engine=gpu",
-    "engine.device=cpu",
-    "engine.dtype=float32",
-    "engine.graphs=0",
-    "engine.warm=[]",
-)
-
 
 def test_engine_and_simulator_run_the_same_config(tmp_path):
-    pool = f"++server.kv_memory_gib={{small: {74 * BYTES / 2**30}}}"
+    pool = f"++server.kv_memory_gib={{small: {74 * KV_BYTES / 2**30}}}"
     simulated = tiny_run(tmp_path / "simulated", *SMALL, pool, "swap_space_gib=0")
     real = tiny_run(
         tmp_path / "real", *SMALL, pool, "swap_space_gib=0", *ON_CPU, "engine.debug=true"
@@ -146,10 +128,8 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
 
 
 OPT = [
-    "model.name=opt-small",
-    *(f"model.{name}={value}" for name, value in {**MODEL, "ffn_matrices": 2}.items()),
-    "model.max_len=128",
-    "++server.kv_memory_gib={opt-small: 0.001}",
+    *model_words({**SHAPE, "ffn_matrices": 2, "max_len": 128}),
+    "++server.kv_memory_gib={small: 0.001}",
     "swap_space_gib=0",
 ]
 REPETITIVE = ["trace=random", "trace.input_len=8", "trace.output_len=40", "arrivals.rate=4"]

@@ -106,7 +106,7 @@ def test_every_parameter_has_help(words):
     assert app.help
     if app.default_command is not None:
         for argument in app.assemble_argument_collection():
-            assert argument.parameter.help, argument.name
+            assert argument.parameter.help or argument.children, argument.name
 
 
 def test_help_of_a_run_shows_the_options_of_groups(testbed, tmp_path):

@@ -356,7 +356,7 @@ def test_all_reduces_take_the_links_of_the_benchmark(tmp_path, testbed, profile)
 
 def replay_links(log, profile):
     """What validate does before it replays."""
-    from testbed.experiments.validation.logged_server import described
+    from testbed.experiments.validation.logged_server import logged_servers
 
     line = [*SYSTEM, *SMALL, f"cost.path={profile}"]
-    return described([VllmLog(log)], server_config(line), line)
+    return logged_servers([VllmLog(log)], server_config(line), line)

@@ -10,11 +10,11 @@ import pytest
 from browser import PHONE, WIDE, tab_to
 from tiny import OneMillisecond, analytic, server
 from tiny_run import tiny_run
+from traced_memory import trace_memory
 
 from testbed.core.layers import KvGroup
 from testbed.core.request import PS, Request
 from testbed.core.specs import TierSpec
-from testbed.engine.memory_trace import trace_memory
 from testbed.experiments.memory_map.map_page import page, retrace
 from testbed.experiments.memory_map.request_colors import NUM_HUES
 from testbed.experiments.runs.run_folder import read_config

@@ -80,7 +80,7 @@ def test_pages_of_a_result(result, testbed, tmp_path):
     other = front.simulate(policy="contiguous_max", **SHORT)
     page = result.compare(other, names=("small", "max"))
     assert set(page.table["run"]) == {"small", "max"}
-    assert "Compared: small, max" in page.save("compared.html").read_text()
+    assert "Compared: small; max" in page.save("compared.html").read_text()
     assert 'id="grid"' in result.memory_map(0, 10).save("map.html").read_text()
     assert result._repr_html_().startswith("<iframe")
     for name in ("trace.json.gz", "trace.json"):

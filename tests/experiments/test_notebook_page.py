@@ -23,7 +23,7 @@ CELLS = (
     "result.memory_map(0, 3)",
     "result.compare(other, names=('<b>paged</b>', 'max'))",
 )
-TITLES = ("Run", "Paged, opt-13b", "Compared: <b>paged</b>, max")
+TITLES = ("Run", "Paged, opt-13b", "Compared: <b>paged</b>; max")
 FRAME = re.compile(r'<iframe [^>]*?srcdoc="([^"]*)"')
 EVERY_TITLE = """[...document.querySelectorAll("iframe")].map(
     frame => frame.contentDocument.querySelector("h1").innerText)"""

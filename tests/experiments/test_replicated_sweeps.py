@@ -7,13 +7,13 @@ import pytest
 from refusals import refuses
 
 from testbed.api import capacities
-from testbed.description import flat
+from testbed.experiments.compare.differences import independent_differences
 from testbed.experiments.compare.finished_run import read_run
 from testbed.experiments.pages.page import svg
-from testbed.experiments.report.folder_page import varying
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
 from testbed.experiments.runs.sweeps import sweep_charts
+from testbed.summaries import flat
 
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
 TPOT = "TPOT p99, s"
@@ -109,7 +109,7 @@ def test_report_has_a_curve_for_each_policy_whatever_the_seeds(testbed, tmp_path
     rates, policies = "arrivals.rate=1,2,3", "policy=paged,contiguous_max"
     testbed.done("run", "-m", policies, rates, "--seeds", "2", *SHORT, "hydra.sweep.dir=sweep")
     runs = [read_run(path.name, path) for path in (tmp_path / "sweep").glob("*/")]
-    axes = varying(runs)
+    axes = independent_differences(runs)
     assert set(axes) == {"policy", "seed", "arrivals.rate"}
     charts = sweep_charts(axes, [flat(run.summary) for run in runs])
     assert {len(chart.series) for chart in charts} == {2}

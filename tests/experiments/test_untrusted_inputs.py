@@ -22,7 +22,8 @@ from tiny_run import tiny_run
 from testbed.core.cells import guarded, unguarded
 from testbed.core.errors import InputError
 from testbed.cost.model import ALWAYS, LISTS, PREFIX
-from testbed.experiments.compare.finished_run import read_run, terms
+from testbed.experiments.compare.cost_terms import terms
+from testbed.experiments.compare.finished_run import read_run
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.csv_tables import csv_text, read_csv_table
 from testbed.experiments.runs.folder_contents import record_contents

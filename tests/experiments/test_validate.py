@@ -15,8 +15,9 @@ import testbed.kernels
 from testbed.cost.auto import profiles_at_hand
 from testbed.experiments.cli.main import call
 from testbed.experiments.importers.known_shapes import gpu_named
+from testbed.experiments.validation.gauss_newton import Point, descend, uncertainty
 from testbed.experiments.validation.log_replay import replay, server_config
-from testbed.experiments.validation.software_fit import Fitted, Point, descend, uncertainty
+from testbed.experiments.validation.software_fit import Fitted
 from testbed.experiments.validation.transfers import engine_transfers
 from testbed.traces.vllm_log import VllmLog
 

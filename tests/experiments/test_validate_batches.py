@@ -115,7 +115,8 @@ def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
         costs(kernels, models, {})("small", 4, "")
 
 
-def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys):
+def every_batch():
+    """Batches of many sizes, each with a latency (ms)."""
     sizes = ((2, 8), (1, 33), (1, 1), (2, 32), (1, 8), (2, 1))
     lengths = ((16, 4), (24, 40), (20, 12), (200, 30))
     batches = [Batch("small", *size, *lens) for size in sizes for lens in lengths]
@@ -123,20 +124,22 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
         0.5 + 2e-4 * b.batch_size * b.input_len + (8 - b.tensor_parallel) * b.output_len / 10
         for b in batches
     ]
-    rows = table(batches, latency_ms=took).drop(columns=["beam_width", "device"])
-    rows.to_csv(tmp_path / "latency.csv", index=False)
-    arguments = [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
-    refuses(
-        "no shape of model 'small'; add it to the models .*opt-13b",
-        call,
-        "validate batches",
-        arguments,
-    )
+    return table(batches, latency_ms=took).drop(columns=["beam_width", "device"])
+
+
+@pytest.fixture
+def arguments(kernels, tmp_path):
+    """Those of `validate batches` for every batch, whose model is in a file beside it."""
+    every_batch().to_csv(tmp_path / "latency.csv", index=False)
     SHAPES.to_csv(tmp_path / "models.csv", index=False)
+    return [str(tmp_path / "latency.csv"), "--kernels", str(kernels)]
+
+
+def test_models_are_read_and_every_batch_is_predicted(arguments, tmp_path, capsys):
     call("validate batches", [*arguments, "--csv", str(tmp_path / "all.csv")])
     output, written = capsys.readouterr().out, pd.read_csv(tmp_path / "all.csv")
     measured = written[written["latency_ms"].notna()]
-    assert len(measured) == len(batches)
+    took = every_batch()["latency_ms"].tolist()
     assert measured["latency_ms"].tolist() == pytest.approx(took, abs=1e-4)
     errors = measured["predicted_ms"] / measured["latency_ms"] - 1
     assert measured["error"].tolist() == pytest.approx(errors.tolist(), abs=1e-3)
@@ -146,13 +149,16 @@ def test_models_are_read_and_every_batch_is_predicted(kernels, tmp_path, capsys)
     others = written[written["latency_ms"].isna()]
     assert set(others["model"]) == {"dense-gpt-96"}
     assert output.count("not measured: ") == len(others)
+
+
+def test_batches_of_unknown_models_and_gpus_are_refused(arguments, kernels, tmp_path):
     (kernels.parents[1] / "toy.yaml").unlink()
-    refuses("no data sheet .it is systems/NAME.yaml", call, "validate batches", arguments)
+    message = "no data sheet .it is systems/NAME.yaml"
+    refuses(message, call, "validate batches", arguments)
     write_every_table(tmp_path)
-    rows.assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
-    refuses(
-        "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device",
-        call,
-        "validate batches",
-        arguments,
-    )
+    every_batch().assign(device="NVIDIA L4").to_csv(tmp_path / "latency.csv", index=False)
+    message = "measured on NVIDIA H200, a batch on NVIDIA L4 .choose by --device"
+    refuses(message, call, "validate batches", arguments)
+    (tmp_path / "models.csv").unlink()
+    message = "no shape of model 'small'; add it to the models .*opt-13b"
+    refuses(message, call, "validate batches", arguments)

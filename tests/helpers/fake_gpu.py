@@ -196,3 +196,11 @@ class FakeLaunch:
 
     def __call__(self, stream: int) -> None:
         assert stream == STREAM
+
+
+def launched(gpu: Any, wrapper: Any, call: Any) -> Any:
+    """The one launch of a wrapper's call, and the addresses of its arrays by name."""
+    addresses = place_apart(call)
+    wrapper(**call)
+    (launch,) = gpu.launches
+    return launch, addresses

@@ -1,5 +1,7 @@
 """A tiny model's server on a CPU, whose tokens are real."""
 
+from tiny_engine import ON_CPU, model_words
+
 MODEL = {
     "num_layers": 2,
     "hidden_size": 32,
@@ -19,8 +21,7 @@ def small(shape):
     """The words of a run of a small model on a pool of SLOTS slots."""
     num_bytes = 2 * 2 * shape["num_layers"] * shape["hidden_size"]  # of a token's K and V
     return (
-        "model.name=small",
-        *(f"model.{name}={value}" for name, value in shape.items()),
+        *model_words(shape),
         f"++server.kv_memory_gib={{small: {SLOTS * num_bytes / 2**30}}}",
         "swap_space_gib=0",
         "arrivals.duration_s=1",
@@ -29,13 +30,7 @@ def small(shape):
     )
 
 
-WORDS = (
-    *small(MODEL),
-    "engine.device=cpu",
-    "engine.dtype=float32",
-    "engine.graphs=0",
-    "engine.warm=[]",
-)
+WORDS = (*small(MODEL), *ON_CPU)
 ON_GPU = small(MODEL | WIDE)
 
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from fake_gpu import NUM_SMS, FakeArray, int32, place_apart
+from fake_gpu import NUM_SMS, FakeArray, int32, launched
 from kernel_calls import (
     caches,
     decode_call,
@@ -29,16 +29,8 @@ def long_call(num_seqs, max_context_len, num_blocks, **changes):
     return call | changes
 
 
-def launched(gpu, call, wrapper=bind_decode):
-    """The one launch of a call, and the addresses of its arrays by name."""
-    addresses = place_apart(call)
-    wrapper(**call)
-    (launch,) = gpu.launches
-    return launch, addresses
-
-
 def test_decode_of_blocks_binds_tables_and_strides(gpu):
-    launch, addresses = launched(gpu, decode_call())
+    launch, addresses = launched(gpu, bind_decode, decode_call())
     assert (launch.source, launch.kernel) == ("decode.cu", "decode")
     assert launch.defines == {
         "HEAD_SIZE": 64,
@@ -69,14 +61,14 @@ def test_decode_of_blocks_binds_tables_and_strides(gpu):
 
 
 def test_decode_of_extents_reads_one_endless_block(gpu):
-    launch, _ = launched(gpu, extents_call(scale=0.5))
+    launch, _ = launched(gpu, bind_decode, extents_call(scale=0.5))
     assert (launch.defines["PAGED"], launch.defines["BLOCK_SIZE"]) == (0, ENDLESS)
     assert launch.arguments["places_width"] == 2  # first slot and capacity
     assert launch.arguments["scale_log2"] == pytest.approx(0.5 * LOG2_E)
 
 
 def test_decode_of_one_byte_values_with_a_window(gpu):
-    launch, addresses = launched(gpu, e4m3_call(max_context_len=48, window=7))
+    launch, addresses = launched(gpu, bind_decode, e4m3_call(max_context_len=48, window=7))
     assert (launch.defines["FP8"], launch.defines["WINDOWED"]) == (1, 1)
     assert launch.arguments["kv_scales"] == addresses["kv_scales"]
     assert launch.arguments["window"] == 7
@@ -86,13 +78,13 @@ def test_decode_of_one_byte_values_with_a_window(gpu):
 def test_bfloat16_queries_are_compiled_for(gpu):
     bf16 = {name: FakeArray(2, 8, 64, dtype="bfloat16") for name in ("q", "out")}
     kv = {name: FakeArray(5, 2, 16, 64, dtype="bfloat16") for name in ("k_cache", "v_cache")}
-    launch, _ = launched(gpu, decode_call(**bf16, **kv))
+    launch, _ = launched(gpu, bind_decode, decode_call(**bf16, **kv))
     assert launch.defines["BF16"] == 1
 
 
 def test_one_long_context_is_split_into_chunks(gpu):
     """8 groups of heads fill a sixteenth of 132 thread blocks, so a context has 16 chunks."""
-    launch, _ = launched(gpu, long_call(1, 16_384, 1024))
+    launch, _ = launched(gpu, bind_decode, long_call(1, 16_384, 1024))
     assert launch.grid == (8, 1, 16)
     assert launch.arguments["chunk_tokens"] == 16_384 / 16
     assert launch.arguments["max_chunks"] == 16
@@ -101,14 +93,14 @@ def test_one_long_context_is_split_into_chunks(gpu):
 
 def test_a_window_of_a_long_context_is_split_instead(gpu):
     """256 tokens a chunk and the tile in which a window may begin: 1,015 tokens in 4 chunks."""
-    launch, _ = launched(gpu, long_call(3, 16_384, 1024, window=1000))
+    launch, _ = launched(gpu, bind_decode, long_call(3, 16_384, 1024, window=1000))
     assert launch.grid == (8, 3, 4)
     assert launch.arguments["chunk_tokens"] == 256 + 16
 
 
 def test_a_wave_launches_all_thread_blocks_that_run_at_once(gpu):
     """8 sequences of 8 groups nearly half fill the GPU, so that two chunks each make one wave."""
-    launch, _ = launched(gpu, long_call(8, 8192, 512))
+    launch, _ = launched(gpu, bind_decode, long_call(8, 8192, 512))
     assert launch.defines["WAVE"] == 1
     assert launch.grid == (NUM_SMS,)
     assert launch.arguments["chunk_tokens"] == 8192 / 16  # at least
@@ -117,7 +109,7 @@ def test_a_wave_launches_all_thread_blocks_that_run_at_once(gpu):
 
 def test_a_thread_block_has_at_most_8_heads_of_a_kv_head(gpu):
     call = decode_call(2, 32, 128, **caches(99, 2, 8, 128), places=int32(2, 9))
-    launch, _ = launched(gpu, call | {"max_context_len": 70})
+    launch, _ = launched(gpu, bind_decode, call | {"max_context_len": 70})
     assert launch.defines["GROUP"] == 16
     assert launch.grid == (2 * 2, 2, 1)
 
@@ -137,7 +129,7 @@ def test_workspace_has_a_row_for_each_head_and_chunk(num_seqs, num_heads, num_ch
 
 def test_a_workspace_that_is_given_is_used(gpu):
     workspace = decode_workspace(FakeArray(2, 8, 64), 3)
-    launch, _ = launched(gpu, decode_call(workspace=workspace))
+    launch, _ = launched(gpu, bind_decode, decode_call(workspace=workspace))
     assert workspace.part_o.shape == (48, 64)
     assert launch.arguments["part_o"] == workspace.part_o.data.ptr
     assert launch.arguments["part_state"] == workspace.part_state.data.ptr
@@ -145,7 +137,7 @@ def test_a_workspace_that_is_given_is_used(gpu):
 
 
 def test_paper_decode_keeps_the_scores_of_whole_blocks_in_shared_memory(gpu):
-    launch, addresses = launched(gpu, paper_decode_call(), paper_decode)
+    launch, addresses = launched(gpu, paper_decode, paper_decode_call())
     assert (launch.source, launch.kernel) == ("paper_decode.cu", "paper_decode")
     assert launch.defines == {"HEAD_SIZE": 64, "GROUP": 4, "BLOCK_SIZE": 16, "BF16": 0}
     assert launch.grid == (8, 2)  # heads, sequences
@@ -161,7 +153,7 @@ def test_paper_decode_keeps_the_scores_of_whole_blocks_in_shared_memory(gpu):
 
 
 def test_queries_of_a_product_are_read_in_place(gpu):
-    launch, _ = launched(gpu, decode_call(q=rows_of_product(2, 8, 64)))
+    launch, _ = launched(gpu, bind_decode, decode_call(q=rows_of_product(2, 8, 64)))
     dense, _ = decode_call(q=FakeArray(2, 8, 64)), gpu.launches.clear()
     assert launch.arguments["q_stride"] == 3072
-    assert launched(gpu, dense)[0].arguments["q_stride"] == 8 * 64
+    assert launched(gpu, bind_decode, dense)[0].arguments["q_stride"] == 8 * 64

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
-from fake_gpu import STREAM, FakeArray, e4m3, float32, int32, place_apart
+from fake_gpu import STREAM, FakeArray, e4m3, float32, int32, launched
 from kernel_calls import caches, copy_call, stage_call, write_call, write_extents_call
 
 from testbed.kernels.launch.cache_ops import (
@@ -19,14 +19,6 @@ from testbed.kernels.launch.cache_ops import (
 )
 
 BLOCK_VECTORS = 2 * 16 * 64 * 2 // 16  # of 16 bytes, in a plane of a block of the small pool
-
-
-def launched(gpu, wrapper, call):
-    """The one launch of a call, and the addresses of its arrays by name."""
-    addresses = place_apart(call)
-    wrapper(**call)
-    (launch,) = gpu.launches
-    return launch, addresses
 
 
 def test_write_into_blocks(gpu):

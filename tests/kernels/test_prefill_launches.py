@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from fake_gpu import FIRST_ADDRESS, NUM_SMS, int32, place_apart
+from fake_gpu import FIRST_ADDRESS, NUM_SMS, int32, launched, place_apart
 from kernel_calls import caches, e4m3_prefill_call, prefill_call
 
 from testbed.kernels.launch import prefill_attention
@@ -24,16 +24,8 @@ from testbed.kernels.launch.prefill_attention import (
 LOG2_E = math.log2(math.e)
 
 
-def launched(gpu, call):
-    """The one launch of a call, and the addresses of its arrays by name."""
-    addresses = place_apart(call)
-    bind_prefill(**call)
-    (launch,) = gpu.launches
-    return launch, addresses
-
-
 def test_prefill_of_blocks_on_hopper(gpu):
-    launch, addresses = launched(gpu, prefill_call())
+    launch, addresses = launched(gpu, bind_prefill, prefill_call())
     assert (launch.source, launch.kernel) == ("prefill_tma.cu", "prefill")
     assert launch.defines == {
         "HEAD_SIZE": 128,
@@ -73,7 +65,7 @@ def test_prefill_of_blocks_on_hopper(gpu):
     ],
 )
 def test_heads_of_short_prompts_share_thread_blocks(gpu, max_query_len, pack, num_tiles, group):
-    launch, _ = launched(gpu, prefill_call(max_query_len=max_query_len, window=50))
+    launch, _ = launched(gpu, bind_prefill, prefill_call(max_query_len=max_query_len, window=50))
     assert launch.defines["PACK"] == pack
     assert launch.defines["WINDOWED"] == 1
     assert launch.arguments["num_tiles"] == num_tiles
@@ -83,14 +75,14 @@ def test_heads_of_short_prompts_share_thread_blocks(gpu, max_query_len, pack, nu
 
 def test_a_small_grid_has_a_thread_block_for_each_item(gpu):
     call = prefill_call(257, 32, 128, 1, max_query_len=257)
-    launch, _ = launched(gpu, call)
+    launch, _ = launched(gpu, bind_prefill, call)
     assert launch.grid == (3 * 32,)  # tiles of a prompt, heads
 
 
 def test_long_prompts_are_worked_off_in_groups_that_fit_the_l2_cache(gpu):
     """4,800 slots of K and V take 307,200 bytes a head, of which 24 MiB hold 81: 72 are even."""
     call = prefill_call(5000, 24, 64, 9, places=int32(9, 300), max_query_len=4100)
-    launch, _ = launched(gpu, call)
+    launch, _ = launched(gpu, bind_prefill, call)
     assert launch.arguments["num_tiles"] == 33
     assert launch.arguments["group"] == 72  # a third of 9 x 24
     assert launch.shared_bytes == 6 * 128 * 64 * 2 + 128
@@ -99,7 +91,7 @@ def test_long_prompts_are_worked_off_in_groups_that_fit_the_l2_cache(gpu):
 def test_kind_and_packing_can_be_chosen(gpu):
     call = prefill_call(900, 16, 128, kind="tma", pack=True, scale=0.25)
     call |= caches(4000, 2, 256, 128) | {"places": int32(3, 9)}
-    launch, _ = launched(gpu, call)
+    launch, _ = launched(gpu, bind_prefill, call)
     assert (launch.defines["PACK"], launch.defines["GROUP"]) == (1, 8)
     assert launch.defines["BOX_ROWS"] == 128  # a box of a block, at most a tile
     assert launch.grid == (19 * 6,)  # 8 heads of 300 tokens in tiles of 128; KV heads of 3 prompts
@@ -109,7 +101,7 @@ def test_kind_and_packing_can_be_chosen(gpu):
 
 def test_prefill_of_extents_copies_32_rows_at_once(gpu):
     call = prefill_call(270, 32, 64, **caches(9000, 8, 64), places=int32(3, 2), max_query_len=90)
-    launch, _ = launched(gpu, call)
+    launch, _ = launched(gpu, bind_prefill, call)
     assert (launch.defines["PAGED"], launch.defines["BLOCK_SIZE"]) == (0, ENDLESS)
     assert launch.defines["BOX_ROWS"] == 32
     assert launch.arguments["places_width"] == 2
@@ -117,7 +109,7 @@ def test_prefill_of_extents_copies_32_rows_at_once(gpu):
 
 
 def test_prefill_without_tensor_memory_accesses(gpu):
-    launch, addresses = launched(gpu, prefill_call(kind="mma", window=9))
+    launch, addresses = launched(gpu, bind_prefill, prefill_call(kind="mma", window=9))
     assert (launch.source, launch.kernel) == ("prefill.cu", "prefill")
     assert "PACK" not in launch.defines
     assert launch.defines["WINDOWED"] == 1
@@ -135,14 +127,14 @@ def test_prefill_without_tensor_memory_accesses(gpu):
 
 
 def test_wide_heads_have_tiles_of_half_as_many_tokens(gpu):
-    launch, _ = launched(gpu, prefill_call(900, 32, 256))
+    launch, _ = launched(gpu, bind_prefill, prefill_call(900, 32, 256))
     assert launch.source == "prefill.cu"
     assert launch.grid == (5, 32, 3)  # tiles of 64 of 300 tokens
     assert launch.shared_bytes == (64 + 4 * 64) * (256 + 8) * 2
 
 
 def test_one_byte_values_are_staged_as_bytes(gpu):
-    launch, addresses = launched(gpu, e4m3_prefill_call())
+    launch, addresses = launched(gpu, bind_prefill, e4m3_prefill_call())
     assert launch.source == "prefill.cu"
     assert launch.defines["FP8"] == 1
     # Q and one stage of K and V as 16-bit values, and the 64 rows of each as bytes.

@@ -4,18 +4,10 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from fake_gpu import FakeArray, place_apart
+from fake_gpu import FakeArray, launched
 from kernel_calls import norm_call, rotate_call, silu_call
 
 from testbed.kernels.engine.maths import bind_add_norm, bind_rotate, bind_silu_mul
-
-
-def launched(gpu, wrapper, call):
-    """The one launch of a call, and the addresses of its arrays by name."""
-    addresses = place_apart(call)
-    wrapper(**call)
-    (launch,) = gpu.launches
-    return launch, addresses
 
 
 def test_norm_adds_the_residual(gpu):

@@ -95,6 +95,14 @@ def test_a_folder_counts_prompts_and_writes_chats(folder):
     assert "the system comes first" in wrong.text
 
 
+def refused_template(folder, text):
+    """The error of a message in a folder with this template."""
+    (folder / "chat_template.jinja").write_text(text)
+    with pytest.raises(ApiError) as refused:
+        chat_template(folder).text([dict(USER)])
+    return refused.value
+
+
 HOSTILE = {
     "attributes": "{{ messages.__class__.__mro__[1].__subclasses__() }}",
     "change": "{{ messages.append(1) }}",
@@ -105,10 +113,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_template_cannot_leave_its_sandbox(tmp_path, name):
-    (tmp_path / "chat_template.jinja").write_text(HOSTILE[name])
-    with pytest.raises(ApiError) as refused:
-        chat_template(tmp_path).text([dict(USER)])
-    assert refused.value.status == 400
+    assert refused_template(tmp_path, HOSTILE[name]).status == 400
 
 
 UNFIT = {
@@ -121,9 +126,8 @@ UNFIT = {
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_messages_that_do_not_fit_a_template_are_refused(tmp_path, name):
-    (tmp_path / "chat_template.jinja").write_text(UNFIT[name])
-    with pytest.raises(ApiError, match="do not fit the model's chat template"):
-        chat_template(tmp_path).text([dict(USER)])
+    error = refused_template(tmp_path, UNFIT[name])
+    assert "do not fit the model's chat template" in str(error)
 
 
 def test_folders_that_are_none_are_refused(tmp_path):

@@ -20,6 +20,7 @@ from refusals import refuses
 from testbed import identity
 from testbed.build import build
 from testbed.config import RunConfig
+from testbed.constructor_parameters import compiled_parameters, parameters_of, plain_parameters
 from testbed.core.oracles import LENGTHS
 from testbed.cost.sections import Choices
 from testbed.experiments.runs import compose
@@ -27,13 +28,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.site.option_reference import PAGE, page
 from testbed.identity import run_id
 from testbed.memory.paged.paged import Paged
-from testbed.parts import (
-    Part,
-    compiled_parameters,
-    locate,
-    parameters_of,
-    plain_parameters,
-)
+from testbed.parts import Part, locate
 
 SHORT = ("arrivals.duration_s=5",)
 

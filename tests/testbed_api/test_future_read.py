@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from testbed import capacity, simulate
-from testbed.api import Capacities
+from testbed.capacity_search import Capacities
 from testbed.core.request import Request
 from testbed.experiments.cli.capacity import lines_of
 from testbed.experiments.cli.json_answers import capacity_answer
@@ -19,7 +19,7 @@ from testbed.experiments.paper.reproduction import load, perform
 from testbed.experiments.paper.studies.study import Task
 from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.summary_table import described
+from testbed.experiments.runs.summary_table import run_words
 from testbed.experiments.runs.sweeps import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 
@@ -30,7 +30,7 @@ SHORT = {"rate": 1, "duration_s": 3}
 def test_an_oracle_of_output_lengths_is_named(policy):
     run = simulate(policy=policy, **SHORT).summary["run"]
     assert run["future_read"] == "policy: true output lengths"
-    assert described(run)["reads the future"] == run["future_read"]
+    assert run_words(run)["reads the future"] == run["future_read"]
 
 
 def test_an_eviction_order_that_foresees_prompts_is_named():
@@ -107,4 +107,4 @@ def test_a_memory_map_of_an_oracle_says_so():
 def test_nothing_is_said_of_other_policies():
     run = simulate(policy="paged", **SHORT).summary["run"]
     assert run["future_read"] is None
-    assert "reads the future" not in described(run)
+    assert "reads the future" not in run_words(run)

@@ -8,10 +8,10 @@ import pandas as pd
 
 from testbed.config import RunConfig
 from testbed.core.specs import GIB
-from testbed.description import sessions
 from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import Measured, RunStore
+from testbed.sessions import sessions
 from testbed.workload import make_workload
 
 SESSIONS = "agent_sessions"

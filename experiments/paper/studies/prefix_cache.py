@@ -26,7 +26,8 @@ from testbed.workload import make_workload
 
 BELADY = "belady"
 SESSION_COLUMNS = {"mean_ttft_s": "mean time to first token (s)", "hit_rate": "tokens found"}
-REPLAYS = ALL_TIERS, DRAM_ALONE = "replay", "replay of the DRAM alone"
+ALL_TIERS = "replay"
+REPLAYS = ALL_TIERS, "replay of the DRAM alone"
 TIER_COLUMNS = {"found_percent": "blocks found (%)", "mean_ttft_s": "mean time to first token (s)"}
 WAYS = {OUT: "to the host", INTO: "from the host"}
 

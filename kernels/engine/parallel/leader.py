@@ -105,7 +105,6 @@ class Leader(Alone):
         self._commands: list[Command] = []
         self._compiler = Compiler()
         self._captures = Captures()
-        self.num_messages = 0
 
     @property
     def ranks(self) -> OneRank:
@@ -130,7 +129,6 @@ class Leader(Alone):
             return
         message = pickle.dumps(self._commands, pickle.HIGHEST_PROTOCOL)
         self._commands = []
-        self.num_messages += 1
         with self._guard.waiting():
             for connection in self._connections:
                 connection.send_bytes(message)

@@ -3,7 +3,7 @@
 What is recorded are the engine's logits, each with the tokens before it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from testbed.core.errors import PlugInError
 from testbed.core.request import Request
+from testbed.engine.totals import Totals
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.models import Model
@@ -169,8 +170,6 @@ def record(
 ) -> list[Row]:
     """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it;
     returns every choice. arch, weights: of rank 0, where `lead` leads workers.
-
-    Raises where the scenario did not cause the expected event.
     """
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
     pool = replace(scenario.pool(), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
@@ -191,16 +190,16 @@ def record(
     engine = assemble(scenario.scheduler(policy), pool, short, weights, options, lead)
     rows = watched(engine.runner)
     totals = engine.serve(scenario.requests(arch.spec.vocab_size)).recorder.totals
-    events = (
-        getattr(totals, scenario.happened, policy.counters().get(scenario.happened))
-        if scenario.happened
-        else 1
-    )
-    if totals.finished != scenario.num_requests or not events:
-        raise PlugInError(
-            f"{scenario.name}: {totals.finished} requests ended, {scenario.happened}: {events}"
-        )
+    _check_happened(scenario, totals, policy.counters())
     return rows
+
+
+def _check_happened(scenario: Scenario, totals: Totals, counters: Mapping[str, int]) -> None:
+    """Raise where the scenario did not cause its event, or not all requests have ended."""
+    event = scenario.happened
+    number = getattr(totals, event, counters.get(event)) if event else 1
+    if totals.finished != scenario.num_requests or not number:
+        raise PlugInError(f"{scenario.name}: {totals.finished} requests ended, {event}: {number}")
 
 
 def watched(runner: Runner) -> list[Row]:

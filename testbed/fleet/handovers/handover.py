@@ -20,11 +20,19 @@ class Stage(Enum):
 
 
 class Handover:
-    """A request, from its arrival until it decodes. group: its sequences at the decode engine;
-    prefilled: those at the prefill engine, which it leaves with a lease.
+    """A request, from its arrival until it decodes.
 
-    is_orphan: the decode engine has failed while the prefill engine computes. is_over: it was
-    given up, and what its engines still hear of it is late.
+    Attributes:
+        source: the prefill engine.
+        target: the decode engine.
+        group: its sequences at the decode engine.
+        prefilled: those at the prefill engine, which it leaves with a lease.
+        first_ps: when its first token was there.
+        parts: what iterations have computed of the prompt.
+        transfer: the number of its transfer, while it is on the way.
+        is_cancelled: its client has gone.
+        is_orphan: the decode engine has failed while the prefill engine computes.
+        is_over: it was given up, and what its engines still hear of it is late.
     """
 
     def __init__(self, request: Request, source: Engine, target: Engine) -> None:

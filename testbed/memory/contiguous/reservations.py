@@ -41,7 +41,7 @@ class OracleReservation(Contiguous):
         if self.lengths is None:
             raise OracleError(
                 f"{type(self).__name__}: was built without true output lengths (give lengths=, and "
-                f"the same mapping to simulate)"
+                "the same mapping to simulate)"
             )
         return self.reservation_for(seq.prompt_len, self.lengths[seq.request_id])
 

@@ -106,8 +106,8 @@ class Grouped(LeasingPolicy):
         if len({group.slot_bytes for group in pool.groups if not group.state_bytes}) > 1:
             raise InputError(
                 f"policy={type(self).__name__}: the model's layers with a window cache another "
-                f"number of bytes a token than its others; pages of such groups are not modelled "
-                f"(choose policy=paged or prefix_caching, which store all tokens in all layers)"
+                "number of bytes a token than its others; pages of such groups are not modelled "
+                "(choose policy=paged or prefix_caching, which store all tokens in all layers)"
             )
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:

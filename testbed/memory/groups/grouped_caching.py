@@ -233,5 +233,5 @@ def _check_spacing(spacing: int | None, block_size: int, *, has_states: bool) ->
     if spacing < 1 or spacing % block_size:
         raise InputError(
             f"state_spacing={spacing}: must be a multiple of block_size={block_size}, at whose "
-            f"ends states are kept"
+            "ends states are kept"
         )

@@ -30,21 +30,17 @@ class LargePages(PagePool):
         slot_bytes = max(group.slot_bytes for group in groups)
         columns = list[Column]()
         for i, group in enumerate(groups):
-            width, state = (
-                group.num_layers,
-                ceil_div(group.num_layers * group.state_bytes, slot_bytes),
-            )
-            columns.append(
-                Column(i, 0 if state else width, state or width * block_size, group.window)
-            )
+            width, page = group.num_layers, group.num_layers * block_size
+            if group.state_bytes:
+                width, page = 0, ceil_div(group.num_layers * group.state_bytes, slot_bytes)
+            columns.append(Column(i, width, page, group.window))
         units = [one.units for one in columns]
         self._large = lcm(*units)
         super().__init__(columns, block_size, [self._large], [total // self._large])
         self.page_units = gcd(*units)
-        self._cut: list[dict[int, list[int]]] = [
-            {} for _ in columns
-        ]  # by column and large page, small ones free
-        self._held: list[dict[int, int]] = [{} for _ in columns]  # the same, small ones held
+        # By column and large page: the small ones that are free, and how many are held
+        self._cut: list[dict[int, list[int]]] = [{} for _ in columns]
+        self._held: list[dict[int, int]] = [{} for _ in columns]
         self._num_held = [0] * len(columns)
         self._num_idle = [0] * len(columns)
         self._unheld = [0] * len(columns)  # large pages that were cut, of which none is held
@@ -65,17 +61,19 @@ class LargePages(PagePool):
         self._hold(column, page - page % self._large, -1 if idle else 1)
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
-        large = len(self._free[0])
+        num_spare = len(self._free[0])  # large pages
         for column, count in enumerate(needed):
             each, held, change = self._each(column), self._held[column], Counter[int]()
             change.update(page - page % self._large for page in revived[column])
             change.subtract(page - page % self._large for page in returned[column])
-            whole = self._unheld[column] + sum(
-                (held[one] + n == 0) - (held[one] == 0) for one, n in change.items()
+            newly_unheld = sum(
+                (held[large] + more == 0) - (held[large] == 0) for large, more in change.items()
             )
-            small = (len(held) - whole) * each - self._num_held[column] - change.total()
-            large += whole - max(ceil_div(count - small, each), 0)
-        return large >= 0
+            num_unheld = self._unheld[column] + newly_unheld
+            num_held = self._num_held[column] + change.total()
+            small_left = (len(held) - num_unheld) * each - num_held
+            num_spare += num_unheld - max(ceil_div(count - small_left, each), 0)
+        return num_spare >= 0
 
     def free_rounds(self, num_seqs: int) -> int:
         return 0

@@ -149,7 +149,7 @@ class OnePageSize(PagePool):
             if state > block_size:
                 raise InputError(
                     f"block_size={block_size}: a page is smaller than a state (give {state} or "
-                    f"more)"
+                    "more)"
                 )
             num_columns = ceil_div(group.num_layers, layers)
             for column in range(num_columns):

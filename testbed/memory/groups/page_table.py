@@ -39,16 +39,12 @@ class PageTable:
     pages: Pages
 
     def group_tables(self) -> list[GroupTable]:
-        size, columns = (
-            self.pool.block_size,
-            zip(self.pool.columns, self.pages, self.dropped, strict=True),
-        )
-        return [
-            GroupTable(
-                one.group, [Extent(page, one.units) for page in pages], dropped * size, one.width
-            )
-            for one, pages, dropped in columns
-        ]
+        tables = list[GroupTable]()
+        for column, pages, dropped in zip(self.pool.columns, self.pages, self.dropped, strict=True):
+            extents = [Extent(page, column.units) for page in pages]
+            first = dropped * self.pool.block_size
+            tables.append(GroupTable(column.group, extents, first, column.width))
+        return tables
 
     def unread(self, column: int) -> list[int]:
         """Pages that no token of the next chunk or step reads: it begins at token num_slots, which
@@ -72,9 +68,8 @@ def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
     """
     used, cached = dict[Extent, list[Extent]](), dict[Extent, None]()
     for column, page in held:
-        used.setdefault(pool.whole(column, page), []).append(
-            Extent(page, pool.columns[column].units)
-        )
+        part = Extent(page, pool.columns[column].units)
+        used.setdefault(pool.whole(column, page), []).append(part)
     for page, column in chain.from_iterable(queue.items() for queue in pool.idle):
         part, whole = Extent(page, pool.columns[column].units), pool.whole(column, page)
         cached[part if whole in used else whole] = None
@@ -84,11 +79,12 @@ def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
 
 
 def gaps(whole: Extent, parts: list[Extent]) -> Iterator[Extent]:
-    at = whole.start
+    """What lies in the whole extent and in none of its parts."""
+    covered_to = whole.start
     for start, length in [*sorted(parts), Extent(whole.start + whole.length, 0)]:
-        if start > at:
-            yield Extent(at, start - at)
-        at = start + length
+        if start > covered_to:
+            yield Extent(covered_to, start - covered_to)
+        covered_to = start + length
 
 
 class GroupIndex(PrefixIndex):
@@ -147,6 +143,7 @@ class GroupIndex(PrefixIndex):
         self.by_page[page] = node, column
 
     def forget(self, page: int) -> None:
+        """The page has no content that could be found any more."""
         node, column = self.by_page.pop(page)
         node.memo[column] = NONE
         self.dereference(node)

@@ -81,15 +81,14 @@ class BlockMemory(LeasingPolicy):
         the iteration that computes it. A registered prefix is stored as a whole, even if num_tokens
         is smaller.
         """
-        first, size = seqs[0], self.block_size
+        first, num_others = seqs[0], len(seqs) - 1
         prefix: list[int] = []
         if registered := first.registered_prefix in self._tables.prefixes:
-            prefix, num_tokens = (
-                self._tables.whole_prefix(first),
-                max(num_tokens, first.registered_prefix),
-            )
-        each, common, more = -(-num_tokens // size), first.prompt_len // size, len(seqs) - 1
-        needed = each + more * (each - common) - len(prefix)
+            prefix = self._tables.whole_prefix(first)
+            num_tokens = max(num_tokens, first.registered_prefix)
+        num_blocks = ceil_div(num_tokens, self.block_size)  # of each sequence
+        num_shared = first.prompt_len // self.block_size
+        needed = num_blocks - len(prefix) + num_others * (num_blocks - num_shared)
         if not self._ensure_free(needed, self._reserve()):
             return Refusal.NEVER if needed > self._capacity() else Refusal.LATER
         if prefix:
@@ -100,17 +99,18 @@ class BlockMemory(LeasingPolicy):
             grant = Grant(first.registered_prefix, self._tables.rest_of_prefix(first, blocks))
             for seq in seqs:
                 self._tables.held[seq.seq_id].pinned = len(prefix)
-        return [grant, *[Grant(common * size)] * more] if more else [grant]
+        if not num_others:
+            return [grant]
+        return [grant, *[Grant(num_shared * self.block_size)] * num_others]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
-        rounds = (
-            num_tokens - 2
-        ) // self.block_size + 2  # in each of which a sequence takes one block at most
-        if rounds * num_seqs + len(writers) > num_free:
+        # The most blocks that a sequence can need: it may be at the end of one
+        most_blocks = (num_tokens - 2) // self.block_size + 2
+        if most_blocks * num_seqs + len(writers) > num_free:
             needed = self._requested_by(index, num_tokens, writers)
             if not self._ensure_free(needed):
                 return Refusal.LATER
@@ -121,24 +121,22 @@ class BlockMemory(LeasingPolicy):
             ops = self._tables.copy_tails(writers)
             index.tails.clear()
             growth = index.grow(num_tokens)
-            return Grant(
-                0, ops, growth._replace(slots=growth.slots + len(writers) * self.block_size)
-            )
+            slots = growth.slots + len(writers) * self.block_size
+            return Grant(0, ops, growth._replace(slots=slots))
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
-        held, reserve = self._tables.held.get(seq.seq_id), self._reserve()
-        if held is not None:
-            own, reserve = held.blocks, reserve if len(self._tables.held) > 1 else 0
-        else:
-            own = (
-                self._tables.whole_prefix(seq)
-                if seq.registered_prefix in self._tables.prefixes
-                else []
-            )
-        return ceil_div(num_tokens, self.block_size) - len(own) + reserve <= self._pool.available()
+        table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0
+        if table is not None:
+            num_own = len(table.blocks)
+            if len(self._tables.held) == 1:  # it alone: nothing is kept free for others
+                reserve = 0
+        elif seq.registered_prefix in self._tables.prefixes:
+            num_own = len(self._tables.whole_prefix(seq))
+        needed = ceil_div(num_tokens, self.block_size) - num_own
+        return needed + reserve <= self._pool.available()
 
     def table(self, seq: Sequence) -> list[Extent]:
         return self._extents(self._tables.of(seq).blocks)
@@ -200,12 +198,11 @@ class BlockMemory(LeasingPolicy):
         needed = len(moving(tables))
         if tier == HOST:
             has_blocks = needed <= len(self._host.pool.free)
-        # Every sequence may need a block in its next step; without these the group would be moved
-        # out again
         else:
-            has_blocks = self._ensure_free(
-                needed, self._reserve() + len(seqs) if self._tables.held else 0
-            )
+            # Every sequence may need a block in its next step; without these the group would be
+            # moved out again
+            reserve = self._reserve() + len(seqs) if self._tables.held else 0
+            has_blocks = self._ensure_free(needed, reserve)
         if not has_blocks:
             return Refusal.LATER
         copies = target.receive(tables)
@@ -230,7 +227,7 @@ class BlockMemory(LeasingPolicy):
         if not self._ensure_free(needed):
             raise InputError(
                 f"a prefix of {num_tokens} tokens: needs {needed} blocks, {len(self._pool.free)} "
-                f"are free"
+                "are free"
             )
         self._tables.prefixes[num_tokens] = self._pool.take(needed)
         self._tables.live += num_tokens
@@ -299,18 +296,18 @@ class BlockMemory(LeasingPolicy):
         """A group's tables, the first one's from `found` on, which share the whole blocks of the
         prompt; its blocks.
         """
-        size, tables = self.block_size, self._tables
-        each, common = -(-num_tokens // size), seqs[0].prompt_len // size
-        blocks = found + self._pool.take(each - len(found))
-        tables.held[seqs[0].seq_id] = BlockTable(seqs[0], blocks)
-        for seq in seqs[1:]:
-            self._pool.share(blocks[:common])
-            tables.held[seq.seq_id] = BlockTable(
-                seq, blocks[:common] + self._pool.take(each - common)
-            )
-        tables.live += (
-            num_tokens - len(found) * size + (len(seqs) - 1) * (num_tokens - common * size)
-        )
+        first, *others = seqs
+        size, pool, tables = self.block_size, self._pool, self._tables
+        num_blocks, num_shared = ceil_div(num_tokens, size), first.prompt_len // size
+        blocks = found + pool.take(num_blocks - len(found))
+        tables.held[first.seq_id] = BlockTable(first, blocks)
+        tables.live += num_tokens - len(found) * size
+        for seq in others:
+            shared = blocks[:num_shared]
+            pool.share(shared)
+            own = pool.take(num_blocks - num_shared)
+            tables.held[seq.seq_id] = BlockTable(seq, shared + own)
+            tables.live += num_tokens - num_shared * size
         return blocks
 
 

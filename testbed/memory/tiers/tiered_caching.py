@@ -105,7 +105,7 @@ class TieredCaching(PrefixCaching):
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
             raise InputError(
-                f"policy.exclusive: a loaded block is stored again only at its eviction, not by "
+                "policy.exclusive: a loaded block is stored again only at its eviction, not by "
                 f"{name}"
             )
         super().__init__(pool, block_size, watermark, eviction)
@@ -226,8 +226,8 @@ class TieredCaching(PrefixCaching):
         if self._store.at_eviction:
             raise InputError(
                 f"policy.store: {type(self._store).__name__} writes within an iteration, which is "
-                f"not modelled on a link that engines share (choose store=write_through, on_reuse "
-                f"or before_eviction, or server.tiers.NAME.shared=false)"
+                "not modelled on a link that engines share (choose store=write_through, on_reuse "
+                "or before_eviction, or server.tiers.NAME.shared=false)"
             )
         own = self.lower_tiers()
         for name, tier in tiers.items():
@@ -235,7 +235,7 @@ class TieredCaching(PrefixCaching):
                 raise InputError(
                     f"server.tiers.{name}: has blocks of {tier.block_size} tokens, which an engine "
                     f"with blocks of {self.block_size} does not share (give all engines the tier, "
-                    f"and one block_size)"
+                    "and one block_size)"
                 )
         self._hierarchy.share(tiers)
 

@@ -119,6 +119,17 @@ def test_weights_of_another_shape_are_refused(tmp_path):
         load_weights(of_folder(tmp_path), tmp_path, "cpu", torch.float32)
 
 
+SMALL_GPU = {
+    "_target_": "testbed.core.specs.GpuSpec",
+    "name": "x",
+    "memory_bytes": 1 << 30,
+    "memory_bandwidth": 1e12,
+    "fp16_flops": 1e12,
+    "host_bandwidth": 1e9,
+    "link_bandwidth": 1e9,
+}
+
+
 def run_config(tmp_path, **changes):
     """A config as a run folder has it, for a tiny model on a CPU."""
     (tmp_path / "requests.csv").write_text(
@@ -127,21 +138,12 @@ def run_config(tmp_path, **changes):
     names = tiny.ModelSpec.__dataclass_fields__
     model = {name: getattr(tiny.SHAPES["opt"], name) for name in names}
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 16}
-    gpu = {
-        "_target_": "testbed.core.specs.GpuSpec",
-        "name": "x",
-        "memory_bytes": 1 << 30,
-        "memory_bandwidth": 1e12,
-        "fp16_flops": 1e12,
-        "host_bandwidth": 1e9,
-        "link_bandwidth": 1e9,
-    }
     return {
         "model": {"_target_": "testbed.core.specs.ModelSpec", **model},
         "server": {
             "name": "x",
             "num_gpus": 1,
-            "gpu": gpu,
+            "gpu": SMALL_GPU,
             "kv_memory_gib": {"opt": 0.001},
         },
         "policy": {"_target_": "testbed.memory.paged.paged.Paged", "block_size": 4},

@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models  # noqa: F401  (one thread)
 from arithmetic_profile import arithmetic_profile
+from tiny_engine import ON_CPU, SMALL
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
@@ -23,13 +24,6 @@ from testbed.run import run
 SPEC = ModelSpec("small", 1, 16, 2, 2, 8, 16, 2, 61, 2048, True)
 DEVICE = "NVIDIA H100 80GB HBM3"
 KEPT = Path(engine_loads.__file__).parents[2] / "kernels" / "results" / "engine" / "loads"
-ON_CPU = (
-    "engine=gpu",
-    "engine.device=cpu",
-    "engine.dtype=float32",
-    "engine.graphs=0",
-    "engine.warm=[]",
-)
 LOADS = [Load("ahead", 20.0), Load("in turn", 20.0)]
 
 
@@ -43,17 +37,7 @@ def folder(tmp_path):
 
 def words(profile):
     common = engine_loads.common_words("opt-13b", read_profile(profile))
-    shape = {
-        "num_layers": 1,
-        "hidden_size": 16,
-        "num_heads": 2,
-        "num_kv_heads": 2,
-        "head_size": 8,
-        "ffn_size": 16,
-        "vocab_size": 61,
-    }
-    small = ["model.name=small", *(f"model.{name}={value}" for name, value in shape.items())]
-    return [*common, *small, "arrivals.duration_s=0.2"]
+    return [*common, *SMALL, "arrivals.duration_s=0.2"]
 
 
 def test_served_loads_are_simulated_by_the_same_words(folder, capsys):

@@ -9,13 +9,15 @@ from testbed.fleet.limits import has_oracle
 
 
 def unknown_requests() -> Workload:
-    """Clients send prompts with content, and priorities; they send no sessions."""
+    """A workload without rows, whose columns are those of clients' requests: prompts with content,
+    and priorities, but no sessions.
+    """
     none = np.empty(0, np.int64)
     return Workload(Rows(none, none, prompt_ids=(), priority=none), none)
 
 
 def check_served(setup: Setup) -> None:
-    """Refuse a run that ends, or whose parts read requests that a server does not know."""
+    """Raise InputError for a run that ends, or whose parts read requests to come."""
     for name in ("window_s", "stop_at_latency"):
         if getattr(setup.config, name) is not None:
             raise InputError(f"{name}: ends a run, and a server does not end (leave it out)")

@@ -1,0 +1,82 @@
+"""`testbed gpu measure`: one measurement of this machine's GPU as a CSV."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from testbed.experiments.cli.parameters import WholeNumber
+from testbed.kernels import commands
+
+Out = Annotated[Path, Parameter(metavar="FILE", help="JSON file to write")]
+
+app = App(name="measure", help="Print one measurement of this machine's GPU as a CSV.")
+
+
+@app.command(name="all-reduce")
+def all_reduce(
+    *,
+    gpus: Annotated[
+        list[int] | None,
+        Parameter(consume_multiple=True, metavar="N", help="numbers of GPUs (default: 2)"),
+    ] = None,
+    known: Annotated[
+        str | None,
+        Parameter(metavar="PROFILE", help="a profile with all-reduces over other numbers of GPUs"),
+    ] = None,
+) -> None:
+    """Measure all-reduces over 2, 4 or 8 GPUs, alone and between matrix products."""
+    commands.measure("all-reduce", gpus=gpus or [2], known=known)
+
+
+@app.command(name="cache-forms")
+def cache_forms(
+    *,
+    rounds: Annotated[
+        WholeNumber, Parameter(help="rounds of random checks, 110 batches each; 0: none")
+    ] = 1,
+) -> None:
+    """Measure attention with caches of e4m3 and with windows, next to fp16 and torch.
+
+    A row has microseconds, the ratio to the time of the kernel in `base`, and the goal of that
+    ratio.
+    """
+    commands.measure("cache-forms", rounds=rounds)
+
+
+@app.command
+def ladder() -> None:
+    """Measure decode attention in five steps, each checked first.
+
+    A row has microseconds of one layer's attention: as a captured graph, which is the GPU's part,
+    and launched from Python.
+    """
+    commands.measure("ladder")
+
+
+@app.command
+def sampler() -> None:
+    """Measure the host time of the 2023 system's sampler by kind of sampling."""
+    commands.measure("sampler")
+
+
+@app.command
+def transfers(
+    *,
+    ways: Annotated[
+        list[Literal["out", "in", "peer"]] | None,
+        Parameter(consume_multiple=True, help="default: out in"),
+    ] = None,
+    methods: Annotated[
+        list[Literal["copies", "batch", "gather"]] | None,
+        Parameter(consume_multiple=True, help="default: all"),
+    ] = None,
+    out: Out,
+) -> None:
+    """Measure transfers by number of extents, bytes and block size."""
+    commands.measure(
+        "transfers",
+        ways=ways or ["out", "in"],
+        methods=methods or ["copies", "batch", "gather"],
+        out=out,
+    )

@@ -1,0 +1,22 @@
+"""The sessions of a run as a table."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
+    """One row per session that had a request answered; table: of requests; session: the session of
+    each request id.
+    """
+    table = table.assign(
+        session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"]
+    )
+    return table.groupby("session", as_index=False).agg(
+        requests=("request_id", "size"),
+        output_tokens=("output_len", "sum"),
+        start_s=("arrival_s", "min"),
+        end_s=("finish_s", "max"),
+        ttft_s_mean=("ttft_s", "mean"),
+    )

@@ -1,0 +1,58 @@
+"""Keys of a run's summary, and what is read of it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+RUN = "run"
+ID = "id"
+CONTENTS = "contents_note"
+ENGINES = "engines"  # of a fleet: some numbers of each engine
+LEFT_OUT = ("cost_profile", ENGINES)  # not in a summary's row: nested descriptions
+SOURCE = re.compile(r"\w+ \((.*)\)")  # of costs, behind the name of their code
+
+
+def was_served(summary: Mapping[str, Any]) -> bool:
+    """Whether the engine served the run in real time, on a GPU or a CPU."""
+    return "engine" in summary
+
+
+def costs_of(summary: Mapping[str, Any]) -> str:
+    """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
+    run = summary.get(RUN, {})
+    if was_served(summary) or "cost_error" not in run:
+        return ""
+    return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
+
+
+def source_of_costs(cost: str) -> str:
+    """What costs rest on, without the name of the code that reads it; of a cost model that does not
+    say it, the name.
+    """
+    match = SOURCE.fullmatch(cost)
+    return match[1] if match else cost
+
+
+def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their
+    names.
+    """
+    others = {key: value for key, value in summary.items() if key not in (RUN, *LEFT_OUT)}
+    return {**summary[RUN], **_joined("", others)}
+
+
+def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row, renamed where an axis has the same name: `policy` is the option, policy_in_full all
+    its parameters.
+    """
+    return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
+
+
+def _joined(before: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    row = dict[str, Any]()
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            row |= _joined(f"{before}{key}_", value)
+        else:
+            row[f"{before}{key}"] = value
+    return row
