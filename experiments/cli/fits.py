@@ -8,30 +8,32 @@ from cyclopts import Parameter
 from testbed.core.errors import InputError
 from testbed.experiments.cli.parameters import AsJson
 
+ServerCommand = Annotated[
+    str,
+    Parameter(
+        name="COMMAND",
+        help="a server's command: \"vllm serve MODEL ...\", or of this project's engine: "
+        '"testbed run engine=gpu ..."',
+    ),
+]
+GpuName = Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")]
+ReleaseNumber = Annotated[str, Parameter(metavar="NUMBER", help="vLLM's release: 0.19 or 0.33")]
+TermsFile = Annotated[
+    Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
+]
+ScratchBySlot = Annotated[
+    bool, Parameter(help="states of drafts by running slot, as vLLM PR 57261 would; not merged")
+]
+
 
 def fits(
-    command: Annotated[
-        str,
-        Parameter(
-            name="COMMAND",
-            help="a server's command: \"vllm serve MODEL ...\", or of this project's engine: "
-            '"testbed run engine=gpu ..."',
-        ),
-    ],
-    gpu: Annotated[str, Parameter(name="GPU", help="gpu=NAME, as in `testbed list gpu`")],
+    command: ServerCommand,
+    gpu: GpuName,
     /,
     *,
-    release: Annotated[
-        str, Parameter(metavar="NUMBER", help="vLLM's release: 0.19 or 0.33")
-    ] = "0.19",
-    terms: Annotated[
-        Path | None,
-        Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote"),
-    ] = None,
-    scratch_by_slot: Annotated[
-        bool,
-        Parameter(help="states of drafts by running slot, as vLLM PR 57261 would; not merged"),
-    ] = False,
+    release: ReleaseNumber = "0.19",
+    terms: TermsFile | None = None,
+    scratch_by_slot: ScratchBySlot = False,
     json: AsJson = False,
 ) -> None:
     """Say what a vLLM server, or this project's engine, holds on a GPU.

@@ -107,10 +107,8 @@ def server_with(
     own_pages = _pages(reader, model, limits, block_size)
     if own_pages.is_grouped and speculation is not None:
         own_pages = _with_heads(own_pages, deeper, limits, speculation)
-    pages = with_drafter(own_pages, drafter, limits.num_gpus)
     caches = _caches(reader, model, release)
-    if caches and 0 in pages.windows:
-        pages = replace(pages, state_pages=2)
+    pages = _with_states(with_drafter(own_pages, drafter, limits.num_gpus), caches)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     model = _of_longest(reader, model, pages, num_blocks)
     return Server(
@@ -135,6 +133,11 @@ def _of_longest(reader: "_Reader", model: ModelSpec, pages: Pages, num_blocks: i
     if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
         _check_one_sequence(model, pages, num_blocks)
     return model
+
+
+def _with_states(pages: Pages, caches: bool) -> Pages:
+    """The pages where prefixes are cached: a sequence with states has a page of state more."""
+    return replace(pages, state_pages=2) if caches and 0 in pages.windows else pages
 
 
 def _caches(reader: "_Reader", model: ModelSpec, release: Release) -> bool:

@@ -92,20 +92,7 @@ def with_engine_sections(
         profile = of_kernels(kernels, spec, num_gpus)
     free()
     network = network_of_shard(arch, num_gpus)
-    warm_up()
-    clocks: list[int] = []  # after each point
-    points = {
-        "linear": layer_points(
-            network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))
-        ),
-        "output_head": head_points(network, ROWS, sampled=True),
-        "once_per_iteration": embedding_points(network, EMBEDDED),
-    }
-    note = (
-        f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} "
-        f"MHz, largest first"
-    )
-    profile["sections"] |= described(points, linear=note, output_head="norm, product, argmax")
+    profile["sections"] |= layer_sections(network)
     profile.pop("fit", None)  # of the replaced sections
     profile["sections"].pop("overhead", None)  # launches have all software
     about = {**fingerprint(), SYSTEM: THIS_ENGINE}
@@ -122,6 +109,24 @@ def with_engine_sections(
         bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
         profile["sections"] |= described(served_points(profile, spec, server, bench))
     return profile
+
+
+def layer_sections(network: Network) -> dict[str, Any]:
+    """The layers of a shard, its output head and its embedding, on one GPU."""
+    warm_up()
+    clocks: list[int] = []  # after each point
+    points = {
+        "linear": layer_points(
+            network, TOKENS, lambda: clocks.append(int(torch.cuda.clock_rate()))
+        ),
+        "output_head": head_points(network, ROWS, sampled=True),
+        "once_per_iteration": embedding_points(network, EMBEDDED),
+    }
+    note = (
+        f"the engine's layers in sequence, with RoPE; SM clock {min(clocks)} to {max(clocks)} "
+        f"MHz, largest first"
+    )
+    return described(points, linear=note, output_head="norm, product, argmax")
 
 
 def of_kernels(profile: Mapping[str, Any], spec: ModelSpec, num_gpus: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
 
 from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention
-from testbed.kernels.verify import reference, verify_attention
+from testbed.kernels.verify import reference, verify_attention, verify_moves
 from testbed.kernels.verify.reference import PLAIN, Shape
 from testbed.kernels.verify.verify_attention import (
     SMALL_CASES,
@@ -58,7 +58,8 @@ def gpu(monkeypatch, libraries):
         for name in replacements.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replacements[name])
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(reference, "DEVICE", "cpu")
+    for module in (reference, verify_moves):
+        monkeypatch.setattr(module, "DEVICE", "cpu")
     monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
     # A GPU's allocator gives a workspace that nobody holds to later work of its stream only.
     monkeypatch.setattr(attention, "decode_workspace", cache(attention.decode_workspace))
