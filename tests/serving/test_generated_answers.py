@@ -10,7 +10,7 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "openai", "httpx", "t
 import httpx  # noqa: E402
 import openai  # noqa: E402
 from generating import MODEL, WORDS, ids_of  # noqa: E402
-from served import running, wait_until  # noqa: E402
+from served import LONG_S, get, running, wait_until  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
@@ -33,7 +33,7 @@ def server():
 
 def post(server, path="completions", **body):
     url = f"{server.url}/v1/{path}"
-    return httpx.post(url, json={"model": "small", **body}, timeout=60)
+    return httpx.post(url, json={"model": "small", **body}, timeout=LONG_S)
 
 
 def own_run(kinds):
@@ -50,22 +50,24 @@ def test_beams_samples_and_plain_requests_have_the_tokens_of_the_engines_run():
     """Section 4.4: decoded together, as without a server."""
     kinds = list(KINDS) * 2
 
-    async def answers(url):
-        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="x") as client:
+    async def answers(server):
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
             calls = []
-            for kind, ids in zip(kinds, PROMPTS, strict=True):
+            for number, (kind, ids) in enumerate(zip(kinds, PROMPTS, strict=True)):
                 body = {"model": "small", "prompt": list(ids), "max_tokens": 20}
                 extra = {"ignore_eos": True} | KINDS[kind]
                 calls.append(
                     asyncio.create_task(client.completions.create(**body, extra_body=extra))
                 )
-                await asyncio.sleep(0.02)  # the draws go by the order of arrival
+                # The draws go by the order of arrival.
+                while not (number in server.live.unfinished or calls[-1].done()):
+                    await asyncio.sleep(0.001)
             return await asyncio.gather(*calls)
 
     with running(WORDS) as fresh:
         got = [
             [ids_of(choice.text) for choice in answer.choices]
-            for answer in asyncio.run(answers(fresh.url))
+            for answer in asyncio.run(answers(fresh))
         ]
     own = own_run(kinds)
     for i, kind in enumerate(kinds):
@@ -117,7 +119,7 @@ def test_an_answer_is_not_simulated_and_the_pool_is_measured(server):
     answer = post(server, prompt=[1, 2], max_tokens=2)
     assert answer.headers["x-testbed-simulated"] == "false"
     assert "x-testbed-lag-seconds" not in answer.headers
-    text = httpx.get(f"{server.url}/metrics").text
+    text = get(f"{server.url}/metrics").text
     assert 'vllm:num_requests_running{model_name="small"}' in text
     assert "testbed:lag_seconds" not in text
 
@@ -146,11 +148,12 @@ def test_what_changes_nothing_is_accepted(server):
 
 def test_clients_that_go_away_leave_no_slot(server):
     async def leave():
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=LONG_S) as client:
             body = {"model": "small", "prompt": [1] * 9, "max_tokens": 500, "stream": True}
             url = f"{server.url}/v1/completions"
             calls = [asyncio.create_task(client.post(url, json=body)) for _ in range(20)]
-            await asyncio.sleep(0.3)
+            while len(server.live.unfinished) < 20:
+                await asyncio.sleep(0.001)
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
@@ -174,7 +177,7 @@ def test_requests_are_failed_when_the_engine_ends():
             assert next(lines).startswith("data: ")
             server.live.engine_process.terminate()
             assert any("the engine: has ended" in line for line in lines)
-        assert httpx.get(f"{server.url}/health").status_code == 503
+        assert get(f"{server.url}/health").status_code == 503
         assert post(server, prompt=[1]).status_code == 503
 
 
@@ -190,7 +193,7 @@ def test_drafts_change_no_answer_and_serve_one_sequence_of_a_prompt(server):
             plain, drafted = (post(one, **body).json() for one in (server, speculating))
             assert drafted["choices"][0]["text"] == plain["choices"][0]["text"]
             assert drafted["usage"] == plain["usage"]
-        text = httpx.get(f"{speculating.url}/metrics").text
+        text = get(f"{speculating.url}/metrics").text
         assert 'vllm:generation_tokens_total{model_name="small"} 80.0' in text
         answer = post(speculating, prompt=[1, 2], max_tokens=2, n=2)
     assert answer.status_code == 400
