@@ -260,10 +260,8 @@ def kv_cache_config(
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
     """vLLM's KVCacheConfig for these layers and `available` bytes."""
     _import_quietly()
-    try:
-        from vllm.v1.core.kv_cache_planning import get_kv_cache_configs
-    except ImportError:  # where 0.19 has it
-        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
     config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
     return get_kv_cache_configs(config, [dict(specs)], [available])[0]
