@@ -66,11 +66,12 @@ SIZES = sizes_up_to(PROMPT_GRAPHS)
 TOKENS = (*SIZES, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 BATCHES = (1, 8, 16, 32, 64, 128)  # sequences that decode alone
-# Tokens of prompts among DECODES decodes; with the last an iteration has as many as graphs have.
+# Tokens of prompts among DECODES decodes; with the last an iteration takes the largest graph, and
+# is planned as a whole also where a few sequences more are running.
 # LAUNCHED of them are launched among VISITED decodes too; with the most of these they count as
 # `launch_prompts`' tokens.
-PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2496)
-LAUNCHED = (48, 240, 496, 1008, 1984, 2496)
+PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2480)
+LAUNCHED = (48, 240, 496, 1008, 1984, 2480)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
 OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")
