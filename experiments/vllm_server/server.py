@@ -102,10 +102,10 @@ def server_with(
     _check_replicas(reader, model)
     block_size = _block_size(reader, model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    own_pages = _pages(reader, model, limits, block_size)
-    if own_pages.is_grouped and speculation is not None:
-        own_pages = _with_heads(own_pages, model, limits, speculation)
-    pages = with_drafter(own_pages, drafter, limits.num_gpus)
+    pages = _pages(reader, model, limits, block_size)
+    if pages.is_grouped and speculation is not None:
+        pages = _with_heads(pages, model, limits, speculation)
+    pages = with_drafter(pages, drafter, limits.num_gpus)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     model = _of_longest(reader, model, pages, num_blocks)
     caches = reader.is_on("--enable-prefix-caching", default=True)
