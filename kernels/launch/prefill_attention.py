@@ -80,6 +80,7 @@ def bind_prefill(
     if s.kv_scales and kind != "mma":
         raise ValueError(f"kind={kind}: reads no e4m3 (leave kind out)")
     if kind == "tma":
+        check_takes(s, buffers[2:4])
         pack = max_query_len <= SHORT_PROMPT if pack is None else pack
         return bind_tma(s, buffers, width, num_seqs, max_query_len, scale, pack)
     return bind_mma(s, buffers, width, num_seqs, max_query_len, scale)
@@ -134,6 +135,15 @@ def takes(s: Shapes, caches: Sequence[int]) -> bool:
     last = origin_of(caches[0]) + ((1 << 31) - 1 - s.cache_rows) * row
     here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
     return s.head_size in (64, 128) and s.block_size in (*BLOCK_SIZES, ENDLESS) and here
+
+
+def check_takes(s: Shapes, caches: Sequence[int]) -> None:
+    """Raise ValueError for caches that prefill_tma.cu would misread."""
+    if not takes(s, caches):
+        raise ValueError(
+            f"kind=tma: reads head sizes 64 and 128, blocks of {BLOCK_SIZES} slots and extents, in "
+            f"caches that begin at multiples of a row of {s.head_size * 2} bytes (leave kind out)"
+        )
 
 
 def packed(group: int, pack: bool) -> int:

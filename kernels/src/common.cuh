@@ -130,6 +130,19 @@ DEVICE unsigned stream4(address_t p) {
   return y;
 }
 
+// 16 and 8 bytes from shared memory, where they are written.
+DEVICE uint4 load_shared16(unsigned shared) {
+  uint4 y;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w) : "r"(shared));
+  return y;
+}
+
+DEVICE uint2 load_shared8(unsigned shared) {
+  uint2 y;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(y.x), "=r"(y.y) : "r"(shared));
+  return y;
+}
+
 // Adds and returns what was there; writes before it are visible to every later adder.
 DEVICE int add_in_order(int* p, int x) {
   int before;

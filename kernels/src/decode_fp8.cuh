@@ -14,9 +14,7 @@ DEVICE void score(float (&s)[4], const KeyTile& k, unsigned query, int lane) {
   unsigned q = query + lane / 4 * (HEAD_SIZE * 2) + lane % 4 * 32;
 #pragma unroll
   for (int i = 0; i < K_FULL * 2; i++) {
-    uint4 b;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(q + i / 2 * 128 + i % 2 * 16));
+    uint4 b = load_shared16(q + i / 2 * 128 + i % 2 * 16);
 #pragma unroll
     for (int w = 0; w < 2; w++) {
       unsigned low = word_of(k.full[i / 2][0], i % 2 * 2 + w), high = word_of(k.full[i / 2][1], i % 2 * 2 + w);

@@ -68,16 +68,12 @@ DEVICE void score(float (&s)[4], const KeyTile& k, unsigned query, int lane) {
   unsigned q = query + lane / 4 * ROW_BYTES;
 #pragma unroll
   for (int i = 0; i < K_FULL; i++) {
-    uint4 b;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(b.x), "=r"(b.y), "=r"(b.z), "=r"(b.w) : "r"(q + i * 64 + lane % 4 * 16));
+    uint4 b = load_shared16(q + i * 64 + lane % 4 * 16);
     mma(even, k.full[i][0].x, k.full[i][1].x, k.full[i][0].y, k.full[i][1].y, b.x, b.y);
     mma(odd, k.full[i][0].z, k.full[i][1].z, k.full[i][0].w, k.full[i][1].w, b.z, b.w);
   }
   if (K_REST) {
-    uint2 b;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
-                 : "=r"(b.x), "=r"(b.y) : "r"(q + K_FULL * 64 + lane % 4 * 8));
+    uint2 b = load_shared8(q + K_FULL * 64 + lane % 4 * 8);
     mma(even, k.rest[0].x, k.rest[1].x, k.rest[0].y, k.rest[1].y, b.x, b.y);
   }
 #pragma unroll

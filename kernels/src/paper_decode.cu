@@ -33,19 +33,29 @@ struct __align__(2 * N) Words {
   word16 x[N];
 };
 
+// 8 and 16 bytes, read where they are written.
+DEVICE uint2 load8_in_order(const void* p) {
+  uint2 y;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(y.x), "=r"(y.y) : "l"(p));
+  return y;
+}
+
+DEVICE uint4 load16_in_order(const void* p) {
+  uint4 y;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(y.x), "=r"(y.y), "=r"(y.z), "=r"(y.w) : "l"(p));
+  return y;
+}
+
 // With KEEPS_ORDER, reads stay where they are written: all of a token's, or of a block's rows, before the first is
 // used, so that as many are in flight. Elsewhere the compiler's own order proved faster.
 template <int N>
 DEVICE Words<N> read(const word16* p) {
   Words<N> y;
   if (!KEEPS_ORDER) return *(const Words<N>*)p;
-  if (N == 4) {
-    uint2& z = *(uint2*)&y;
-    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(z.x), "=r"(z.y) : "l"(p));
-  } else {
-    uint4& z = *(uint4*)&y;
-    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(z.x), "=r"(z.y), "=r"(z.z), "=r"(z.w) : "l"(p));
-  }
+  if (N == 4)
+    *(uint2*)&y = load8_in_order(p);
+  else
+    *(uint4*)&y = load16_in_order(p);
   return y;
 }
 

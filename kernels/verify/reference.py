@@ -11,6 +11,12 @@ from torch import Tensor
 
 UNUSED_ID = 1 << 29  # in table entries past a context: a kernel that reads it faults
 NAN_E4M3 = 0x7F  # the byte
+DEVICE = "cuda"  # of random batches
+
+
+def on_device(array: np.ndarray) -> Tensor:
+    """A copy on the device of the batches."""
+    return torch.from_numpy(array).to(DEVICE)
 
 
 def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
@@ -166,7 +172,7 @@ class Batch:
         """The batch with caches of e4m3 by random scales, of which some values exceed the range."""
         scales = torch.from_numpy(
             rng.uniform(0.005, 0.05, (2, self.shape.num_kv_heads)).astype(np.float32)
-        ).cuda()
+        ).to(DEVICE)
         pairs = zip((self.k_cache, self.v_cache), scales, strict=True)
         k, v = (
             quantized(x.transpose(1, 2), scale).transpose(1, 2).contiguous() for x, scale in pairs
@@ -215,18 +221,18 @@ def random_batch(
     for row, length in zip(table, lens, strict=True):
         ids, offsets = np.divmod(np.arange(length), shape.block_size)
         owned[row[ids], offsets] = True
-    mask = torch.from_numpy(owned).cuda()[:, None, :, None]
-    generator = torch.Generator("cuda").manual_seed(int(rng.integers(1 << 62)))
+    mask = on_device(owned)[:, None, :, None]
+    generator = torch.Generator(DEVICE).manual_seed(int(rng.integers(1 << 62)))
 
     def normal(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator, device="cuda").to(shape.dtype)
+        return torch.randn(size, generator=generator, device=DEVICE).to(shape.dtype)
 
     size = (total, shape.num_kv_heads, shape.block_size, shape.head_size)
     k_cache, v_cache = (normal(*size).masked_fill_(~mask, float("nan")) for _ in range(2))
     q = normal(len(lens) if num_queries is None else num_queries, shape.num_heads, shape.head_size)
     tables, context_lens = (
-        torch.from_numpy(table).cuda(),
-        torch.tensor(list(lens), dtype=torch.int32).cuda(),
+        on_device(table),
+        torch.tensor(list(lens), dtype=torch.int32).to(DEVICE),
     )
     return Batch(shape, q, k_cache, v_cache, tables, context_lens, list(lens))
 
@@ -243,7 +249,7 @@ def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     pools, nothing = [], NAN_E4M3 if batch.kv_scales is not None else float("nan")
     for cache in (batch.k_cache, batch.v_cache):
         size = (total, shape.num_kv_heads, shape.head_size)
-        pools.append(torch.full(size, nothing, dtype=cache.dtype, device="cuda"))
+        pools.append(torch.full(size, nothing, dtype=cache.dtype, device=DEVICE))
         for first, capacity, length, table in zip(
             firsts, capacities, batch.lens, batch.block_tables, strict=True
         ):
@@ -251,5 +257,5 @@ def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
                 shape.num_kv_heads, capacity, shape.head_size
             )
             extent[:, :length] = gather(cache, table, length).transpose(0, 1)
-    extents = torch.tensor(list(zip(firsts, capacities, strict=True)), dtype=torch.int32).cuda()
+    extents = torch.tensor(list(zip(firsts, capacities, strict=True)), dtype=torch.int32).to(DEVICE)
     return pools[0], pools[1], extents

@@ -184,7 +184,7 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
     ]
     batch = random_batch(rng, s, lens, num_queries=sum(news))
     batch = batch.quantized(rng) if form.fp8 else batch
-    starts = torch.from_numpy(np.cumsum([0, *news]).astype(np.int32)).cuda()
+    starts = reference.on_device(np.cumsum([0, *news]).astype(np.int32))
     want = reference.paged_prefill(
         batch.q, *batch.values, batch.block_tables, news, lens, form.window
     )

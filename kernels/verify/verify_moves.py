@@ -33,30 +33,37 @@ def check_write(rng: np.random.Generator) -> bool:
     heads, block_size, head_size = _size(rng)
     num_slots, num_tokens = 40 * block_size, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
-    _, *new = torch.randn(num_tokens, 3, heads, head_size, device="cuda").to(dtype).unbind(1)
+    _, *new = (
+        torch.randn(num_tokens, 3, heads, head_size, device=reference.DEVICE).to(dtype).unbind(1)
+    )
     skipped, all_slots = rng.random(num_tokens) < 0.2, rng.permutation(num_slots * heads)
     slots = np.where(skipped, -1, rng.permutation(num_slots)[:num_tokens])
     rows = np.where(
         skipped[:, None], -1, all_slots[: num_tokens * heads].reshape(num_tokens, heads)
     )
-    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, heads)).astype(np.float32)).cuda()
+    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, heads)).astype(np.float32)).to(
+        reference.DEVICE
+    )
 
     def written(want: Iterable[Tensor], where: np.ndarray, **options: Any) -> bool:
         got = [
             torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan"))
             for cache in want
         ]
-        write_cache(*got, *new, torch.from_numpy(where).cuda(), **options)
+        write_cache(*got, *new, reference.on_device(where), **options)
         return all(map(_same, got, want))
 
     blocks = torch.full(
-        (2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device="cuda"
+        (2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device=reference.DEVICE
     )
     narrow, pools = (
         torch.full_like(blocks, NAN_E4M3, dtype=torch.uint8),
         torch.full_like(blocks, float("nan")),
     )
-    kept, owned = torch.from_numpy(~skipped).cuda(), torch.from_numpy(rows[~skipped]).cuda()
+    kept, owned = (
+        reference.on_device(~skipped),
+        reference.on_device(rows[~skipped]),
+    )
     for i, x in enumerate(new):
         reference.write_cache(blocks[i], x, slots.tolist())
         reference.write_cache(narrow[i], reference.quantized(x, scales[i]), slots.tolist())
@@ -75,7 +82,10 @@ def check_copy(rng: np.random.Generator) -> bool:
     sources, targets = rng.choice(ids[:15], count), ids[15 : 15 + count]
     want = pool.clone()
     want[:, targets.tolist()] = pool[:, sources.tolist()]
-    copy_blocks(pool, torch.from_numpy(np.stack([sources, targets], 1).astype(np.int32)).cuda())
+    copy_blocks(
+        pool,
+        reference.on_device(np.stack([sources, targets], 1).astype(np.int32)),
+    )
     return _same(pool, want)
 
 
@@ -90,8 +100,10 @@ def check_swap(rng: np.random.Generator) -> bool:
     if rng.random() < 0.5:
         hosts = np.sort(hosts)
     pairs = list(zip(ids[:count].tolist(), hosts.tolist(), strict=True))
-    device_ids = torch.from_numpy(ids[:count].astype(np.int32)).cuda()
-    staging = torch.empty((5, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, device="cuda")
+    device_ids = reference.on_device(ids[:count].astype(np.int32))
+    staging = torch.empty(
+        (5, pool.shape[0], *pool.shape[2:]), dtype=pool.dtype, device=reference.DEVICE
+    )
     want, same = pool.clone(), True
     for fused_out in (True, False):
         for to_host in (True, False):
@@ -109,7 +121,7 @@ def check_swap(rng: np.random.Generator) -> bool:
 def _random_pool(rng: np.random.Generator) -> tuple[Tensor, np.ndarray]:
     heads, block_size, head_size = _size(rng)
     planes, blocks = 2 * int(rng.integers(1, 5)), 30
-    pool = torch.randn(planes, blocks, heads, block_size, head_size, device="cuda").half()
+    pool = torch.randn(planes, blocks, heads, block_size, head_size, device=reference.DEVICE).half()
     if rng.random() < 0.3:
         pool = pool.to(torch.float8_e4m3fn).view(torch.uint8)
     return pool, rng.permutation(blocks)

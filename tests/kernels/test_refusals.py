@@ -17,6 +17,7 @@ from kernel_calls import (
     extents_call,
     norm_call,
     paper_decode_call,
+    prefill_call,
     rotate_call,
     silu_call,
     stage_call,
@@ -178,6 +179,15 @@ def test_gpus_without_e4m3_are_refused(monkeypatch, capability, text):
 )
 def test_prefill_refuses(gpu, changes, message):
     assert_refused(bind_prefill, e4m3_prefill_call(**changes), message)
+    assert gpu.launches == []
+
+
+def test_tensor_copies_refuse_what_they_would_misread(gpu):
+    between_rows = prefill_call(kind="tma")
+    between_rows["k_cache"].data.ptr += 64
+    other_blocks = prefill_call(kind="tma", **caches(4000, 8, 24, 128))
+    for call in (between_rows, other_blocks):
+        assert_refused(bind_prefill, call, "kind=tma: reads head sizes 64 and 128, blocks of (1, 2")
     assert gpu.launches == []
 
 

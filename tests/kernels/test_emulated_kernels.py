@@ -1,0 +1,147 @@
+"""Kernels against their references without a GPU: their sources run on the CPU, in random
+schedules, with the checks of `testbed gpu verify`.
+"""
+
+import re
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import emulated_gpu
+import torch
+from emulated_gpu import COMPILER, NUM_SMS, EmulatedKernel, EmulatedLaunch, LaunchFailed, translated
+
+from testbed.kernels.launch import attention, cache_ops, launch, prefill_attention
+from testbed.kernels.verify import reference, verify_attention
+from testbed.kernels.verify.reference import PLAIN, Shape
+from testbed.kernels.verify.verify_attention import (
+    SMALL_CASES,
+    TOLERANCE,
+    Case,
+    check_decode,
+    check_forms,
+    check_prefill,
+    layouts,
+)
+from testbed.kernels.verify.verify_moves import check_copy, check_write
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
+
+OF_BLOCKS = Case(Shape(4, 2, 64, 16, torch.float16), 1, SMALL_CASES[0].plan, 200)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def gpu(monkeypatch, libraries):
+    """Wrappers launch on an emulated Hopper, for which host memory is GPU memory."""
+    runtime = SimpleNamespace(getDevice=lambda: 0)
+    counters = np.zeros(2, np.int32)
+    replacements = {
+        "load": lambda source, name, **defines: EmulatedKernel(libraries, source, name, defines),
+        "Launch": EmulatedLaunch,
+        "require_gpu": lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)),
+        "multiprocessors": lambda: NUM_SMS,
+        "compute_capability": lambda: 90,
+        "stream_pointer": lambda array: 0,
+        "counters": lambda device: (counters, iter([counters.ctypes.data])),
+        "rows_of_memory": emulated_gpu.rows_of_memory,
+    }
+    for module in (attention, cache_ops, launch, prefill_attention):
+        for name in replacements.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, replacements[name])
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(reference, "DEVICE", "cpu")
+    monkeypatch.setattr(verify_attention, "layouts", aligned_layouts)
+    # A GPU's allocator gives a workspace that nobody holds to later work of its stream only.
+    monkeypatch.setattr(attention, "decode_workspace", cache(attention.decode_workspace))
+
+
+def aligned_layouts(*batch):
+    """K cache, V cache and places, where a GPU's allocator would put them."""
+    return {
+        name: (aligned(k_cache), aligned(v_cache), places)
+        for name, (k_cache, v_cache, places) in layouts(*batch).items()
+    }
+
+
+def aligned(array):
+    """A copy that begins at a multiple of 512 bytes."""
+    room = torch.empty(array.nbytes + 512, dtype=torch.uint8)
+    first = -room.data_ptr() % 512
+    return room[first : first + array.nbytes].view(array.dtype).view(array.shape).copy_(array)
+
+
+def assert_right(errors, case):
+    wrong = {name: error for name, error in errors.items() if error > TOLERANCE[case.shape.dtype]}
+    assert errors
+    assert not wrong
+
+
+def test_attention_kernels_equal_their_reference(gpu):
+    assert_right(check_decode(OF_BLOCKS, PLAIN) | check_prefill(OF_BLOCKS, PLAIN), OF_BLOCKS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SMALL_CASES, ids=lambda case: f"{case.shape.head_size}")
+def test_attention_kernels_equal_their_reference_in_all_forms(gpu, case):
+    assert_right(check_forms(case), case)
+
+
+@pytest.fixture
+def tensor_copies(gpu, monkeypatch):
+    """Of the prefill kernels, only the one with roles, barriers and tensor copies is checked."""
+    kinds = {"tma": ("tma", False)}
+    monkeypatch.setattr(verify_attention, "prefill_kinds", lambda *shape: kinds)
+
+
+def prefill_errors(num_schedules):
+    """Errors of each of so many batches and schedules."""
+    for seed in range(num_schedules):
+        case = Case(OF_BLOCKS.shape, seed, OF_BLOCKS.plan, 300)
+        yield max(check_prefill(case, PLAIN).values())
+
+
+@pytest.mark.usefixtures("tensor_copies")
+def test_prefill_is_right_in_any_schedule():
+    assert max(prefill_errors(6)) <= TOLERANCE[torch.float16]
+
+
+def test_writes_and_copies_are_exact(gpu):
+    assert check_write(np.random.default_rng(0))
+    assert all(check_copy(np.random.default_rng(seed)) for seed in range(5))
+
+
+@pytest.mark.usefixtures("tensor_copies")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(r"wait_barrier\(barriers \+ Q_FREE[^;]*;", id="wait for queries to be read"),
+        pytest.param(r"wait_barrier\(barriers \+ V_FREE[^;]*;", id="wait for values to be read"),
+        pytest.param(r"wait_barrier\(at\.barriers \+ K_FULL[^;]*;", id="wait for keys"),
+        pytest.param(r"if \(at\.lane == 0\) arrive\(at\.barriers \+ V_FREE[^;]*;", id="arrival"),
+    ],
+)
+def test_a_kernel_that_lacks_a_wait_or_an_arrival_is_found(monkeypatch, statement):
+    def faulty(source):
+        text, count = re.subn(statement, "", translated(source), count=1)
+        assert count
+        return text
+
+    monkeypatch.setattr(emulated_gpu, "translated", faulty)
+    assert is_found()
+
+
+def is_found():
+    """Whether values are wrong, or nobody can go on."""
+    try:
+        return max(prefill_errors(8)) > TOLERANCE[torch.float16]
+    except LaunchFailed:
+        return True
