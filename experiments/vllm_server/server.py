@@ -104,11 +104,11 @@ def server_with(
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    own_pages = _pages(reader, model, limits, block_size)
-    if own_pages.is_grouped and speculation is not None:
-        own_pages = _with_heads(own_pages, deeper, limits, speculation)
+    pages = _pages(reader, model, limits, block_size)
+    if pages.is_grouped and speculation is not None:
+        pages = _with_heads(pages, deeper, limits, speculation)
     caches = _caches(reader, model, release)
-    pages = _with_states(with_drafter(own_pages, drafter, limits.num_gpus), caches)
+    pages = _with_states(with_drafter(pages, drafter, limits.num_gpus), caches)
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     model = _of_longest(reader, model, pages, num_blocks)
     return Server(
