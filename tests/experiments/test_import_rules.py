@@ -61,6 +61,7 @@ ALLOWED = {
         "testbed.build",
         "testbed.config",
         "testbed.description",
+        "testbed.summaries",
         "testbed.contract",
         "testbed.speculation",
         "testbed.speculating",
