@@ -92,7 +92,7 @@ class Meter(ABC):
         """The extents, whose type is Any because the compiler would make a plain int of every other
         number.
         """
-        if not {*map(type, chain.from_iterable(extents))} <= {int}:
+        if not set(map(type, chain.from_iterable(extents))) <= {int}:
             raise wrong_answer(self.policy, extents, f"the table of {seq} has whole numbers (int)")
         return extents
 

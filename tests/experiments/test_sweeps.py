@@ -201,8 +201,9 @@ def until_heard(words, work):
     """
 
     def call(*args, **more):
-        done = work(*args, **more)
+        done, end_s = work(*args, **more), time.monotonic() + 300
         while words not in sys.stderr.getvalue():  # pytest's, for these tests
+            assert time.monotonic() < end_s, f"nobody has printed {words!r}"
             time.sleep(0.001)
         return done
 
@@ -216,7 +217,7 @@ def test_progress_is_printed_for_long_work_only(testbed, monkeypatch):
     lines = testbed("run", "arrivals.duration_s=10", "outputs=summary")[2].splitlines()
     assert all(re.fullmatch(r"simulating: .* requests \(.*/s.*\), \d+ s", line) for line in lines)
     assert "s left" in lines[-1]
-    save = until_heard(" done; running: ", reproduction.save)
+    save = until_heard(" left; running: drawing", reproduction.save)
     monkeypatch.setattr(reproduction, "save", save)
     testbed("reproduce", "table1", "--jobs", "1", "--out", "results")
 
