@@ -26,76 +26,53 @@ def _size(rng: np.random.Generator) -> tuple[int, int, int]:
     )
 
 
-def _empty_like(cache: Tensor) -> Tensor:
-    """A cache whose every value is NaN, so that what is not written is seen."""
-    return torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan"))
-
-
-class Writes:
-    """K and V of some tokens at random, strided, and where they go: a slot each, or a row of a pool
-    for each head; -1 for those that are skipped.
-    """
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.heads, self.block_size, self.head_size = _size(rng)
-        self.num_slots, num_tokens = 40 * self.block_size, int(rng.integers(1, 41))
-        self.dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
-        values = torch.randn(num_tokens, 3, self.heads, self.head_size, device=reference.DEVICE)
-        _, *self.new = values.to(self.dtype).unbind(1)
-        self.skipped = rng.random(num_tokens) < 0.2
-        rows = rng.permutation(self.num_slots * self.heads)[: num_tokens * self.heads]
-        self.slots = np.where(self.skipped, -1, rng.permutation(self.num_slots)[:num_tokens])
-        self.rows = np.where(self.skipped[:, None], -1, rows.reshape(num_tokens, self.heads))
-        scales = rng.uniform(0.002, 0.05, (2, self.heads)).astype(np.float32)
-        self.scales = torch.from_numpy(scales).to(reference.DEVICE)
-
-    def in_blocks(self) -> Tensor:
-        """By the reference, [2, num_blocks, heads, block_size, head_size]."""
-        shape = (2, 40, self.heads, self.block_size, self.head_size)
-        blocks = torch.full(shape, float("nan"), dtype=self.dtype, device=reference.DEVICE)
-        for cache, values in zip(blocks, self.new, strict=True):
-            reference.write_cache(cache, values, self.slots.tolist())
-        return blocks
-
-    def in_narrow_blocks(self) -> Tensor:
-        """The same in e4m3, by the scales."""
-        blocks = torch.full_like(self.in_blocks(), NAN_E4M3, dtype=torch.uint8)
-        for cache, values, scale in zip(blocks, self.new, self.scales, strict=True):
-            reference.write_cache(cache, reference.quantized(values, scale), self.slots.tolist())
-        return blocks
-
-    def in_rows(self) -> Tensor:
-        """By the reference, [2, num_slots, heads, head_size]."""
-        pools = _empty_like(self.in_blocks())
-        kept = reference.on_device(~self.skipped)
-        owned = reference.on_device(self.rows[~self.skipped])
-        for pool, values in zip(pools, self.new, strict=True):
-            pool.view(-1, self.head_size)[owned] = values[kept]
-        return pools.view(2, self.num_slots, self.heads, self.head_size)
-
-    def are_written(self, want: Iterable[Tensor], where: np.ndarray, **options: Any) -> bool:
-        """Whether the kernel writes what the reference does, and nothing else."""
-        got = [_empty_like(cache) for cache in want]
-        write_cache(*got, *self.new, reference.on_device(where), **options)
-        return all(map(_same, got, want))
-
-
 def check_write(rng: np.random.Generator) -> bool:
     """Fused reshape and write of strided K and V, some tokens skipped, to blocks in all forms and
     to rows.
     """
-    writes = Writes(rng)
-    blocks = writes.in_blocks()
-    of_paper = reference.paper_layout(*blocks)
-    return (
-        writes.are_written(blocks, writes.slots)
-        and writes.are_written(of_paper, writes.slots, paper_layout=True)
-        and writes.are_written(writes.in_rows(), writes.rows)
-        and (
-            writes.head_size == 80  # which no kernel has in e4m3
-            or writes.are_written(writes.in_narrow_blocks(), writes.slots, kv_scales=writes.scales)
-        )
+    heads, block_size, head_size = _size(rng)
+    num_slots, num_tokens = 40 * block_size, int(rng.integers(1, 41))
+    dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16
+    _, *new = (
+        torch.randn(num_tokens, 3, heads, head_size, device=reference.DEVICE).to(dtype).unbind(1)
     )
+    skipped, all_slots = rng.random(num_tokens) < 0.2, rng.permutation(num_slots * heads)
+    slots = np.where(skipped, -1, rng.permutation(num_slots)[:num_tokens])
+    rows = np.where(
+        skipped[:, None], -1, all_slots[: num_tokens * heads].reshape(num_tokens, heads)
+    )
+    scales = torch.from_numpy(rng.uniform(0.002, 0.05, (2, heads)).astype(np.float32)).to(
+        reference.DEVICE
+    )
+
+    def written(want: Iterable[Tensor], where: np.ndarray, **options: Any) -> bool:
+        got = [
+            torch.full_like(cache, NAN_E4M3 if cache.dtype == torch.uint8 else float("nan"))
+            for cache in want
+        ]
+        write_cache(*got, *new, reference.on_device(where), **options)
+        return all(map(_same, got, want))
+
+    blocks = torch.full(
+        (2, 40, heads, block_size, head_size), float("nan"), dtype=dtype, device=reference.DEVICE
+    )
+    narrow, pools = (
+        torch.full_like(blocks, NAN_E4M3, dtype=torch.uint8),
+        torch.full_like(blocks, float("nan")),
+    )
+    kept, owned = (
+        reference.on_device(~skipped),
+        reference.on_device(rows[~skipped]),
+    )
+    for i, x in enumerate(new):
+        reference.write_cache(blocks[i], x, slots.tolist())
+        reference.write_cache(narrow[i], reference.quantized(x, scales[i]), slots.tolist())
+        pools[i].view(-1, head_size)[owned] = x[kept]
+    same = written(blocks, slots) and written(
+        reference.paper_layout(*blocks), slots, paper_layout=True
+    )
+    same = same and written(pools.view(2, num_slots, heads, head_size), rows)
+    return same and (head_size == 80 or written(narrow, slots, kv_scales=scales))
 
 
 def check_copy(rng: np.random.Generator) -> bool:
