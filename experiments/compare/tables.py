@@ -140,12 +140,16 @@ def _all_terms(comparison: Comparison) -> list[Table]:
 
 
 def text_table(table: Table) -> rich.table.Table:
-    """A table of a page for the terminal, with a line above the first row of each group."""
+    """A table of a page for the terminal, with a line above the first row of each group, unless
+    each row is a group.
+    """
     shown = rich.table.Table(title=table.caption, title_justify="left")
     for name, kind in zip(table.head, table.classes, strict=True):
         shown.add_column(name, justify="right" if kind == NUMBER else "left", overflow="fold")
-    for row, kind in zip(table.rows, table.row_classes or [""] * len(table.rows), strict=True):
-        if kind == "first":
+    kinds = table.row_classes or [""] * len(table.rows)
+    has_groups = any(kind != "first" for kind in kinds)
+    for row, kind in zip(table.rows, kinds, strict=True):
+        if has_groups and kind == "first":
             shown.add_section()
         shown.add_row(*row)
     return shown
