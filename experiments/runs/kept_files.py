@@ -2,54 +2,34 @@
 
 Hydra copies the whole ConfigStore, reads every file again and composes its own part for each
 configuration. `choices_of` does none of the three, and takes a fifth of the time; `hydra_session`
-is Hydra itself, for words that concern Hydra, and for sweeps. Both leave out what Hydra builds for
-each file and reads for few, and what OmegaConf parses again.
+is Hydra itself, for words that concern Hydra, and for sweeps.
 """
 
 import copy
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from hydra import initialize_config_dir, version
-from hydra._internal import defaults_list as hydras_defaults
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-from hydra._internal.defaults_list import Overrides, create_defaults_list
+from hydra._internal.defaults_list import create_defaults_list
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import InputDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf import base as omegaconf_base
-from omegaconf.grammar_parser import parse
 
 from testbed.experiments.runs.choice_names import CONF
 
 VERSION = "1.3"  # of Hydra's rules of composing
-HYDRAS_MAP = hydras_defaults._create_interpolation_map
 NO_LOGS = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # Hydra writes none
 UNCHANGED = ("hydra", "main")  # providers of files: Hydra's package and experiments/conf
-
-
-def interpolation_map(
-    overrides: Overrides, defaults_list: list[InputDefault], self_added: bool
-) -> DictConfig:
-    """What the names of options of a file may refer to: as Hydra's, but empty where none does."""
-    if any(default.is_interpolation() for default in defaults_list):
-        return HYDRAS_MAP(overrides, defaults_list, self_added)
-    return DictConfig({})
-
-
-hydras_defaults._create_interpolation_map = interpolation_map
-# An interpolation of a file is parsed once, not for each configuration.
-setattr(omegaconf_base, "parse", lru_cache(maxsize=1024)(parse))  # noqa: B010 (not exported)
 
 
 class KeptFiles(ConfigRepository):

@@ -1,18 +1,12 @@
 """Options composed once, with values set afterwards, are what Hydra composes from all words."""
 
-from unittest.mock import patch
-
-import omegaconf.base
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal import defaults_list
 from omegaconf import OmegaConf
-from omegaconf.grammar_parser import parse
 
 from testbed.cost.model import Work
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
-from testbed.experiments.runs.kept_files import HYDRAS_MAP
 from testbed.experiments.runs.overrides import normalize
 from testbed.machine import cost_of
 
@@ -32,11 +26,7 @@ WORDS = [
 def by_hydra(name, words):
     """What Hydra composes, with nothing of this project but its options; and its values."""
     register_models()
-    with (
-        patch.object(defaults_list, "_create_interpolation_map", HYDRAS_MAP),
-        patch.object(omegaconf.base, "parse", parse),
-        initialize_config_dir(str(CONF), version_base="1.3"),
-    ):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         composed_by_hydra = compose(name, words)
         return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
 
