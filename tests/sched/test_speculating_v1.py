@@ -27,11 +27,23 @@ LIMITS = {
 }
 
 
-def scheduler_of(speculation, num_blocks=40, kind=SpeculatingV1, **options):
+def scheduler_of(speculation, num_blocks=40, kind=SpeculatingV1, policy=Paged, **options):
     """A scheduler over a paged pool of blocks of 4 tokens."""
-    policy = Paged(PoolSpec(4 * num_blocks, MAX_LEN, host(0)), block_size=4, watermark=0)
+    memory = policy(PoolSpec(4 * num_blocks, MAX_LEN, host(0)), block_size=4, watermark=0)
     limits = LIMITS | options
-    return kind(policy, Recompute(), speculation=speculation, max_len=MAX_LEN, **limits)
+    return kind(memory, Recompute(), speculation=speculation, max_len=MAX_LEN, **limits)
+
+
+class NotedAdmissions(Paged):
+    """Notes for how many tokens sequences are admitted."""
+
+    def __init__(self, *args, **parameters):
+        super().__init__(*args, **parameters)
+        self.admitted = []
+
+    def admit(self, seqs, num_tokens):
+        self.admitted.append(num_tokens)
+        return super().admit(seqs, num_tokens)
 
 
 def served(scheduler, *lengths):
@@ -197,13 +209,9 @@ def test_heads_find_what_their_hidden_states_are_known_for(system, drafter, hits
 
 @pytest.mark.parametrize(("release", "first_slots"), [("vllm-0.19", 10), ("vllm-0.33", 13)])
 def test_first_chunk_needs_the_look_ahead_since_033(release, first_slots):
-    scheduler, slots = scheduler_of(Heads(3), drafts_as=release), []
-    admit = scheduler.policy.admit
-    scheduler.policy.admit = lambda seqs, num_tokens: (
-        slots.append(num_tokens) or admit(seqs, num_tokens)
-    )
+    scheduler = scheduler_of(Heads(3), policy=NotedAdmissions, drafts_as=release)
     served(scheduler, (10, 4))
-    assert slots == [first_slots]
+    assert scheduler.policy.admitted == [first_slots]
 
 
 def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
