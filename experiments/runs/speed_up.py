@@ -1,6 +1,5 @@
 """What drafts bring on the GPU engine, beside what the simulator predicts with the same luck."""
 
-import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -91,11 +90,9 @@ def with_luck(speculation: Part, drafts: Mapping[str, Any]) -> Part:
 
 
 def _served(config: RunConfig) -> Mapping[str, Any]:
-    """The summary of a run on the engine, whose memory is free when this returns."""
+    """The summary of a run on the engine."""
     with TemporaryDirectory() as folder:
-        summary = serve(build(config), Path(folder))
-    gc.collect()
-    return summary
+        return serve(build(config), Path(folder))
 
 
 def _token_s(summary: Mapping[str, Any]) -> float:

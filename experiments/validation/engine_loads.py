@@ -120,7 +120,8 @@ def serve_loads(
     missing = [load for load in loads if not (out / load.folder / SUMMARY).is_file()]
     if not missing:
         return
-    from testbed.kernels.engine.bench import free, undisturbed
+    from testbed.kernels.engine.bench import undisturbed
+    from testbed.kernels.engine.device_memory import free
     from testbed.kernels.engine.serve import make_engine, on_the_device_of, serve_into
 
     free()  # what the calibration has left

@@ -15,6 +15,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.records import Iteration
@@ -143,14 +144,6 @@ class Bench:
 
 def _bytes(pool: PoolSpec, spec: ModelSpec) -> int:
     return pool.num_slots * spec.kv_bytes_per_token
-
-
-def free() -> None:
-    """Free unreferenced memory, also on the GPU: an engine's parts reference each other, and GiBs
-    of pools.
-    """
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 @contextmanager

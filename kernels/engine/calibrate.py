@@ -37,7 +37,8 @@ from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
 from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.kernels.engine.architecture import Architecture, of_spec
-from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, free, in_turn
+from testbed.kernels.engine.bench import MOST_TOKENS, Bench, ahead, in_turn
+from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.parallel.processes import Source, start

@@ -15,6 +15,7 @@ from testbed.core.errors import InputError
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.layout import Blocks, Pages, layout_of
 from testbed.kernels.engine.models import Model, architecture, weights_of
@@ -179,6 +180,8 @@ def make_engine(
     """
     _check(setup)
     options, num_gpus = engine_options(setup.config.engine), setup.config.server.num_gpus
+    if options.device != "cpu":
+        free()  # what earlier engines of this process have left
     arch, chosen = architecture(options.weights, setup.model), _chosen(setup, options, clock)
     seed = setup.config.seed
     if num_gpus > 1:

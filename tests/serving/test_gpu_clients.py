@@ -18,7 +18,6 @@ from served_elsewhere import rows_of, serving, train_tokenizer  # noqa: E402
 from testbed.build import build  # noqa: E402
 from testbed.core.request import PS, Request  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
-from testbed.kernels.engine.bench import free  # noqa: E402
 from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 LARGE = (
@@ -61,7 +60,6 @@ def logged_rate(rows):
 
 def own_rate(rows):
     """Tokens a second of the engine alone, with prompts of these lengths at these times."""
-    free()  # the engine before: two do not fit
     engine = make_engine(build(configured(list(LARGE))))
     requests = []
     for number, row in enumerate(rows):

@@ -11,10 +11,15 @@ if not torch.cuda.is_available():
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from faulty_policies import FAULTS, caught  # noqa: E402
+from generating import MODEL, small  # noqa: E402
 
+from testbed.build import build  # noqa: E402
+from testbed.core.request import Request  # noqa: E402
 from testbed.core.specs import ModelSpec  # noqa: E402
+from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.kernels.engine.architecture import Architecture  # noqa: E402
 from testbed.kernels.engine.maths import FusedMaths, PlainMaths, rotary_table  # noqa: E402
+from testbed.kernels.engine.serve import make_engine  # noqa: E402
 from testbed.kernels.engine.weights import Affine  # noqa: E402
 
 
@@ -76,3 +81,15 @@ def test_rotary_embedding_equals_torch(size):
 @pytest.mark.parametrize("policy", FAULTS)
 def test_planted_faults_are_caught(policy):
     assert "slot" in caught(policy, FAULTS[policy], "cuda", torch.float16)
+
+
+def test_a_second_engine_of_a_process_has_the_memory_of_the_first():
+    """Weights in the place of the first engine's pool would keep all of it."""
+    heads = {"num_heads": 64, "num_kv_heads": 64, "head_size": 64}
+    shape = MODEL | heads | {"hidden_size": 4096, "ffn_size": 4096}
+    _, total = torch.cuda.mem_get_info()
+    gib = 0.6 * total / 2**30
+    words = [*small(shape), "server=h200", f"++server.kv_memory_gib={{small: {gib}}}"]
+    for _ in range(2):
+        with make_engine(build(configured(words))) as engine:
+            assert len(engine.serve([Request(0, 0, 20, 5)]).outputs) == 1
