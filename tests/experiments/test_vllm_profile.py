@@ -86,11 +86,7 @@ def test_the_errors_of_prompts_among_decodes_are_small(steps):
 
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):
     """The other host launches in half the time, and so its decodes are launched in half."""
-    own = planted.sweeps()
-    is_apart = [row for row in own.rows if not (row[1] and row[2])]
-    own.rows = is_apart
-    own.write(tmp_path)
-    lone = profile_of(read_steps(tmp_path), MACHINE)
+    lone = fitted(planted.apart(), tmp_path)
     assert "launch_decodes" not in lone["sections"]
     other = profile_of(steps, MACHINE)
     halved = {
@@ -103,6 +99,42 @@ def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp
     assert cost.launch(8, 1, 16).whole_ps / MS == pytest.approx(9.0, rel=0.02)
     assert cost.launch(8, 0, 0).whole_ps / MS == pytest.approx(2.0, rel=0.05)
     assert "times 2.00" in scaled["fingerprint"]["launches_from"]
+
+
+def fitted(sweeps, folder):
+    sweeps.write(folder)
+    return profile_of(read_steps(folder), MACHINE)
+
+
+def launched_ms(profile, requests):
+    """Of a prompt of 700 tokens among decodes."""
+    launch = ProfileCost(MODEL, None, profile).launch(requests - 1, 1, 700)
+    return launch.whole_ps / MS
+
+
+def test_launches_grow_as_prompts_behind_prompts_show(tmp_path, other_host):
+    """The other host's do not, so neither do these beyond the most requests of a pool."""
+    own = planted.apart(per_request_ms=1.0)
+    for num_prompts in (2, 4, 8):
+        planted.add_prompts_behind_prompts(own, 16, num_prompts, times=4)
+    profile = with_launches_of(fitted(own, tmp_path), other_host)
+    times = [launched_ms(profile, requests) for requests in (1, 2, 4, 8, 100)]
+    assert times == pytest.approx([25, 26, 28, 32, 32], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "times"),
+    [
+        pytest.param(16, 3, id="too few"),
+        pytest.param(1200, 4, id="the iteration before is computed longer than their launch"),
+        pytest.param(8000, 4, id="it is computed longer than any launch"),
+    ],
+)
+def test_launches_that_are_not_seen_often_are_another_hosts(tmp_path, other_host, before, times):
+    own = planted.apart(per_request_ms=2.0)
+    planted.add_prompts_behind_prompts(own, before, 8, times)
+    profile = with_launches_of(fitted(own, tmp_path), other_host)
+    assert launched_ms(profile, 8) == pytest.approx(25, rel=0.01)
 
 
 def launches_of(profile, sizes, kinds):
