@@ -17,6 +17,7 @@ from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
 from testbed.experiments.vllm_engine.smooth import lower_hull, rising
 from testbed.experiments.vllm_engine.steps import read_steps
+from testbed.traces.vllm_log import VllmLog
 
 KEPT = Path(vllm_engine.__file__).with_name("results")
 MODEL = read_model("llama-3.1-8b")
@@ -243,6 +244,17 @@ def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     )
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]
+
+
+@pytest.mark.parametrize(
+    "log", ["h100-llama-3.1-8b/2000-blocks-16.7", "h100-qwen2.5-7b/1500-blocks-9.3"]
+)
+def test_predictions_that_were_kept_before_the_logs_were_read_are_within_5_percent(log):
+    predicted = json.loads((KEPT / log / "predicted.json").read_text())
+    served = VllmLog(str(KEPT / log / "requests.jsonl.gz"))
+    assert predicted["requests"]["finished"] == len(served.times.e2e_s)
+    measured = served.times.e2e_s.mean()
+    assert predicted["e2e_s"]["mean"] == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize(
