@@ -15,6 +15,13 @@ from testbed.experiments import vllm_engine
 from testbed.experiments.vllm_engine.calibrate import lines, profile_of_folder, with_fit
 from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
+from testbed.experiments.vllm_engine.served_iterations import (
+    ALL,
+    ALONE,
+    BESIDE,
+    predicted_iterations,
+    table,
+)
 from testbed.experiments.vllm_engine.smooth import lower_hull, rising
 from testbed.experiments.vllm_engine.steps import read_steps
 from testbed.traces.vllm_log import VllmLog
@@ -83,6 +90,25 @@ def test_launches_of_decodes(cost):
 
 def test_the_errors_of_prompts_among_decodes_are_small(steps):
     assert with_fit(steps, MACHINE)["fit"]["p95_error"] < 0.03
+
+
+def errors_of_iterations(log, folder, profile):
+    """In percent of the time of all, by kind."""
+    log.write(folder)
+    rows = table(predicted_iterations(folder, profile))
+    return {row[0]: float(row[-1].rstrip("%")) for row in rows}
+
+
+def test_served_iterations_are_compared_one_by_one(tmp_path, other_host):
+    log = planted.sweeps()
+    assert errors_of_iterations(log, tmp_path, other_host)[ALL] == pytest.approx(0, abs=0.5)
+    total_ms = sum(read_steps(tmp_path).ms)
+    for number, row in enumerate(log.rows[10:]):  # the eleventh is of decodes, and pauses
+        row[0] += total_ms if number else 0.0
+        row[-1] += total_ms
+    paused = errors_of_iterations(log, tmp_path, other_host)
+    assert paused[ALONE] == pytest.approx(-50, abs=0.5)
+    assert paused[BESIDE] == pytest.approx(0, abs=0.5)
 
 
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):
