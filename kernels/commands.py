@@ -182,7 +182,7 @@ def calibrate(
     for name, num_gpus in models:
         started = time.monotonic()
         if engine:
-            measured = on_gpu("engine.calibrate", "gpu calibrate --engine")
+            measured = on_gpu("engine.calibrate", "gpu calibrate --system engine")
             profile = measured.with_engine_sections(name, num_gpus, known)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)

@@ -43,7 +43,6 @@ AllReduce = Annotated[
         metavar="PROFILE", help="profile with the all-reduces, if this machine has only one GPU"
     ),
 ]
-WholeEngine = Annotated[bool, Parameter(help="the same as --system engine")]
 Rounds = Annotated[
     AtLeastOne, Parameter(help="rounds of random checks before measuring (default: 1)")
 ]
@@ -111,7 +110,6 @@ def calibrate(
     *,
     system: System = "kernels",
     out: ProfileOut,
-    engine: WholeEngine = False,
     of_kernels: KernelOptions = NO_KERNEL_OPTIONS,
     of_vllm: VllmOptions = NO_VLLM_OPTIONS,
 ) -> None:
@@ -124,7 +122,7 @@ def calibrate(
     testbed gpu calibrate --system vllm --from-vllm "vllm serve MODEL" --out mine.json
     """
     if system == "vllm":
-        refuse_given({**asdict(of_kernels), "engine": engine or None}, f"--system {system}")
+        refuse_given(asdict(of_kernels), f"--system {system}")
         return of_vllm.calibrate(out)
     refuse_given(asdict(of_vllm), f"--system {system}")
-    of_kernels.calibrate(out, with_engine=engine or system == "engine")
+    of_kernels.calibrate(out, with_engine=system == "engine")

@@ -18,7 +18,7 @@ from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder
 PAIRS = Path("kernels/results/engine/pairs")
 ENGINE_PROFILE = Path("kernels/results/engine/profiles/h200-llama-3-8b-tp1.json")
 SWAPS = Path("kernels/results/engine/swaps")
-COMMANDS = ("batches", "costs", "pairs", "transfers")
+COMMANDS = ("batches", "costs", "iterations", "pairs", "transfers")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -101,6 +101,12 @@ HeldBack = Annotated[
 ]
 CostsOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
+]
+StepsFolder = Annotated[
+    Path, Parameter(name="FOLDER", help="the log of testbed gpu record, with a steps.csv")
+]
+VllmProfile = Annotated[
+    str, Parameter(metavar="PROFILE", help="of that vLLM: a file, or a name that ships")
 ]
 PairsFolder = Annotated[Path, Parameter(metavar="DIR", help="folder of testbed gpu pairs")]
 EngineProfile = Annotated[Path, Parameter(metavar="FILE", help="the engine's")]
@@ -202,6 +208,20 @@ def costs(*folders: Measurements, held_back: HeldBack = None, out: CostsOut = No
         write_text(out, csv_text(table))
     head = "each profile left out and predicted from the others: median error in percent (largest)"
     show(head, plain_table(left_out_tables.HEAD, left_out_tables.by_way(table)))
+
+
+@app.command
+def iterations(folder: StepsFolder, /, *, profile: VllmProfile) -> None:
+    """Compare the logged iterations of a vLLM one by one with its profile's.
+
+    Shows what the costs are off by when no request waits for another.
+    """
+    from testbed.cost.profile import read_profile
+    from testbed.experiments.cli.output import plain_table, show
+    from testbed.experiments.vllm_engine import served_iterations
+
+    compared = served_iterations.predicted_iterations(folder, read_profile(profile))
+    show(plain_table(served_iterations.HEAD, served_iterations.table(compared)))
 
 
 @app.command

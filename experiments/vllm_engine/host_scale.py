@@ -1,26 +1,29 @@
 """Launches of a host whose sweeps have no prompts among decodes.
 
-They are those of another host with the same vLLM, scaled by what both launch for a lone prompt:
-within the graphs, which decodes are too, and beyond.
+Launches of prompts are the host's own up to the most requests that it shows, and grow beyond as
+those of another host with the same vLLM, scaled to meet there. All else is the other host's, scaled
+by what both launch for a lone prompt: within the graphs, which decodes are too, and beyond.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
 
-WHOLE = "whole"
+FIRST, WHOLE = "first", "whole"
 WITHIN, BEYOND = "within the graphs", "beyond them"
 US_PS = 10**6
 Profile = dict[str, Any]
 
 
 def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
-    """The profile with the other's launches, scaled to its own lone prompts; unchanged where it has
-    those of decodes. Raises InputError where the other lacks them too.
+    """The profile with the other's launches where it has none, scaled to its own; unchanged where
+    it has those of decodes. Raises InputError where the other lacks them too.
     """
     sections = profile["sections"]
     if "launch_decodes" in sections:
@@ -30,23 +33,26 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
             f"--launches-from: the profile of {other['model']['name']} has no launches of decodes "
             "(give one that testbed gpu calibrate --system vllm made)"
         )
-    own, others = _lone(profile), _lone(other)
+    own, others = _launches(profile), _launches(other)
     of_decodes = WITHIN if profile["cuda_graph_sizes"] else BEYOND
-    scales = _scales(own, others, of_decodes)
+    _check_kinds(own, others, of_decodes)
+    scales = {kind: own[kind].us(WHOLE, 1) / others[kind].us(WHOLE, 1) for kind in own}
     longest_us = _decodes_us(profile)
     prompts = [
-        [part, own[kind].num_tokens, seqs, round(us * scales[kind], 3)]
+        [part, own[kind].num_tokens, seqs, round(us, 3)]
         for kind in own
-        for part, tokens, seqs, us in other["sections"]["launch_prompts"]["points"]
-        if tokens == others[kind].num_tokens
+        for part, seqs, us in _joined(own[kind], others[kind], scales[kind])
     ]
     decodes = [
         [part, seqs, round(min(us * scales[of_decodes], longest_us(seqs)), 3)]
         for part, seqs, us in other["sections"]["launch_decodes"]["points"]
     ]
-    said = ", ".join(f"{scale:.2f} {kind}" for kind, scale in scales.items())
+    said = ", ".join(
+        f"{scale:.2f} {kind} by lone prompts (own up to {max(own[kind].parts[WHOLE])} requests)"
+        for kind, scale in scales.items()
+    )
     origin = {
-        "launches_from": f"{other['fingerprint']['host']}, times {said}, by lone prompts",
+        "launches_from": f"{other['fingerprint']['host']}, times {said}",
         **profile["fingerprint"],
     }
     changed = {
@@ -56,39 +62,58 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
     return {**profile, "fingerprint": origin, "sections": {**sections, **changed}}
 
 
-class Lone(NamedTuple):
-    """Microseconds of launching a lone prompt of up to so many tokens."""
+class Launches(NamedTuple):
+    """Microseconds of launching prompts of up to so many tokens: by part, then by requests."""
 
     num_tokens: int
-    us: float
+    parts: dict[str, dict[int, float]]
+
+    def us(self, part: str, seqs: int) -> float:
+        """Linear between the points, and flat beyond them."""
+        counts, times = zip(*sorted(self.parts[part].items()), strict=True)
+        return float(np.interp(seqs, counts, times))
 
 
-def _lone(profile: Mapping[str, Any]) -> dict[str, Lone]:
-    """Launches of lone prompts within the profile's own CUDA graphs, and beyond them."""
+def _launches(profile: Mapping[str, Any]) -> dict[str, Launches]:
+    """Launches of prompts within the profile's own CUDA graphs, and beyond; only kinds that have
+    lone prompts.
+    """
     largest_graph = max(profile["cuda_graph_sizes"] or [0])
-    points = profile["sections"]["launch_prompts"]["points"]
-    return {
-        WITHIN if tokens <= largest_graph else BEYOND: Lone(tokens, us)
-        for part, tokens, seqs, us in sorted(points)
-        if part == WHOLE and seqs == 1
-    }
+    kinds = dict[str, Launches]()
+    for part, tokens, seqs, us in profile["sections"]["launch_prompts"]["points"]:
+        kind = WITHIN if tokens <= largest_graph else BEYOND
+        of_kind = kinds.setdefault(kind, Launches(tokens, {}))
+        of_kind.parts.setdefault(part, {})[seqs] = us
+    return {kind: launches for kind, launches in kinds.items() if 1 in launches.parts[WHOLE]}
 
 
-def _scales(own: Mapping[str, Lone], others: Mapping[str, Lone], needed: str) -> dict[str, float]:
-    """How much longer a lone prompt of each kind takes. Raises InputError where the kinds differ,
-    or the one that is needed is missing.
+def _joined(own: Launches, other: Launches, scale: float) -> Iterator[tuple[str, int, float]]:
+    """The whole launch is the own one up to its last point, and grows beyond as the other does; the
+    first part of it is the other's.
+    """
+    last = max(own.parts[WHOLE])
+    beyond = own.us(WHOLE, last) / other.us(WHOLE, last)
+    for seqs in sorted({*own.parts[WHOLE], *other.parts[WHOLE]}):
+        whole = own.us(WHOLE, seqs) if seqs <= last else beyond * other.us(WHOLE, seqs)
+        if FIRST in other.parts:
+            yield FIRST, seqs, min(scale * other.us(FIRST, seqs), whole)
+        yield WHOLE, seqs, whole
+
+
+def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str) -> None:
+    """Raises InputError where the kinds of lone prompts differ, or the one that is needed is
+    missing.
     """
     if needed not in own or own.keys() != others.keys():
         raise InputError(
             f"--launches-from: has lone prompts {_said(others)}, and the logs have {_said(own)} "
             "(log prompts of as many tokens as the CUDA graphs have, and of more)"
         )
-    return {kind: lone.us / others[kind].us for kind, lone in own.items()}
 
 
-def _said(lone: Mapping[str, Lone]) -> str:
+def _said(kinds: Iterable[str]) -> str:
     """Which prompts a profile has."""
-    return " and ".join(lone) or "none"
+    return " and ".join(kinds) or "none"
 
 
 def _decodes_us(profile: Mapping[str, Any]) -> Any:

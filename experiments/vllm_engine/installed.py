@@ -4,12 +4,12 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL, Signals
-from threading import Timer
-from typing import Any
+from typing import IO, Any
 
 from testbed.core.errors import InputError
 
@@ -21,6 +21,7 @@ ASKED = (
     "print(vllm.__version__, current_platform.is_cuda())"
 )
 ANSWER = re.compile(r"(?P<release>\d\S*) (?P<has_gpu>True|False)\s*\Z")
+LOOKS_S = 0.1  # between looks at how far it is
 IMPORT_S = 300.0  # more than a cold disk takes
 ERROR = re.compile(
     r"^(?:\([^)]*\) )?(?:ERROR \S+ \S+ \[[^]]*\] )?([\w.]*(?:Error|Exception)): (.+)"
@@ -70,28 +71,22 @@ def run_plan(python: str, plan: Mapping[str, Any], folder: Path, limit_s: float)
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
     words = [python, str(IN_VLLM / "drive.py"), str(plan_file), str(folder)]
     log = folder / LOG
-    with log.open("w", encoding="utf-8") as file:
+    with log.open("wb") as output, log.open(encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
             words,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
-            text=True,
             env=_environment(),
             start_new_session=True,
         )
-        killer = Timer(limit_s, _stop, [process])
-        killer.start()
         try:
-            _follow(process, file)
-            code = process.wait()
+            code = _followed(process, said, limit_s)
         finally:
-            has_run_out = not killer.is_alive()
-            killer.cancel()
             _stop(process)
-    if code == -SIGKILL and has_run_out:
+    if code is None:
         raise InputError(f"vLLM: did not end within {limit_s:.0f} s (all of its output: {log})")
     if code:
-        reason = last_error(log.read_text(encoding="utf-8")) or ended(code)
+        reason = last_error(log.read_text(encoding="utf-8", errors="replace")) or ended(code)
         raise InputError(f"vLLM: {reason} (all of it: {log})")
 
 
@@ -101,18 +96,35 @@ def _environment() -> dict[str, str]:
     return {**QUIET, **os.environ, "PYTHONPATH": os.pathsep.join(known)}
 
 
-def _follow(process: "subprocess.Popen[str]", log: Any) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        log.write(line)
-        if line.startswith(SPOKEN):
-            print(line.removeprefix(SPOKEN), end="", flush=True)
+def _followed(process: "subprocess.Popen[bytes]", said: IO[str], limit_s: float) -> int | None:
+    """The exit code, None where it is out of time; prints its progress meanwhile.
+
+    The output is read as a file: a child may hold it open when the process has ended.
+    """
+    ends, code = time.monotonic() + limit_s, None
+    while code is None and time.monotonic() < ends:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(LOOKS_S)
+        for line in _whole_lines(said):
+            if line.startswith(SPOKEN):
+                print(line.removeprefix(SPOKEN), end="", flush=True)
+    return code
 
 
-def _stop(process: "subprocess.Popen[str]") -> None:
+def _whole_lines(said: IO[str]) -> Iterator[str]:
+    """The lines that were added since the last look, but one that is being written."""
+    start = said.tell()
+    while (line := said.readline()).endswith("\n"):
+        yield line
+        start = said.tell()
+    said.seek(start)
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
     """End vLLM and the processes that it has started, which may outlive it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, SIGKILL)
+    process.wait()
 
 
 def last_error(text: str) -> str | None:

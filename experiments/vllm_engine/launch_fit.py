@@ -45,15 +45,20 @@ def fit_launches(
     """
     seen = _seen(among, decodes)
     every = pd.concat([lone.assign(is_seen=True), seen.assign(launch=seen.before_ms)])
-    bounds = {False: largest_graph, True: int(every.num_tokens.max())}
-    prompts = {
-        bounds[bool(is_large)]: _medians(kind)
-        for is_large, kind in every.groupby(every.num_tokens > largest_graph)
-    }
+    prompts = curves_of_prompts(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
     behind = seen.assign(first=seen.next_end_ms - computing, whole=seen.late_ms)
     return LaunchFit(prompts, _least(behind, "first"), _least(behind, "whole"))
+
+
+def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
+    """The curve of the iterations within the graphs, and of those beyond, by the most tokens."""
+    bounds = {False: largest_graph, True: int(every.num_tokens.max())}
+    return {
+        bounds[bool(is_large)]: _medians(kind)
+        for is_large, kind in every.groupby(every.num_tokens > largest_graph)
+    }
 
 
 def _least(behind: pd.DataFrame, column: str) -> Curve:

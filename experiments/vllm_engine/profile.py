@@ -9,12 +9,14 @@ import pandas as pd
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.sections import check_profile
 from testbed.experiments.vllm_engine.decode_fit import DecodeFit, fit_decodes
+from testbed.experiments.vllm_engine.growth_fit import fit_growth
 from testbed.experiments.vllm_engine.launch_fit import LaunchFit, fit_launches
 from testbed.experiments.vllm_engine.prompt_fit import PromptFit, fit_prompts
 from testbed.experiments.vllm_engine.smooth import lower_hull
 from testbed.experiments.vllm_engine.steps import (
     lone_prompts,
     prompts_among_decodes,
+    prompts_behind_prompts,
     prompts_in_a_row,
     steady_decodes,
 )
@@ -47,6 +49,10 @@ def profile_of(steps: pd.DataFrame, machine: Machine) -> dict[str, Any]:
     launches = fit_launches(lone, among, decodes, largest_graph)
     first_launch_ms = launches.first_of(1)
     prompts = fit_prompts(lone, prompts_in_a_row(steps), first_launch_ms, largest_graph)
+    if among.empty:
+        behind = prompts_behind_prompts(steps)
+        growth = fit_growth(lone, behind, decodes, prompts, largest_graph)
+        launches = launches._replace(prompts=growth)
     longest = int(steps.num_tokens.max())
     sections = {
         **_layers(decodes, prompts, largest_graph, longest, machine.model.num_layers),

@@ -100,6 +100,9 @@ def _with_neighbours(steps: pd.DataFrame) -> pd.DataFrame:
     steps["ms"] = steps.result - began
     steps["decodes_before"] = np.where(steps.prompts.shift(1) == 0, steps.decodes.shift(1), 0)
     steps["context_before"] = steps.decode_context.shift(1)
+    steps["prompts_before"] = steps.prompts.shift(1, fill_value=0)
+    steps["tokens_before"] = steps.num_tokens.shift(1)
+    steps["pairs_before"] = steps.prompt_pairs.shift(1)
     steps["decodes_behind"] = steps.decodes.shift(-1, fill_value=0)
     steps["prompts_behind"] = steps.prompts.shift(-1, fill_value=0)
     return steps
@@ -146,3 +149,9 @@ def prompts_among_decodes(steps: pd.DataFrame) -> pd.DataFrame:
         & ~steps.is_first
         & (steps.decodes_before > 0)
     ]
+
+
+def prompts_behind_prompts(steps: pd.DataFrame) -> pd.DataFrame:
+    """The iterations with prompts that were planned while other prompts alone were under way."""
+    is_behind = (steps.prompts_before > 0) & (steps.context_before == 0)
+    return steps[(steps.prompts > 0) & ~steps.is_first & is_behind]

@@ -112,11 +112,15 @@ def test_a_vllm_that_hangs_is_ended_with_its_children(tmp_path):
     ends_within(int(child.read_text()))
 
 
-def test_what_outlives_a_vllm_that_fails_is_ended_and_the_cause_is_its_own(tmp_path):
+def test_what_outlives_a_vllm_that_fails_is_not_waited_for_and_ended(tmp_path):
+    """The child has the output open, as an engine's processes do."""
     child = tmp_path / "child"
-    python = python_that(tmp_path, does=f"sleep 60 & echo $! > {child}; exit 3")
+    python = python_that(tmp_path, does=f"sleep 60 & echo $! > {child}; echo noise; exit 3")
+    began = time.monotonic()
     with pytest.raises(InputError, match="exit code 3"):
-        run_plan(python, {}, tmp_path, 2)
+        run_plan(python, {}, tmp_path, 60)
+    assert time.monotonic() - began < 30
+    assert (tmp_path / "vllm.log").read_text() == "noise\n"
     ends_within(int(child.read_text()))
 
 

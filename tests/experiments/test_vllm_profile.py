@@ -15,8 +15,16 @@ from testbed.experiments import vllm_engine
 from testbed.experiments.vllm_engine.calibrate import lines, profile_of_folder, with_fit
 from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
+from testbed.experiments.vllm_engine.served_iterations import (
+    ALL,
+    ALONE,
+    BESIDE,
+    predicted_iterations,
+    table,
+)
 from testbed.experiments.vllm_engine.smooth import lower_hull, rising
 from testbed.experiments.vllm_engine.steps import read_steps
+from testbed.traces.vllm_log import VllmLog
 
 KEPT = Path(vllm_engine.__file__).with_name("results")
 MODEL = read_model("llama-3.1-8b")
@@ -84,13 +92,28 @@ def test_the_errors_of_prompts_among_decodes_are_small(steps):
     assert with_fit(steps, MACHINE)["fit"]["p95_error"] < 0.03
 
 
+def errors_of_iterations(log, folder, profile):
+    """In percent of the time of all, by kind."""
+    log.write(folder)
+    rows = table(predicted_iterations(folder, profile))
+    return {row[0]: float(row[-1].rstrip("%")) for row in rows}
+
+
+def test_served_iterations_are_compared_one_by_one(tmp_path, other_host):
+    log = planted.sweeps()
+    assert errors_of_iterations(log, tmp_path, other_host)[ALL] == pytest.approx(0, abs=0.5)
+    total_ms = sum(read_steps(tmp_path).ms)
+    for number, row in enumerate(log.rows[10:]):  # the eleventh is of decodes, and pauses
+        row[0] += total_ms if number else 0.0
+        row[-1] += total_ms
+    paused = errors_of_iterations(log, tmp_path, other_host)
+    assert paused[ALONE] == pytest.approx(-50, abs=0.5)
+    assert paused[BESIDE] == pytest.approx(0, abs=0.5)
+
+
 def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp_path, steps):
     """The other host launches in half the time, and so its decodes are launched in half."""
-    own = planted.sweeps()
-    is_apart = [row for row in own.rows if not (row[1] and row[2])]
-    own.rows = is_apart
-    own.write(tmp_path)
-    lone = profile_of(read_steps(tmp_path), MACHINE)
+    lone = fitted(planted.apart(), tmp_path)
     assert "launch_decodes" not in lone["sections"]
     other = profile_of(steps, MACHINE)
     halved = {
@@ -103,6 +126,42 @@ def test_without_prompts_among_decodes_launches_are_scaled_from_another_host(tmp
     assert cost.launch(8, 1, 16).whole_ps / MS == pytest.approx(9.0, rel=0.02)
     assert cost.launch(8, 0, 0).whole_ps / MS == pytest.approx(2.0, rel=0.05)
     assert "times 2.00" in scaled["fingerprint"]["launches_from"]
+
+
+def fitted(sweeps, folder):
+    sweeps.write(folder)
+    return profile_of(read_steps(folder), MACHINE)
+
+
+def launched_ms(profile, requests):
+    """Of a prompt of 700 tokens among decodes."""
+    launch = ProfileCost(MODEL, None, profile).launch(requests - 1, 1, 700)
+    return launch.whole_ps / MS
+
+
+def test_launches_grow_as_prompts_behind_prompts_show(tmp_path, other_host):
+    """The other host's do not, so neither do these beyond the most requests of a pool."""
+    own = planted.apart(per_request_ms=1.0)
+    for num_prompts in (2, 4, 8):
+        planted.add_prompts_behind_prompts(own, 16, num_prompts, times=4)
+    profile = with_launches_of(fitted(own, tmp_path), other_host)
+    times = [launched_ms(profile, requests) for requests in (1, 2, 4, 8, 100)]
+    assert times == pytest.approx([25, 26, 28, 32, 32], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "times"),
+    [
+        pytest.param(16, 3, id="too few"),
+        pytest.param(1200, 4, id="the iteration before is computed longer than their launch"),
+        pytest.param(8000, 4, id="it is computed longer than any launch"),
+    ],
+)
+def test_launches_that_are_not_seen_often_are_another_hosts(tmp_path, other_host, before, times):
+    own = planted.apart(per_request_ms=2.0)
+    planted.add_prompts_behind_prompts(own, before, 8, times)
+    profile = with_launches_of(fitted(own, tmp_path), other_host)
+    assert launched_ms(profile, 8) == pytest.approx(25, rel=0.01)
 
 
 def launches_of(profile, sizes, kinds):
@@ -211,6 +270,17 @@ def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
     )
     assert refitted["sections"] == shipped["sections"]
     assert refitted["fit"] == shipped["fit"]
+
+
+@pytest.mark.parametrize(
+    "log", ["h100-llama-3.1-8b/2000-blocks-16.7", "h100-qwen2.5-7b/1500-blocks-9.3"]
+)
+def test_predictions_that_were_kept_before_the_logs_were_read_are_within_5_percent(log):
+    predicted = json.loads((KEPT / log / "predicted.json").read_text())
+    served = VllmLog(str(KEPT / log / "requests.jsonl.gz"))
+    assert predicted["requests"]["finished"] == len(served.times.e2e_s)
+    measured = served.times.e2e_s.mean()
+    assert predicted["e2e_s"]["mean"] == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize(

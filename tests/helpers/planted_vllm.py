@@ -48,8 +48,9 @@ def computing_ms(prompts, decodes, context):
 class Planted:
     """Iterations in a row, each as its prompts (stored, new tokens), decodes and their context."""
 
-    def __init__(self):
-        self.rows, self.now = [], 0.0
+    def __init__(self, per_request_ms=0.0):
+        """per_request_ms: what launches of prompts take more for each request but one."""
+        self.rows, self.now, self.per_request_ms = [], 0.0, per_request_ms
 
     def run(self, iterations):
         """Plan and compute them when nothing is under way; two are under way at most."""
@@ -58,7 +59,10 @@ class Planted:
         for number, iteration in enumerate(iterations):
             if number > 1:
                 planned = reads[number - 2]
-            first, whole = launch(*iteration[:2])
+            prompts, decodes = iteration[:2]
+            first, whole = launch(prompts, decodes)
+            if prompts:
+                whole += self.per_request_ms * (len(prompts) + decodes - 1)
             launched = planned + whole
             if number:
                 reads.append(max(ends[-1], launched))
@@ -84,7 +88,19 @@ class Planted:
 
 def sweeps():
     """Decodes at two contexts, lone prompts, and prompts among decodes."""
-    planted = Planted()
+    planted = apart()
+    for count in (1, 8, 32):
+        for new in (8, 16, 700, 2000):
+            decodes = ((), count, 100 * count)
+            planted.run(
+                [decodes, decodes, decodes, (((0, new),), count, 100 * count), *[decodes] * 4]
+            )
+    return planted
+
+
+def apart(per_request_ms=0.0):
+    """Decodes and lone prompts; nothing of both."""
+    planted = Planted(per_request_ms)
     for count in SIZES:
         for mean in (100, 1000):
             planted.run([((), count, count * (mean + step)) for step in range(12)])
@@ -93,10 +109,10 @@ def sweeps():
             planted.run([(((0, new),), 0, 0), ((), 0, 0)])
     for past in (1000, 4000):
         planted.run([(((past, 4000),), 0, 0), ((), 0, 0)])
-    for count in (1, 8, 32):
-        for new in (8, 16, 700, 2000):
-            decodes = ((), count, 100 * count)
-            planted.run(
-                [decodes, decodes, decodes, (((0, new),), count, 100 * count), *[decodes] * 4]
-            )
     return planted
+
+
+def add_prompts_behind_prompts(planted, before, num_prompts, times):
+    """So often so many prompts of 200 tokens behind a lone one of `before` tokens."""
+    for _ in range(times):
+        planted.run([(((0, before),), 0, 0), (((0, 200),) * num_prompts, 0, 0), ((), 0, 0)])
