@@ -83,6 +83,12 @@ def test_planted_faults_are_caught(policy):
     assert "slot" in caught(policy, FAULTS[policy], "cuda", torch.float16)
 
 
+def serves_a_request(words):
+    """Nothing refers to the engine when this returns."""
+    with make_engine(build(configured(words))) as engine:
+        return engine.serve([Request(0, 0, 20, 5)]).outputs
+
+
 def test_a_second_engine_of_a_process_has_the_memory_of_the_first():
     """Weights in the place of the first engine's pool would keep all of it."""
     heads = {"num_heads": 64, "num_kv_heads": 64, "head_size": 64}
@@ -91,5 +97,4 @@ def test_a_second_engine_of_a_process_has_the_memory_of_the_first():
     gib = 0.6 * total / 2**30
     words = [*small(shape), "server=h200", f"++server.kv_memory_gib={{small: {gib}}}"]
     for _ in range(2):
-        with make_engine(build(configured(words))) as engine:
-            assert len(engine.serve([Request(0, 0, 20, 5)]).outputs) == 1
+        assert serves_a_request(words)
