@@ -10,7 +10,7 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import read_profile
+from testbed.cost.sections import dump, read_profile
 from testbed.experiments import vllm_engine
 from testbed.experiments.vllm_engine.calibrate import lines, profile_of_folder, with_fit
 from testbed.experiments.vllm_engine.host_scale import with_launches_of
@@ -273,7 +273,12 @@ def test_the_profiles_that_ship_are_those_of_the_kept_sweeps(name):
 
 
 @pytest.mark.parametrize(
-    "log", ["h100-llama-3.1-8b/2000-blocks-16.7", "h100-qwen2.5-7b/1500-blocks-9.3"]
+    "log",
+    [
+        "h100-llama-3.1-8b/2000-blocks-16.7",
+        "h100-qwen2.5-7b/1500-blocks-9.3",
+        "h100-qwen2.5-7b/1800-blocks-11.3",
+    ],
 )
 def test_predictions_that_were_kept_before_the_logs_were_read_are_within_5_percent(log):
     predicted = json.loads((KEPT / log / "predicted.json").read_text())
@@ -281,6 +286,25 @@ def test_predictions_that_were_kept_before_the_logs_were_read_are_within_5_perce
     assert predicted["requests"]["finished"] == len(served.times.e2e_s)
     measured = served.times.e2e_s.mean()
     assert predicted["e2e_s"]["mean"] == pytest.approx(measured, rel=0.05)
+
+
+def errors_of(testbed, log, *words):
+    """The errors in percent of a kept log's simulation, by metric."""
+    log_file = KEPT / log / "requests.jsonl.gz"
+    limits = ("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=8192")
+    costs = ("+system=vllm-v1", "server=h100-80gb", "cost=profile")
+    answer = json.loads(testbed.done("validate", str(log_file), *costs, *limits, *words, "--json"))
+    return {error["metric"]: error["error_percent"] for error in answer["errors"]}
+
+
+def test_a_workload_is_predicted_within_2_percent_by_the_sweeps_beside_it(testbed, tmp_path):
+    log, own = "h100-qwen2.5-7b/1800-blocks-11.3", tmp_path / "own.json"
+    profile = profile_of_folder(KEPT / log / "sweeps", read_model("qwen2.5-7b"), "vllm serve")
+    own.write_text(dump(profile))
+    errors = errors_of(testbed, log, f"cost.path={own}")
+    assert abs(errors["e2e_s_mean"]) < 2
+    assert abs(errors["tpot_s_mean"]) < 2
+    assert abs(errors["ttft_s_mean"]) < 10
 
 
 @pytest.mark.parametrize(
@@ -293,16 +317,7 @@ def test_predictions_that_were_kept_before_the_logs_were_read_are_within_5_perce
 )
 def test_served_workloads_are_predicted_within_2_percent(testbed, log, name):
     """By the sweeps alone: the logs were recorded after these profiles, on the same machines."""
-    answer = json.loads(
-        testbed.done(
-            "validate",
-            str(KEPT / log / "requests.jsonl.gz"),
-            *("+system=vllm-v1", "policy=paged", "policy.block_size=16", "policy.watermark=0"),
-            *("server=h100-80gb", "cost=profile", f"cost.path=vllm-0.20/h100-{name}-tp1"),
-            *("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=8192"),
-            "--json",
-        )
-    )
-    errors = {error["metric"]: error for error in answer["errors"]}
-    assert abs(errors["e2e_s_mean"]["error_percent"]) < 2
-    assert abs(errors["tpot_s_mean"]["error_percent"]) < 2
+    memory = ("policy=paged", "policy.block_size=16", "policy.watermark=0")
+    errors = errors_of(testbed, log, *memory, f"cost.path=vllm-0.20/h100-{name}-tp1")
+    assert abs(errors["e2e_s_mean"]) < 2
+    assert abs(errors["tpot_s_mean"]) < 2
