@@ -147,7 +147,14 @@ def steps(
         Path, Parameter(name="FOLDER", required=True, help="with a steps.csv of logged iterations")
     ],
     model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
-    device: Annotated[str, Parameter(metavar="NAME", help="the GPU, as its driver names it")],
+    device: Annotated[
+        str | None,
+        Parameter(
+            metavar="NAME",
+            help="the GPU, as its driver names it (default: that of machine.json beside a folder "
+            "or in it)",
+        ),
+    ] = None,
     graph_sizes: Annotated[
         list[int] | None,
         Parameter(

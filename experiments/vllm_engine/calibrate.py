@@ -1,6 +1,5 @@
 """A cost profile of the user's vLLM, by driving it: `testbed gpu calibrate --system vllm`."""
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,10 @@ from testbed.experiments.vllm_engine.host_scale import with_launches_of
 from testbed.experiments.vllm_engine.installed import check_installed, engine_words, run_plan
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
 from testbed.experiments.vllm_engine.steps import left_out, read_steps
+from testbed.experiments.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
 from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.experiments.vllm_server.named import model_named
 
-FACTS, ABOUT = "facts.json", "machine.json"
 KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
 CUT_SHORT = "sweeps_left_out"  # in a fingerprint
 START_S = 240.0  # that an engine may take to come up, beside its sweeps
@@ -70,48 +69,54 @@ def _left_on_failure() -> Iterator[Path]:
 
 def profile_of_folder(folder: Path, model: ModelSpec, command: str) -> Profile:
     """The profile of one folder of sweeps, with what its facts.json and machine.json say."""
-    facts, about = (_read(folder / name) for name in (FACTS, ABOUT))
-    if not facts["async_scheduling"]:
-        raise InputError(
-            "the iterations were not scheduled asynchronously, which is vLLM's default: the costs "
-            "of launches are not modelled without it (leave --no-async-scheduling out)"
-        )
-    fingerprint = {
-        "source": "measured",
-        "system": f"vLLM {about['vllm']}",
-        "device": about["device"],
-        "host": about["host"],
-        "torch": about["torch"],
-        "command": command,
-        "date": date.today().isoformat(),
-        **_cut_short([folder]),
-    }
-    machine = Machine(
-        model,
-        facts["tensor_parallel_size"],
-        facts["graph_sizes"],
-        gpu_of_device(about["device"]),
-        fingerprint,
-    )
-    return with_fit(read_steps(folder), machine)
+    for name in (FACTS, ABOUT):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder}: has no {name} (is it of gpu calibrate --keep?)")
+    swept = read_swept([folder])
+    today = date.today().isoformat()
+    fingerprint = {**swept.fingerprint, "command": command, "date": today, **_cut_short([folder])}
+    return with_fit(read_steps(folder), _machine(model, swept.facts, fingerprint))
 
 
 def profile_of_sweeps(
     folders: Sequence[Path],
     model: str,
-    device: str,
+    device: str | None,
     graph_sizes: Sequence[int] | None,
     launches_from: Profile,
 ) -> Profile:
     """The profile of sweeps that were logged elsewhere; without prompts among decodes it has the
-    launches of `launches_from`, scaled to this host's lone prompts.
+    launches of `launches_from`, scaled to this host's lone prompts. device, graph_sizes: where the
+    folders do not say them.
     """
-    sizes = graph_sizes or _graph_sizes(folders)
+    swept = read_swept(folders)
+    facts = {
+        "graph_sizes": _one_of(graph_sizes, swept.facts, "graph_sizes", FACTS, folders),
+        "tensor_parallel_size": swept.facts.get("tensor_parallel_size", 1),
+    }
+    named = {"device": _one_of(device, swept.about, "device", ABOUT, folders)}
+    fingerprint = {**swept.fingerprint, **named, **_cut_short(folders)}
     steps = pd.concat([read_steps(folder) for folder in folders], ignore_index=True)
-    cut_short = _cut_short(folders)
-    fingerprint = {"source": "measured", "system": "vLLM", "device": device, **cut_short}
-    machine = Machine(shape_named(model), 1, sizes, gpu_of_device(device), fingerprint)
+    machine = _machine(shape_named(model), facts, fingerprint)
     return with_launches_of(with_fit(steps, machine), launches_from)
+
+
+def _machine(model: ModelSpec, facts: Mapping[str, Any], fingerprint: dict[str, Any]) -> Machine:
+    """What was swept. facts: as in FACTS."""
+    num_gpus, sizes = facts["tensor_parallel_size"], facts["graph_sizes"]
+    return Machine(model, num_gpus, sizes, gpu_of_device(fingerprint["device"]), fingerprint)
+
+
+def _one_of(
+    given: Any, said: Mapping[str, Any], key: str, name: str, folders: Sequence[Path]
+) -> Any:
+    """What the command gives or the folders say. Raises InputError for none, or two."""
+    option, read = f"--{key.replace('_', '-')}", said.get(key)
+    if given is None and read is None:
+        raise InputError(f"{option}: is missing, and no {name} in or beside {folders[0]} has it")
+    if given is not None and read is not None and given != read:
+        raise InputError(f"{option} {given}: {name} says {read} (leave the option out)")
+    return read if given is None else given
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
@@ -120,15 +125,6 @@ def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
     """
     names = [name for folder in folders for name in left_out(folder)]
     return {CUT_SHORT: names} if names else {}
-
-
-def _graph_sizes(folders: Sequence[Path]) -> list[int]:
-    for folder in folders:
-        for path in (folder / FACTS, folder.parent / FACTS):
-            if path.is_file():
-                sizes: list[int] = json.loads(path.read_text(encoding="utf-8"))["graph_sizes"]
-                return sizes
-    raise InputError(f"--graph-sizes: is missing, and no {FACTS} in or beside {folders[0]} has it")
 
 
 def with_fit(steps: pd.DataFrame, machine: Machine) -> Profile:
@@ -153,9 +149,3 @@ def lines(profile: Mapping[str, Any]) -> Iterator[str]:
             f"error {fit['median_error']:.1%}, p95 {fit['p95_error']:.1%}, mean "
             f"{fit['mean_error']:+.1%} of {fit['num_batches']}"
         )
-
-
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(f"{path.parent}: has no {path.name} (is it of gpu calibrate --keep?)")
-    return json.loads(path.read_text(encoding="utf-8"))
