@@ -228,13 +228,18 @@ def joined(slots: NonSequenceSlots) -> NonSequenceSlots:
 
 
 def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
-    runs = list[list[int]]()
-    for start, length in sorted(extents):
-        if length and runs and start <= runs[-1][1]:
-            runs[-1][1] = start + length
-        elif length:
-            runs.append([start, start + length])
-    return tuple(Extent(start, end - start) for start, end in runs)
+    runs, end = list[Extent](), -1
+    for extent in sorted(extents):
+        start, length = extent
+        if not length:
+            continue
+        if start > end:
+            runs.append(extent)
+        else:
+            first = runs[-1].start
+            runs[-1] = Extent(first, start + length - first)
+        end = start + length
+    return tuple(runs)
 
 
 def trace_run(
