@@ -2,6 +2,7 @@
 distinguish them.
 """
 
+import re
 import sys
 import sysconfig
 import threading
@@ -20,6 +21,7 @@ EXIT_BAD_INPUT = 2
 NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
 INSTALLED = {"site-packages", "dist-packages"}
 SPEAK_S = 10.0
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 
 
 def one_line(error: BaseException) -> str:
@@ -70,9 +72,10 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _flat(message: str) -> str:
+    """A message on one line, without the addresses by which Python shows objects."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
-    return text.rstrip("; ") or "unknown error"
+    return ADDRESS.sub("", text).rstrip("; ") or "unknown error"
 
 
 def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
