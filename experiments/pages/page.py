@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 430, 10, 226  # of the axes, in units of the SVG
 MAX_POINTS = 400
 NUM_COLORS, NUM_DASHES = 8, 4  # of the curves in page.css and plots.py
 Floats = NDArray[np.float64]
-NUMBER, VERDICT = "number", "verdict"  # classes of columns
+NUMBER, WORDS, VERDICT = "number", "words", "verdict"  # classes of columns
 
 
 class Series(NamedTuple):
