@@ -15,8 +15,9 @@ Extents are [start, length, start, length, ...] in slots.
 """
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -38,6 +39,7 @@ from testbed.engine.simulation import Environment
 from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
+from testbed.experiments.runs.progress import left, spoken
 from testbed.oracles import future_read
 from testbed.run import rare_collections, recorded
 
@@ -191,7 +193,8 @@ def retrace(
     gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
 
     def run(env: Environment) -> int:
-        recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
+        with spoken(_progress(env, stop_s, summary)):
+            recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
         return recorders[number].end_ps
 
     scheduler = setup.scheduler if setup.fleet is None else setup.fleet.parts[number].scheduler
@@ -202,6 +205,24 @@ def retrace(
             f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
         )
     return trace
+
+
+def _progress(
+    env: Environment, stop_s: float | None, summary: Mapping[str, Any] | None
+) -> Callable[[], str]:
+    """How far a simulation is, in words, and when it ends where stop_s or a summary tells."""
+    began = time.monotonic()
+    ends_s = [stop_s, None if summary is None else summary["simulated_s"]]
+    end_s = min((end for end in ends_s if end is not None), default=None)
+
+    def text() -> str:
+        now_s = env.now / PS
+        if end_s is None:
+            return f"simulating again: {now_s:,.0f} s"
+        rest = left(now_s, end_s, time.monotonic() - began)
+        return f"simulating again: {now_s:,.0f} of {end_s:,.0f} s{rest}"
+
+    return text
 
 
 def gap_of(summary: Mapping[str, Any] | None) -> int:

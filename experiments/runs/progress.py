@@ -95,7 +95,7 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
     return spoken(text)
 
 
-def left(done: int, total: int, seconds: float) -> str:
+def left(done: float, total: float, seconds: float) -> str:
     """The seconds that the rest takes at the pace until now, in words; empty before the first."""
     return f", about {(total - done) * seconds / done:,.0f} s left" if done else ""
 
