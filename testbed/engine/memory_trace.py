@@ -195,11 +195,12 @@ class Tracer(simpy.Environment):
 
     def _grown(self, before: tuple[Extent, ...], extents: list[Extent]) -> tuple[Extent, ...]:
         """As `_known`; most tables are those of the frame before, or begin with them."""
-        if tuple(extents[: len(before)]) != before:
-            return self._known(extents)
-        if len(extents) == len(before):
+        listed = tuple(extents)
+        if listed == before:
             return before
-        return before + self._known(extents[len(before) :])
+        if listed[: len(before)] != before:
+            return self._known(listed)
+        return before + self._known(listed[len(before) :])
 
     def _known(self, extents: Iterable[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""
