@@ -14,7 +14,7 @@ from testbed.contract.clauses import ClauseBroken
 from testbed.contract.costs import check_cost
 from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
-from testbed.contract.search import POOLS, tiers_below
+from testbed.contract.search import POOLS, Told, tiers_below, unheard
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
 from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
@@ -44,6 +44,7 @@ def check(
     max_len: int | None = None,
     host_slots: int | None = None,
     num_examples: int = 200,
+    told: Told = unheard,
     **parameters: Any,
 ) -> ClauseBroken | None:
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
@@ -61,6 +62,7 @@ def check(
         host_slots: slots of the host's pool, in place of those of the contract's pools.
         num_examples: random histories of a policy in each pool, or of an eviction order, or
             iterations of a cost model.
+        told: hears how many histories of a policy are done, of how many.
         **parameters: of the plug-in's constructor, besides the pool.
     """
     target: Any = plug_in
@@ -69,7 +71,7 @@ def check(
             raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
         target = locate(plug_in.replace(":", "."), "plug-in")
     pools = _pools(num_slots, max_len, host_slots)
-    return _check(target, pools, num_examples, parameters) or follows_hashes(
+    return _check(target, pools, num_examples, parameters, told) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
     )
 
@@ -81,7 +83,11 @@ def _constructor_values(target: Any, parameters: dict[str, Any]) -> dict[str, An
 
 
 def _check(
-    target: Any, pools: list[PoolSpec], num_examples: int, parameters: dict[str, Any]
+    target: Any,
+    pools: list[PoolSpec],
+    num_examples: int,
+    parameters: dict[str, Any],
+    told: Told,
 ) -> ClauseBroken | None:
     if inspect.isclass(target) and issubclass(target, Scheduler):
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
@@ -96,17 +102,19 @@ def _check(
         with plug_in_errors("cost", target.__name__):
             make_cost()
         return check_cost(make_cost, num_examples)
-    return _check_policy(partial(target, **parameters), pools, num_examples)
+    return _check_policy(partial(target, **parameters), pools, num_examples, told)
 
 
-def _check_policy(make: Any, pools: list[PoolSpec], num_examples: int) -> ClauseBroken | None:
+def _check_policy(
+    make: Any, pools: list[PoolSpec], num_examples: int, told: Told
+) -> ClauseBroken | None:
     """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
     for pool in pools:
         with plug_in_errors("policy", f"the policy for {pool}"):
             built = make(pool)
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
-    broken = check_policy(make, pools, num_examples)
+    broken = check_policy(make, pools, num_examples, told=told)
     return broken or next(filter(None, (differs(make, pool) for pool in pools)), None)
 
 

@@ -27,16 +27,18 @@ def check(
     one by one. Exit code 1 where a clause is violated.
     """
     from testbed.checking import check
-    from testbed.experiments.runs.progress import spoken
+    from testbed.experiments.runs.progress import Progress, spoken
 
     values = dict(parameter(text) for text in parameters)
-    with spoken(lambda: f"checking {plug_in}"):
+    histories = Progress("histories")
+    with spoken(lambda: f"checking {plug_in}{histories}"):
         broken = check(
             plug_in,
             num_slots=slots,
             max_len=max_len,
             host_slots=host_slots,
             num_examples=examples,
+            told=histories.told,
             **values,
         )
     if broken is None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from testbed.core.errors import InputError, PlugInError
 from testbed.experiments.cli.commands import help_text
-from testbed.experiments.cli.working_folder import prepare_working_folder
+from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
 
 HELP = ("-h", "--help")
 VERSION = ("-V", "--version")
@@ -84,15 +84,18 @@ def _refused(words: Sequence[str], error: Exception) -> int:
     from testbed.experiments.cli.usage_errors import command_of
     from testbed.experiments.runs.progress import one_line
 
-    print(f"{command_of(words)}: error: {one_line(error)}{_way_out(error)}", file=sys.stderr)
+    print(f"{command_of(words)}: error: {one_line(error)}{_way_out(words, error)}", file=sys.stderr)
     return EXIT_BAD_INPUT
 
 
-def _way_out(error: Exception) -> str:
+def _way_out(words: Sequence[str], error: Exception) -> str:
     """Where a plug-in broke its contract during a run: what finds the fault."""
     if not isinstance(error, PlugInError):
         return ""
-    return "; `testbed check MODULE:CLASS` finds the shortest calls that break a clause"
+    named = plug_ins_in(words)
+    told = [plug_in for plug_in in named if plug_in.partition(":")[2] in str(error)] or named
+    plug_in = told[0] if len(set(told)) == 1 else "MODULE:CLASS"
+    return f"; `testbed check {plug_in}` finds the shortest calls that break a clause"
 
 
 class Terminated(KeyboardInterrupt):

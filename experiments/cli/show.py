@@ -42,14 +42,12 @@ def memory(
     from testbed.core.request import PS
     from testbed.experiments.cli.output import show
     from testbed.experiments.memory_map.map_page import page, retrace, title_of
-    from testbed.experiments.runs.progress import spoken
     from testbed.experiments.runs.run_folder import changed_since, complete, read_config
     from testbed.experiments.runs.whole_files import write_text
 
     part = _interval(start, stop)
     config = read_config(run, trusts_plug_ins=trust_plug_ins)
-    with spoken(lambda: "simulating again, step by step"):
-        trace = retrace(config, *part, engine, complete(run))
+    trace = retrace(config, *part, engine, complete(run))
     out = out or run
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / MEMORY_MAP, page(trace, title_of(trace, config, engine)))

@@ -45,13 +45,14 @@ def names_a_plug_in(words: Sequence[str]) -> bool:
     do.
     """
     parts = [part for word in words for part in word.split()]
-    return words[:1] == ["check"] or any(map(_names_a_class, parts))
+    is_trusting = any(part == FLAG or "_target_" in part for part in parts)
+    return words[:1] == ["check"] or is_trusting or bool(plug_ins_in(parts))
 
 
-def _names_a_class(word: str) -> bool:
-    """Whether a word trusts plug-ins, or has MODULE:CLASS among its values, several in a sweep."""
-    values = word.rpartition("=")[2].split(",")
-    return word == FLAG or "_target_" in word or any(map(CLASS.fullmatch, values))
+def plug_ins_in(words: Sequence[str]) -> list[str]:
+    """Every MODULE:CLASS among the values of these words, several in a sweep."""
+    values = [value for word in words for value in word.rpartition("=")[2].split(",")]
+    return list(filter(CLASS.fullmatch, values))
 
 
 def put_last(folder: str) -> None:

@@ -15,8 +15,9 @@ Extents are [start, length, start, length, ...] in slots.
 """
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -38,29 +39,43 @@ from testbed.engine.simulation import Environment
 from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
+from testbed.experiments.runs.progress import left, spoken
 from testbed.oracles import future_read
-from testbed.run import recorded
+from testbed.run import rare_collections, recorded
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields
 
 
+@rare_collections()
 def encode(trace: MemoryTrace) -> str:
     """The trace as JSON; it keeps as many frames as fit MAX_CHARACTERS."""
     gap_ps = ceil_div(trace.end_ps - trace.start_ps, len(trace.frames))
     while True:
-        text = json.dumps(document(trace, trace.frames), separators=(",", ":"))
-        if len(text) <= MAX_CHARACTERS or len(trace.frames) == 1:
-            return text
+        frames = all_changes(trace)
+        if len(trace.frames) == 1 or len(compact(frames)) <= MAX_CHARACTERS:
+            text = compact({**document(trace), "frames": frames})
+            if len(trace.frames) == 1 or len(text) <= MAX_CHARACTERS:
+                return text
         gap_ps *= 2
         trace.frames = thinned(trace, gap_ps)
 
 
-def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
-    """The trace with these frames as plain values."""
-    unit = unit_of(trace)
-    empty = Frame(0, 0, {}, (NonSequenceSlots(),) * len(frames[0].pools))
-    previous = [empty, *frames[:-1]]
+def compact(value: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def all_changes(trace: MemoryTrace) -> list[dict[str, Any]]:
+    """The entries of the page's frames."""
+    empty = Frame(0, 0, {}, (NonSequenceSlots(),) * len(trace.frames[0].pools))
+    previous, unit = [empty, *trace.frames[:-1]], unit_of(trace)
+    return [changes(old, new, unit) for old, new in zip(previous, trace.frames, strict=True)]
+
+
+def document(trace: MemoryTrace) -> dict[str, Any]:
+    """The trace as plain values, without its frames."""
+    frames, unit = trace.frames, unit_of(trace)
     return {
         "pools": [["device", trace.num_slots // unit], *trace.tiers.items()],
         "parts": [(name, each // unit) for name, each in trace.parts],
@@ -77,14 +92,13 @@ def document(trace: MemoryTrace, frames: list[Frame]) -> dict[str, Any]:
             seq_id: held.request_id for frame in frames for seq_id, held in frame.held.items()
         },
         "colors": request_colors(frames),
-        "frames": [changes(old, new, unit) for old, new in zip(previous, frames, strict=True)],
     }
 
 
 def num_held_slots(frame: Frame) -> int:
     """The slots on the device that sequences hold; a shared extent counts once."""
-    extents = {extent for held in frame.held.values() for extent in held.device}
-    return sum(length for _, length in extents)
+    extents = set[Extent]().union(*(held.device for held in frame.held.values()))
+    return sum([length for _, length in extents])
 
 
 def unit_of(trace: MemoryTrace) -> int:
@@ -123,10 +137,9 @@ def changes(old: Frame, new: Frame, unit: int = 1) -> dict[str, Any]:
 def _difference(
     before: Sequence[Extent], after: Sequence[Extent], unit: int
 ) -> dict[str, list[int]] | None:
-    """The extents that were added and dropped, each once; None if there are none."""
-    old, new = dict.fromkeys(before), dict.fromkeys(after)  # sets in the order of the extents
-    added = [extent for extent in new if extent not in old]
-    dropped = [extent for extent in old if extent not in new]
+    """The extents that were added and dropped, by address; None if there are none."""
+    old, new = set(before), set(after)
+    added, dropped = sorted(new - old), sorted(old - new)
     if not added and not dropped:
         return None
     return {"add": flat(added, unit), "drop": flat(dropped, unit)}
@@ -150,12 +163,11 @@ def entry_of(old: Frame, new: Frame, seq_id: int, step: int, unit: int) -> list[
 
 def num_common(old_table: Sequence[Extent], new_table: Sequence[Extent]) -> int:
     """The number of leading extents that both tables have."""
-    num_extents = 0
-    for old, new in zip(old_table, new_table, strict=False):
-        if old != new:
-            break
-        num_extents += 1
-    return num_extents
+    shorter = min(len(old_table), len(new_table))
+    if old_table[:shorter] == new_table[:shorter]:  # most tables only grow
+        return shorter
+    pairs = zip(old_table, new_table, strict=False)
+    return next(number for number, (old, new) in enumerate(pairs) if old != new)
 
 
 def flat(extents: Iterable[Extent], unit: int) -> list[int]:
@@ -163,6 +175,7 @@ def flat(extents: Iterable[Extent], unit: int) -> list[int]:
     return [number // unit for extent in extents for number in extent]
 
 
+@rare_collections()
 def retrace(
     config: RunConfig,
     start_s: float,
@@ -180,7 +193,8 @@ def retrace(
     gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
 
     def run(env: Environment) -> int:
-        recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
+        with spoken(_progress(env, stop_s, summary)):
+            recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
         return recorders[number].end_ps
 
     scheduler = setup.scheduler if setup.fleet is None else setup.fleet.parts[number].scheduler
@@ -191,6 +205,24 @@ def retrace(
             f"--from {start_s:g}: the run ends at {trace.end_ps / PS:g} s, there is nothing to draw"
         )
     return trace
+
+
+def _progress(
+    env: Environment, stop_s: float | None, summary: Mapping[str, Any] | None
+) -> Callable[[], str]:
+    """How far a simulation is, in words, and when it ends where stop_s or a summary tells."""
+    began = time.monotonic()
+    ends_s = [stop_s, None if summary is None else summary["simulated_s"]]
+    end_s = min((end for end in ends_s if end is not None), default=None)
+
+    def text() -> str:
+        now_s = env.now / PS
+        if end_s is None:
+            return f"simulating again: {now_s:,.0f} s"
+        rest = left(now_s, end_s, time.monotonic() - began)
+        return f"simulating again: {now_s:,.0f} of {end_s:,.0f} s{rest}"
+
+    return text
 
 
 def gap_of(summary: Mapping[str, Any] | None) -> int:

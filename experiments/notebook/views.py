@@ -17,6 +17,7 @@ from testbed.experiments.memory_map import map_page
 from testbed.experiments.pages.page import whole_page
 from testbed.experiments.report.folder_page import one_run
 from testbed.experiments.runs import run_folder
+from testbed.experiments.runs.part_words import part_words
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.experiments.runs.whole_files import write_text
 from testbed.experiments.timeline.chrome_trace import trace_of, write_trace
@@ -69,7 +70,8 @@ def show(summary: Mapping[str, Any]) -> str:
 
 def html(result: "Result") -> str:
     """The card of a run, as on the page of `testbed report`."""
-    card = one_run(_finished("run", result), str(result.summary["run"]["policy"]), alone=True)
+    policy = part_words(str(result.summary["run"]["policy"]))
+    card = one_run(_finished("run", result), policy[0].upper() + policy[1:], alone=True)
     return Page(whole_page(title="Run", parts=[card]))._repr_html_()
 
 
@@ -89,7 +91,7 @@ def timeline(result: "Result", file: Path, start_s: float, stop_s: float | None)
 def memory_map(result: "Result", start_s: float, stop_s: float | None, engine: int | None) -> Page:
     """Simulate the run again with a traced pool; returns the interactive page."""
     config = result.setup.config
-    trace = map_page.retrace(config, start_s, stop_s, engine)
+    trace = map_page.retrace(config, start_s, stop_s, engine, result.summary)
     return Page(map_page.page(trace, map_page.title_of(trace, config, engine)))
 
 

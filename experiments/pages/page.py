@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 WIDTH, HEIGHT = 440, 270
 LEFT, RIGHT, TOP, BOTTOM = 52, 430, 10, 226  # of the axes, in units of the SVG
 MAX_POINTS = 400
+NUM_COLORS, NUM_DASHES = 8, 4  # of the curves in page.css and plots.py
 Floats = NDArray[np.float64]
-NUMBER, VERDICT = "number", "verdict"  # classes of columns
+NUMBER, WORDS, VERDICT = "number", "words", "verdict"  # classes of columns
 
 
 class Series(NamedTuple):
@@ -80,6 +81,11 @@ class Axis(NamedTuple):
             if self.low <= value <= self.high * 1.001:
                 ticks.append((round(float(self.place(value)), 1), f"{value:,.5g}"))
         return ticks
+
+
+def curve_look(number: int) -> tuple[int, int]:
+    """The colour and the dashes of a curve; 32 curves differ."""
+    return number % NUM_COLORS, (number + number // NUM_COLORS) % NUM_DASHES
 
 
 def svg(chart: Chart) -> dict[str, Any]:
@@ -208,4 +214,5 @@ def environment() -> Environment:
     )
     templates.filters["base64"] = lambda content: base64.b64encode(content).decode()
     templates.filters["svg"] = svg
+    templates.filters["curve_look"] = lambda number: "s{} d{}".format(*curve_look(number))
     return templates

@@ -28,14 +28,16 @@ from testbed.experiments.pages.page import (
 )
 from testbed.experiments.report.related_runs import equal, related, words_of
 from testbed.experiments.report.reproduction import CARD, reproduction
+from testbed.experiments.report.setting_tables import columns_table, setting_tables
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
+from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.summary_table import (
     main_numbers,
     number,
     quantities,
 )
-from testbed.experiments.runs.sweeps import sweep_charts
+from testbed.experiments.runs.sweeps import futures_of, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words
 from testbed.summaries import costs_of, flat
@@ -95,6 +97,10 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         for run, name in named
         if run.requests is not None and run.spans is not None
     ]
+    points = [
+        Point(dict(zip(different, values, strict=True)), run.summary, run.name)
+        for run, values in zip(runs, different.to_numpy().tolist(), strict=True)
+    ]
     together = [group for group in related(with_tables) if 1 < len(group) <= MOST_CURVES]
     return render(
         "report/runs.html",
@@ -104,24 +110,22 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
         groups=[(words_of(group[0]), list(compared_charts(group))) for group in together],
-        table=_all_runs(runs, different),
+        settings=setting_tables(points) if are_replicated(points) else [],
+        table=_all_runs(points),
         equal=equal([replace(run, name=name) for run, name in named]),
         cards=[(name, anchor(name), one_run(run, name)) for run, name in named if _charts(run)],
     )
 
 
-def _all_runs(runs: Sequence[FinishedRun], different: pd.DataFrame) -> Table:
+def _all_runs(points: Sequence[Point]) -> Table:
     """A row for each run: its values of the differing keys, its main numbers, its folder."""
-    main = main_numbers([run.summary for run in runs])
-    rows = []
-    for run, values, *numbers in zip(
-        runs, different.to_numpy().tolist(), *main.values(), strict=True
-    ):
-        shown = ["-" if value == "null" else value for value in values]
-        rows.append([*shown, *numbers, run.name])
-    head = [*map(str, different.columns), *main, "run"]
-    classes = [*[""] * len(different.columns), *[NUMBER] * len(main)]
-    return Table("All runs", head, rows, classes)
+    left = {
+        name: ["-" if point.chosen[name] == "null" else point.chosen[name] for point in points]
+        for name in points[0].chosen
+    }
+    results = main_numbers([point.summary for point in points])
+    folders = {"run": [point.folder for point in points]}
+    return columns_table("All runs", {**left, **futures_of(points)}, {**results, **folders})
 
 
 def folder_page(folders: Sequence[Path]) -> str:

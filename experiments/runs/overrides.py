@@ -209,8 +209,12 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
 
     Plug-ins and classes are registered as options of Hydra.
     """
-    names = names_of(group, folders)
-    for name in _names(value):
+    names, given = names_of(group, folders), list(_names(value))
+    if "null" in given and len(given) > 1:
+        raise InputError(
+            f"{group}={value}: null selects nothing (leave {group} out, in a run of its own)"
+        )
+    for name in given:
         if CLASS.fullmatch(name):
             register_class(group, name, name)
             continue

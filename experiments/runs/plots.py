@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from testbed.experiments.pages.page import Chart, Series
+from testbed.experiments.pages.page import Chart, Series, curve_look
 from testbed.experiments.runs.whole_files import whole
 
 # Blue, orange and grey differ in lightness, so colour-blind readers distinguish them; kinds
@@ -249,18 +249,19 @@ def _plot_layers(axes: Axes, chart: Chart) -> None:
 
 def _plot_curves(axes: Axes, chart: Chart) -> None:
     """Draw each series as a curve of its own colour and dashes."""
-    for i, curve in enumerate(chart.series):
+    for number, curve in enumerate(chart.series):
+        color, dashes = curve_look(number)
         if curve.band:
             low, high = np.array(curve.band).T
             if chart.log_y:  # which ends above 0
                 low = np.maximum(low, np.min(curve.y) / 2)
-            axes.fill_between(curve.x, low, high, color=COLORS[i % len(COLORS)], alpha=0.2, lw=0)
+            axes.fill_between(curve.x, low, high, color=COLORS[color], alpha=0.2, lw=0)
         axes.plot(
             curve.x,
             curve.y,
             label=curve.name,
-            color=COLORS[i % len(COLORS)],
-            linestyle=LINES[(i + i // len(COLORS)) % len(LINES)],
+            color=COLORS[color],
+            linestyle=LINES[dashes],
             marker="o" if chart.markers else None,
             markersize=3,
         )

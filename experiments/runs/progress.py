@@ -2,6 +2,7 @@
 distinguish them.
 """
 
+import re
 import sys
 import sysconfig
 import threading
@@ -20,6 +21,7 @@ EXIT_BAD_INPUT = 2
 NOT_PLUG_INS = (Path(__file__).parents[2], Path(sysconfig.get_path("stdlib")))
 INSTALLED = {"site-packages", "dist-packages"}
 SPEAK_S = 10.0
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 
 
 def one_line(error: BaseException) -> str:
@@ -70,9 +72,10 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _flat(message: str) -> str:
+    """A message on one line, without the addresses by which Python shows objects."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     text = " ".join(line if line.endswith((".", ":", ";")) else f"{line};" for line in lines)
-    return text.rstrip("; ") or "unknown error"
+    return ADDRESS.sub("", text).rstrip("; ") or "unknown error"
 
 
 def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[None]:
@@ -86,15 +89,41 @@ def watched(recorder: "Counts", num_requests: int) -> AbstractContextManager[Non
 
     def text() -> str:
         done, seconds = ended(), time.monotonic() - began
-        pace = f"{done / seconds:,.3g}/s{left(done, num_requests, seconds)}"
-        return f"simulating: {done:,} of {num_requests:,} requests ({pace})"
+        rate = pace(done, num_requests, seconds)
+        return f"simulating: {done:,} of {num_requests:,} requests ({rate})"
 
     return spoken(text)
 
 
-def left(done: int, total: int, seconds: float) -> str:
+def pace(done: int, total: int, seconds: float) -> str:
+    """How many were done a second, and the seconds that the others take, in words."""
+    return f"{done / seconds:,.3g}/s{left(done, total, seconds)}"
+
+
+def left(done: float, total: float, seconds: float) -> str:
     """The seconds that the rest takes at the pace until now, in words; empty before the first."""
     return f", about {(total - done) * seconds / done:,.0f} s left" if done else ""
+
+
+class Progress:
+    """How many of some things are done, at which pace, and when the others will be, in words."""
+
+    def __init__(self, things: str) -> None:
+        self.things = things
+        self._began = time.monotonic()
+        self._done = self._total = 0
+
+    def told(self, done: int, total: int) -> None:
+        """So many are done, of so many."""
+        self._done, self._total = done, total
+
+    def __str__(self) -> str:
+        """Empty while nothing is done."""
+        if not self._done:
+            return ""
+        rate = pace(self._done, self._total, time.monotonic() - self._began)
+        text = f": {self._done:,} of {self._total:,} {self.things}"
+        return f"{text} ({rate})" if self._done < self._total else f"{text}, then the last checks"
 
 
 @contextmanager

@@ -60,10 +60,10 @@ def shown(points: Sequence[Point], width: int, *, per_seed: bool = False) -> Gro
     firsts = [group.points[0] for group in groups]
     head += remark_on_ways({_name_of(point, axes(firsts)): point.summary for point in firsts})
     if are_replicated(points) and not per_seed:
-        return Group(*map(Text, head), *replicated_tables(groups, width, _futures(firsts)))
+        return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     names = axes(points)
     columns = {name: [str(point.chosen.get(name, "")) for point in points] for name in names}
-    columns |= _futures(points)
+    columns |= futures_of(points)
     results, same = varying(main_numbers([point.summary for point in points]))
     head += same
     return Group(*map(Text, head), _table(columns, results, width))
@@ -124,7 +124,7 @@ def _width(name: str, cells: Sequence[str]) -> int:
     return max(map(len, [name, *cells])) + 3
 
 
-def _futures(points: Sequence[Point]) -> dict[str, list[str]]:
+def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
     """The column of what each point reads of the future, if any does."""
     futures = [future_read_by(point.summary) for point in points]
     return {FUTURE: futures} if any(futures) else {}

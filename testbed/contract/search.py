@@ -4,9 +4,9 @@ it.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, count
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from testbed.contract.clauses import ClauseBroken, require
 from testbed.contract.histories import MAX_CALLS, Act, Admit, Call, Histories
@@ -52,6 +52,7 @@ MAX_TRIES = 2000
 ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
+Told: TypeAlias = Callable[[int, int], object]  # hears how much is done, of how much
 # Half of the layers have a window, for policies that know groups.
 GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
 
@@ -179,25 +180,35 @@ def broken_by(
     return None
 
 
+def unheard(done: int, total: int) -> None:
+    """Nobody hears of the progress."""
+
+
 def check_policy(
     make: MakePolicy,
     pools: Iterable[PoolSpec] = POOLS,
     max_examples: int = 200,
     *,
     shrink: bool = True,
+    told: Told = unheard,
 ) -> ClauseBroken | None:
     """The clause that a policy breaks in one of these pools, with the calls that break it; None if
     all hold.
 
     The calls are the shortest such sequence where `shrink`, else the first one found, which is
-    faster. The same policy gets the same verdict every time.
+    faster. The same policy gets the same verdict every time. told: hears how many histories are
+    done, of how many.
     """
+    pools, num_speculating = list(pools), ceil_div(max_examples, 5)
+    total = len(pools) * (max_examples + num_speculating + 1)
+    done = count(1)
     for pool in pools:
         histories = histories_of(make, pool)
         short = (histories.draw() for _ in range(max_examples))
-        speculating = (histories.speculating() for _ in range(ceil_div(max_examples, 5)))
+        speculating = (histories.speculating() for _ in range(num_speculating))
         for calls in chain(short, speculating, [histories.long()]):
             broken = broken_by(make, pool, calls)
+            told(next(done), total)
             if broken is not None:
                 return shrunk(make, pool, calls, broken) if shrink else broken
     return None

@@ -195,11 +195,12 @@ class Tracer(simpy.Environment):
 
     def _grown(self, before: tuple[Extent, ...], extents: list[Extent]) -> tuple[Extent, ...]:
         """As `_known`; most tables are those of the frame before, or begin with them."""
-        if tuple(extents[: len(before)]) != before:
-            return self._known(extents)
-        if len(extents) == len(before):
+        listed = tuple(extents)
+        if listed == before:
             return before
-        return before + self._known(extents[len(before) :])
+        if listed[: len(before)] != before:
+            return self._known(listed)
+        return before + self._known(listed[len(before) :])
 
     def _known(self, extents: Iterable[Extent]) -> tuple[Extent, ...]:
         """These extents; equal ones are one object, because thousands of frames repeat them."""
@@ -228,13 +229,18 @@ def joined(slots: NonSequenceSlots) -> NonSequenceSlots:
 
 
 def _runs(extents: Iterable[Extent]) -> tuple[Extent, ...]:
-    runs = list[list[int]]()
-    for start, length in sorted(extents):
-        if length and runs and start <= runs[-1][1]:
-            runs[-1][1] = start + length
-        elif length:
-            runs.append([start, start + length])
-    return tuple(Extent(start, end - start) for start, end in runs)
+    runs, end = list[Extent](), -1
+    for extent in sorted(extents):
+        start, length = extent
+        if not length:
+            continue
+        if start > end:
+            runs.append(extent)
+        else:
+            first = runs[-1].start
+            runs[-1] = Extent(first, start + length - first)
+        end = start + length
+    return tuple(runs)
 
 
 def trace_run(

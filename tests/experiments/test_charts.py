@@ -2,13 +2,14 @@
 sweep.
 """
 
+import re
 from io import StringIO
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from testbed.experiments.pages.page import Chart, Series, svg
+from testbed.experiments.pages.page import Chart, Series, environment, svg
 from testbed.experiments.runs.plots import cdf_chart, figure_of, over_time, run_charts
 from testbed.experiments.runs.sweeps import sweep_charts
 
@@ -72,6 +73,23 @@ def test_logarithmic_axes_have_a_tick_for_each_power_of_ten():
 def test_up_to_two_decades_have_ticks_between_the_powers(high, ticks):
     chart = Chart("", "x", "y", [Series("a", [1, high], [0, 1])], log_x=True)
     assert labels(svg(chart)["x"]) == ticks
+
+
+def test_as_many_as_32_curves_of_a_page_and_a_figure_look_different():
+    names = [f"curve {number}" for number in range(32)]
+    chart = Chart("", "x", "y", [Series(name, [1, 2], [0, 1]) for name in names])
+    page = environment().get_template("pages/parts.html").module.chart(chart)
+    looks = dict(re.findall(r'<path class="([^"]*)" data-name="([^"]*)"', page))
+    assert list(looks.values()) == names
+    legend = re.findall(r'<li>.*?<path class="([^"]*)".*?</svg>([^<]*)</li>', page, re.S)
+    assert dict(legend) == looks
+    figure = StringIO()
+    figure_of([chart]).savefig(figure, format="svg")
+    lines = re.findall(
+        r'<g id="line2d_[^>]*>\s*<path [^>]*style="([^"]*stroke-width: 1.2[^"]*)"',
+        figure.getvalue(),
+    )
+    assert len(set(lines)) == len(names)
 
 
 def test_stacked_series_lie_on_top_of_each_other():

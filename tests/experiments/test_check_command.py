@@ -2,7 +2,11 @@
 groups.
 """
 
+import re
+
 import pytest
+
+from testbed.experiments.runs import progress
 
 PLUG_IN = """
 from testbed.core.slots import Grant
@@ -37,6 +41,13 @@ def test_example_policy_keeps_the_contract_and_leaves_no_files(check, tmp_path):
     code, output, _ = check("example_policy:Slabs", "slab_size=8", "--examples", "3")
     assert (code, output) == (0, "example_policy:Slabs keeps the contract\n")
     assert [path.name for path in tmp_path.iterdir()] == ["faulty.py"]
+
+
+def test_progress_counts_the_histories(check, monkeypatch):
+    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    _, _, said = check("example_policy:Slabs", "--examples", "3", "--slots", "200")
+    assert re.search(r": \d+ of 15 histories \([\d.]+/s, about \d+ s left\), \d+ s\n", said)
+    assert re.search(r": 15 of 15 histories, then the last checks, \d+ s\n$", said)
 
 
 def test_a_constructor_that_fails_is_named_in_one_line(check):

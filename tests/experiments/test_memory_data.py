@@ -150,5 +150,13 @@ def test_a_page_that_would_be_too_large_has_fewer_frames(states, monkeypatch):
     assert len(data_of(states.memory_map())["frames"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "num_common"),
+    [("", "ab", 0), ("ab", "abc", 2), ("abc", "ab", 2), ("abc", "abd", 2), ("abc", "xbc", 0)],
+)
+def test_the_beginning_that_two_tables_have_in_common_is_kept(old, new, num_common):
+    assert map_page.num_common(tuple(old), tuple(new)) == num_common
+
+
 def test_a_window_after_the_end_is_refused(states):
     check_refusal(("--from 5", "the run ends at"), states.memory_map, 5, None)

@@ -366,3 +366,37 @@ def test_neighbours_of_other_requests_have_other_colours(web_page, tmp_path):
         for one, other in pairs
     ]
     assert min(distances) > 20
+
+
+COMMON_COLORS = """(() => {
+  const {grid, replay, data} = app, slots = paint(replay), size = data.block_size;
+  const common = (canvas, x, y, width, height) => {
+    const {data: bytes} = canvas.getContext("2d").getImageData(x, y, width, height), seen = {};
+    for (let i = 0; i < bytes.length; i += 4) {
+      const color = bytes.slice(i, i + 3).join();
+      seen[color] = (seen[color] || 0) + 1;
+    }
+    return Object.keys(seen).sort((a, b) => seen[b] - seen[a])[0];
+  };
+  const scale = grid.canvas.width / grid.canvas.clientWidth;
+  const block = grid.blocks.find(block => slots.owner[block * size] === SEVERAL
+    && slots.kind.slice(block * size, (block + 1) * size).every(kind => kind === LIVE));
+  const place = [...grid.place(block), grid.cellWidth, grid.cellHeight].map(at => at * scale);
+  const entry = [...document.querySelectorAll("#legend .kind")].find(
+    one => one.textContent.startsWith(KINDS[SHARED_BY_REQUESTS]));
+  return [common(grid.canvas, ...place), common(entry.querySelector("canvas"), 0, 0, 30, 14)];
+})()"""
+
+
+def test_legend_has_the_colour_of_blocks_that_requests_share(traced, web_page):
+    policy = PrefixCaching(PoolSpec(96, 64), block_size=4)
+    trace = traced(policy, PoolSpec(96, 64))
+    place = next(frame for frame in trace.frames if SEVERAL in slots_of(trace, frame)["owner"])
+    colors = []
+    for scheme in ("light", "dark"):
+        web_page.emulate_media(color_scheme=scheme)
+        web_page.evaluate(f"app.show({place.start_ps / PS})")
+        in_grid, in_legend = web_page.evaluate(COMMON_COLORS)
+        assert in_grid == in_legend
+        colors.append(in_grid)
+    assert colors[0] != colors[1]

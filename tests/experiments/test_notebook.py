@@ -3,6 +3,7 @@ trace, sessions.
 """
 
 import gzip
+import html
 import io
 import json
 import runpy
@@ -82,7 +83,9 @@ def test_pages_of_a_result(result, testbed, tmp_path):
     assert set(page.table["run"]) == {"small", "max"}
     assert "Compared: small; max" in page.save("compared.html").read_text()
     assert 'id="grid"' in result.memory_map(0, 10).save("map.html").read_text()
-    assert result._repr_html_().startswith("<iframe")
+    shown = html.unescape(result._repr_html_())
+    assert shown.startswith("<iframe")
+    assert "<h2>Paged (block_size 32)</h2>" in shown
     for name in ("trace.json.gz", "trace.json"):
         result.timeline(name)
     packed = gzip.decompress((tmp_path / "trace.json.gz").read_bytes())

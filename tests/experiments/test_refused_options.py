@@ -541,3 +541,9 @@ def test_sweep_refuses_a_class_with_a_built_in_choice(testbed, tmp_path):
     )
     check_words(("policy._target_=example_policy.Slabs",), error)
     assert len(list(tmp_path.glob("runs/*/summary.json"))) < 2
+
+
+@pytest.mark.parametrize("word", ["policy=paged,null", "speculation=null,heads"])
+def test_sweep_refuses_to_select_nothing(testbed, word):
+    error = testbed.refused("run", "-m", word, "arrivals.duration_s=5", "outputs=summary")
+    check_words((word, "null", "leave"), error)

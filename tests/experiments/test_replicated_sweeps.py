@@ -10,6 +10,7 @@ from testbed.api import capacities
 from testbed.experiments.compare.differences import independent_differences
 from testbed.experiments.compare.finished_run import read_run
 from testbed.experiments.pages.page import svg
+from testbed.experiments.report.folder_page import folder_page
 from testbed.experiments.runs.points import Point, settings
 from testbed.experiments.runs.replicated import difference_columns, mean_columns
 from testbed.experiments.runs.sweeps import sweep_charts
@@ -114,3 +115,16 @@ def test_report_has_a_curve_for_each_policy_whatever_the_seeds(testbed, tmp_path
     charts = sweep_charts(axes, [flat(run.summary) for run in runs])
     assert {len(chart.series) for chart in charts} == {2}
     assert {len(series.band) for series in charts[0].series} == {3}
+
+
+def test_report_has_a_row_for_each_setting_and_the_seeds_behind_a_click(testbed, tmp_path):
+    words = ("policy=paged,contiguous_pow2", "--seeds", "2", *SHORT, "hydra.sweep.dir=sweep")
+    testbed.done("run", "-m", *words)
+    page = folder_page([tmp_path / "sweep"])
+    means, differences, seeds, *_ = re.findall("<tbody>(.*?)</tbody>", page, re.DOTALL)
+    assert means.count("<tr>") == 2
+    assert " ± " in means
+    assert "policy: true output lengths" in means
+    assert "paged - contiguous pow2" in differences
+    assert seeds.count("<tr>") == 2 * 2
+    assert "<summary>Every seed</summary>" in page.partition(seeds)[0]

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
+from testbed.experiments.runs import progress
 from testbed.experiments.runs.run_folder import read_config
 from testbed.experiments.timeline.chrome_trace import trace_of
 
@@ -28,6 +29,13 @@ def test_thinning_of_many_states_is_reported(testbed, run):
     assert re.search(r"([\d,]+) of ([\d,]+) states are drawn", output)
     assert 750 <= len(data_of(folder)["frames"]) <= 1500
     assert (folder / "memory_map.html").stat().st_size < 3_500_000
+
+
+def test_progress_has_an_end(testbed, run, monkeypatch):
+    run("arrivals.duration_s=60 arrivals.rate=0.5")
+    monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
+    lines = testbed("show", "memory", "out")[2].splitlines()
+    assert re.fullmatch(r"simulating again: \d+ of \d+ s, about \d+ s left, \d+ s", lines[-1])
 
 
 def test_changed_replay_of_a_run_is_reported(testbed, tmp_path):

@@ -98,15 +98,40 @@ def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
     assert len(table) == len(list((tmp_path / "kept").glob("*/summary.json"))) == 2
 
 
-def test_policy_that_breaks_a_clause_in_a_run_is_pointed_to_check(testbed, tmp_path, monkeypatch):
-    (tmp_path / "users_fault.py").write_text(
-        "from testbed.memory.paged.paged import Paged\n\n"
-        "class Absent(Paged):\n"
-        "    def extend(self, batch, steps):\n"
-        "        return None\n"
-    )
+FAULTS = """
+from testbed.memory.paged.paged import Paged
+
+class Absent(Paged):
+    def extend(self, batch, steps):
+        return None
+
+class Lost(Paged):
+    def extend(self, batch, steps):
+        raise KeyError(batch)
+"""
+
+
+@pytest.fixture
+def faults(testbed, tmp_path, monkeypatch):
+    """Policies of the user's that fail during a run; the fixture `testbed` runs the commands."""
+    (tmp_path / "users_fault.py").write_text(FAULTS)
     monkeypatch.syspath_prepend(tmp_path)
-    code, _, error = testbed("run", "policy=users_fault:Absent", *SHORT)
+    return testbed
+
+
+def test_policy_that_breaks_a_clause_in_a_run_is_pointed_to_check(faults):
+    code, _, error = faults("run", "policy=users_fault:Absent", *SHORT)
     assert code == 2
     assert "Absent answered None" in error
-    assert "testbed check" in error
+    assert "`testbed check users_fault:Absent`" in error
+    code, shown, _ = faults("check", "users_fault:Absent", "--examples", "5")
+    assert code == 1
+    assert "extend" in shown
+
+
+def test_the_fault_of_a_policy_is_told_without_addresses(faults):
+    code, _, error = faults("run", "policy=users_fault:Lost", *SHORT)
+    assert code == 2
+    assert "KeyError: <" in error
+    assert "Batch object>" in error
+    assert "users_fault.py:10" in error

@@ -9,7 +9,7 @@ from manual_driver import admit, admit_and_prefill, extend, fork, paged, release
 
 from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
-from testbed.core.slots import GRANTED, Copy, Grant, Refusal, Usage
+from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
@@ -24,6 +24,17 @@ def test_request_larger_than_the_pool_is_never_admitted():
     policy = paged(4)
     admit_and_prefill(policy, [sequence(0, 1)], 1)
     assert admit(policy, [sequence(1, 16)], 16) is Refusal.LATER
+
+
+def test_tables_list_one_object_for_each_block():
+    """The memory map of a run keeps millions of extents, and compares most by their identity."""
+    tables = []
+    for _ in range(2):
+        policy, seq = paged(8), sequence(0, 10)
+        admit(policy, [seq], 10)
+        tables.append(policy.table(seq))
+    assert tables[0] == tables[1] == [Extent(0, 4), Extent(4, 4), Extent(8, 4)]
+    assert all(one is other for one, other in zip(*tables, strict=True))
 
 
 def test_watermark_stays_free_unless_the_pool_is_idle():

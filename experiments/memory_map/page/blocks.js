@@ -3,9 +3,10 @@
 const KINDS = [
   "free", "external fragmentation (rounding)", "cached (unreferenced, findable)",
   "in transit (a transfer reads or writes it)", "registered prefix", "internal fragmentation (never used)",
-  "reserved, will be used", "token states, colour by request", "shared (several sequences)",
+  "reserved, will be used", "token states, colour by request", "shared by sequences of a request", "shared by several requests",
 ];
-const FREE = 0, ROUNDING = 1, CACHED = 2, IN_TRANSIT = 3, PINNED = 4, INTERNAL = 5, RESERVED = 6, LIVE = 7, SHARED = 8;
+const FREE = 0, ROUNDING = 1, CACHED = 2, IN_TRANSIT = 3, PINNED = 4, INTERNAL = 5, RESERVED = 6, LIVE = 7;
+const SHARED = 8, SHARED_BY_REQUESTS = 9; // LIVE ones, in the legend
 const OTHERS = [[ROUNDING, "rounding"], [CACHED, "cached"], [IN_TRANSIT, "in_transit"], [PINNED, "pinned"]];
 const NO_OWNER = -1, SEVERAL = -2;
 

@@ -4,15 +4,15 @@
 const PALETTE = [
   "#4687d8", "#ea846f", "#008663", "#9d6dc7", "#ca9d33", "#007da5", "#c85e83", "#7bb764", "#5a66b9",
   "#c66a26", "#00beb7", "#965095", "#938a00", "#51adef", "#ad4a4e", "#189f64", "#ab93ed", "#9b5f00",
-], OF_SEVERAL = "#46505f";
-const PLAIN = {[CACHED]: "#b4c3d6", [IN_TRANSIT]: "#3f4c5e", [PINNED]: "#7d8896"};
+];
 const MOST_MIXED = 0.7; // share of white or black in a colour beyond the palette
 const WHITE = {[INTERNAL]: 0.9, [RESERVED]: 0.7, [LIVE]: 0}; // shares of it in a request's colour
-let INK, FAINT, LINE, PAGE, RAISED;
+let INK, FAINT, LINE, PAGE, RAISED, OF_SEVERAL, PLAIN;
 
 function readColors() {
-  const style = getComputedStyle(document.documentElement), names = ["--ink", "--faint", "--line", "--page", "--raised"];
-  [INK, FAINT, LINE, PAGE, RAISED] = names.map(name => style.getPropertyValue(name));
+  const style = getComputedStyle(document.documentElement), read = name => style.getPropertyValue(`--${name}`);
+  [INK, FAINT, LINE, PAGE, RAISED, OF_SEVERAL] = ["ink", "faint", "line", "page", "raised", "of-several"].map(read);
+  PLAIN = {[CACHED]: read("cached"), [IN_TRANSIT]: read("in-transit"), [PINNED]: read("pinned")};
 }
 
 // The palette, then each colour of it lighter, darker, and so on by shares that never repeat (1/2, 1/4, 3/4, 1/8, ...).

@@ -81,21 +81,23 @@ class App {
   }
 
   legend() {
-    const total = this.data.num_slots, counts = new Array(9).fill(0), groups = this.data.parts.map(() => 0);
+    const total = this.data.num_slots, counts = new Array(KINDS.length).fill(0), groups = this.data.parts.map(() => 0);
     this.slots.kind.forEach((kind, slot) => {
-      counts[kind === LIVE && this.slots.holders[slot] > 1 ? SHARED : kind]++;
+      const shared = this.slots.owner[slot] === SEVERAL ? SHARED_BY_REQUESTS : SHARED;
+      counts[kind === LIVE && this.slots.holders[slot] > 1 ? shared : kind]++;
       if (this.order === "group" && this.slots.owner[slot] >= 0) groups[this.slots.owner[slot]]++;
     });
     for (const kind in counts) if (counts[kind]) this.painter.seen.add(+kind);
-    const kinds = [LIVE, SHARED, RESERVED, INTERNAL, ROUNDING, CACHED, IN_TRANSIT, PINNED, FREE];
+    const kinds = [LIVE, SHARED, SHARED_BY_REQUESTS, RESERVED, INTERNAL, ROUNDING, CACHED, IN_TRANSIT, PINNED, FREE];
     const entry = (kind, owner, text, count) => {
       const swatch = element("canvas", {width: 30, height: 14, ariaHidden: "true"}), share = 100 * count / total;
       const percent = share && share < 0.1 ? "< 0.1%" : `${share.toFixed(1)}%`;
-      this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), owner, kind === SHARED);
+      this.painter.fill(swatch.getContext("2d"), 0, 0, 30, 14, Math.min(kind, LIVE), owner, kind >= SHARED);
       return element("span", {className: "kind"}, swatch, text, element("b", {}, percent));
     };
+    const owner = kind => kind === SHARED_BY_REQUESTS ? SEVERAL : 0;
     return [
-      ...kinds.filter(kind => this.painter.seen.has(kind)).map(kind => entry(kind, 0, KINDS[kind], counts[kind])),
+      ...kinds.filter(kind => this.painter.seen.has(kind)).map(kind => entry(kind, owner(kind), KINDS[kind], counts[kind])),
       ...(this.order === "group" ? groups.map((count, i) => entry(LIVE, i, `group ${this.data.parts[i][0]}`, count)) : []),
     ];
   }

@@ -259,8 +259,9 @@ class BlockMemory(LeasingPolicy):
         return self._watermark.reserve(len(self._tables.held))
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
-        size = self.block_size
-        return [record(Extent, (block * size, size)) for block in blocks]
+        num_blocks = max(self._pool.num_blocks, self._host.pool.num_blocks)
+        known = extents_of_blocks(num_blocks, self.block_size)
+        return [known[block] for block in blocks]
 
     def _runs(self, blocks: Iterable[int]) -> tuple[Extent, ...]:
         """The slots of these blocks, adjacent ones as one extent: most of a pool may be cached."""
@@ -269,7 +270,7 @@ class BlockMemory(LeasingPolicy):
         for block in blocks:
             if block != end:
                 if end > start:
-                    runs.append(Extent(start * size, (end - start) * size))
+                    runs.append(record(Extent, (start * size, (end - start) * size)))
                 start = block
             end = block + 1
         if end > start:
@@ -322,3 +323,9 @@ class Paged(BlockMemory):
 @lru_cache(1 << 10)
 def taken_at_once(slots: int, evicted: Growth) -> Grant:
     return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED
+
+
+@lru_cache(8)
+def extents_of_blocks(num_blocks: int, size: int) -> list[Extent]:
+    """The slots of every block of `size` slots, one object for each: all tables list these."""
+    return [record(Extent, (block * size, size)) for block in range(num_blocks)]
