@@ -40,9 +40,37 @@ from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
 
-MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, 4096)
-TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 1e7, 1e6, 1e-4, 1e-5)}
-SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1, tiers=TIERS)
+MODEL = ModelSpec(
+    name="tiny",
+    num_layers=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=4,
+    head_size=16,
+    ffn_size=256,
+    ffn_matrices=2,
+    vocab_size=100,
+    max_len=4096,
+)
+TIERS = {
+    "dram": TierSpec(1),
+    "nvme": TierSpec(
+        size_gib=1, read_bandwidth=1e7, write_bandwidth=1e6, latency_s=1e-4, extent_s=1e-5
+    ),
+}
+SERVER = ServerSpec(
+    "server",
+    GpuSpec(
+        name="gpu",
+        memory_bytes=10**9,
+        memory_bandwidth=1e9,
+        fp16_flops=1e12,
+        host_bandwidth=1e8,
+        link_bandwidth=1e9,
+    ),
+    num_gpus=1,
+    tiers=TIERS,
+)
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 12}
 SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, ChunkedPrefill)
 NUM_REQUESTS = 24
@@ -126,7 +154,13 @@ def decision_of(scheduler: Scheduler, plan: Plan, now_ps: int) -> Decision:
     chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)
     groups = (tuple(group.request.request_id for group in some) for some in moved)
     decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-    return Decision(now_ps, decodes, tuple(chunks), tuple(groups), state.policy.usage())
+    return Decision(
+        time_ps=now_ps,
+        decodes=decodes,
+        chunks=tuple(chunks),
+        moved=tuple(groups),
+        used=state.policy.usage(),
+    )
 
 
 def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:

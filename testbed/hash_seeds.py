@@ -259,9 +259,11 @@ def _of_scheduler(
 ) -> Iterator[Example]:
     make = partial(Paged, block_size=8)
     for pool, gap_ps in islice(((pool, gap) for pool in pools for gap in GAPS_PS), NUM_EXAMPLES):
-        case = Case(make, pool, kind, Recompute, parameters)
+        case = Case(make=make, pool=pool, scheduler=kind, rule=Recompute, parameters=parameters)
         memory = capabilities_of(make(pool))
-        requests = list(workload(memory, True, pool.max_len, 0, gap_ps))
+        requests = list(
+            workload(memory, serves_several=True, max_len=pool.max_len, prefix=0, gap_ps=gap_ps)
+        )
         ask = partial(_decisions, case, requests)
         yield Example([f"{kind.__name__} in {pool}", *map(described, requests)], ask)
 

@@ -59,7 +59,13 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     _check_tiers(lower, block_size or 1)
     tiers = (*host(host_slots, server.gpu.host_bandwidth), *lower)
     return PoolSpec(
-        num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups
+        num_slots=num_slots,
+        max_len=model.max_len,
+        tiers=tiers,
+        layer_bytes=token_bytes // layers,
+        num_layers=layers,
+        num_gpus=server.num_gpus,
+        groups=groups,
     )
 
 

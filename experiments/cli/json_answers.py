@@ -214,7 +214,7 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
 def hits_answer(curves: "HitCurves") -> HitsAnswer:
     """The curves, a row for each order and size."""
     rates = [
-        HitRate(order, size, curves.gib(size), found, share)
+        HitRate(order=order, num_blocks=size, gib=curves.gib(size), blocks_found=found, share=share)
         for order, hits in curves.hits.items()
         for size, found, share in zip(curves.sizes, hits, curves.share(order), strict=True)
     ]

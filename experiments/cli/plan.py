@@ -74,7 +74,16 @@ def plan(
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
     given = tuple(word for word in words if not word.startswith("seed="))
     numbers = tuple(seeds_of(words, seeds))
-    request = Request(given, share, numbers, precision, gpus, _rate(prices), runs, everything=all)
+    request = Request(
+        given,
+        share=share,
+        seeds=numbers,
+        precision=precision,
+        num_gpus=gpus,
+        prices=_rate(prices),
+        runs=runs,
+        everything=all,
+    )
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:

@@ -65,7 +65,9 @@ def read(folder: Path, requested: Requested) -> Imported:
     gpu = data_sheet(requested.gpu, device, folder)
     kept = ("vllm_version", "cuda_version", "profiled_at", "variant")
     origin = {"folder": here.name, **{key: str(meta[key]) for key in kept if key in meta}}
-    imported = Imported(NAME, device, model, degree, gpu, origin=origin)
+    imported = Imported(
+        source=NAME, device=device, model=model, num_gpus=degree, gpu=gpu, origin=origin
+    )
     _add_layers(imported, here)
     _add_attention(imported, here)
     _add_unequal(imported, here, meta, degree)

@@ -73,7 +73,8 @@ def verdict_of(
     outcomes = tuple(result for result in results if isinstance(result, Outcome))
     question, hourly = search.question, search.hourly(candidate)
     last = outcomes[-1]
-    limit = limit_of(last, search.arithmetic.bounds(candidate, last.seed, None).loads, question)
+    bounds = search.arithmetic.bounds(candidate, last.seed, rate=None)
+    limit = limit_of(last, bounds.loads, question)
     if len(outcomes) < len(question.seeds) or not _keeps(search, outcomes):
         return Misses(candidate, hourly, outcomes, limit, broken(outcomes, question))
     costs = tuple(per_million(hourly, rate_of(candidate, outcome)) for outcome in outcomes)

@@ -35,18 +35,18 @@ class Mode:
 
 
 AT_LOAD = Mode(
-    at_load.cheapest_at_load,
-    at_load.all_at_load,
-    at_load.rank_at_load,
-    at_load.difference_at_load,
-    "the given requests",
+    search=at_load.cheapest_at_load,
+    enumerate=at_load.all_at_load,
+    rank=at_load.rank_at_load,
+    difference=at_load.difference_at_load,
+    served="the given requests",
 )
 AT_CAPACITY = Mode(
-    at_capacity.cheapest_at_capacity,
-    at_capacity.all_at_capacity,
-    at_capacity.rank_at_capacity,
-    at_capacity.difference_at_capacity,
-    "each deployment's highest rate",
+    search=at_capacity.cheapest_at_capacity,
+    enumerate=at_capacity.all_at_capacity,
+    rank=at_capacity.rank_at_capacity,
+    difference=at_capacity.difference_at_capacity,
+    served="each deployment's highest rate",
 )
 
 
@@ -125,7 +125,13 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     def counted(text: str) -> None:
         report(f"{text}; {simulations.count} simulations so far")
 
-    search = Search(question, Arithmetic(question), simulations, request.prices, counted)
+    search = Search(
+        question=question,
+        arithmetic=Arithmetic(question),
+        simulations=simulations,
+        prices=request.prices,
+        report=counted,
+    )
     find = mode.enumerate if request.everything else mode.search
     verdicts = [*find(search, candidates), *pruned]
     _check_simulated(verdicts)

@@ -121,16 +121,18 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
         raise InputError("trace: two requests have the same request_id")
     listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
-        np.array([request.prompt_len for request in ordered], dtype=np.int64),
-        np.array([request.output_len for request in ordered], dtype=np.int64),
-        np.array([request.arrival_ps / PS for request in ordered]),
-        listed if ordered and len(listed) == len(ordered) else None,
-        the_only(
+        prompt_len=np.array([request.prompt_len for request in ordered], dtype=np.int64),
+        output_len=np.array([request.output_len for request in ordered], dtype=np.int64),
+        arrival_s=np.array([request.arrival_ps / PS for request in ordered]),
+        prompt_ids=listed if ordered and len(listed) == len(ordered) else None,
+        tokens_per_id=the_only(
             "tokens_per_id",
             {request.tokens_per_id for request in ordered if request.prompt_ids is not None},
             1,
         ),
-        the_only("registered prefix", {request.registered_prefix for request in ordered} - {0}, 0),
+        registered_prefix=the_only(
+            "registered prefix", {request.registered_prefix for request in ordered} - {0}, 0
+        ),
     )
     times = np.array([request.arrival_ps for request in ordered], dtype=np.int64)
     return UserRequests(rows, times, requests=ordered)
@@ -154,7 +156,7 @@ def plain_request(given: Request) -> Request:
     }
     session = None if given.session is None else whole(f"{name}: session", given.session, 0)
     request = given._replace(
-        **values, session=session, priority=whole(f"{name}: priority", given.priority, None)
+        **values, session=session, priority=whole(f"{name}: priority", given.priority, least=None)
     )
     if not is_truth_value(given.beam):
         raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
@@ -180,7 +182,9 @@ def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
         return None
     if not hasattr(request.prompt_ids, "__len__"):
         raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
-    ids = tuple(whole(f"{name}: one of prompt_ids", value, None) for value in request.prompt_ids)
+    ids = tuple(
+        whole(f"{name}: one of prompt_ids", value, least=None) for value in request.prompt_ids
+    )
     if not request.prompt_len // each <= len(ids) <= -(-request.prompt_len // each):
         raise InputError(
             f"{name}: {len(ids)} prompt_ids of {each} tokens each do not name a prompt of "

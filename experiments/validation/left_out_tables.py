@@ -29,7 +29,7 @@ def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
     """A row for each profile that ships or is in a folder, and each way that predicts it from the
     others.
     """
-    shipped = list(profiles_at_hand(None, [gpu_named(ANY_SERVER)]))
+    shipped = list(profiles_at_hand(path=None, gpus=[gpu_named(ANY_SERVER)]))
     shards = [(profile.loads.model.name, profile.loads.num_gpus) for profile in shipped]
     profiles = shipped + [profile for folder in folders for profile in imported(folder, shards)]
     return pd.DataFrame(tested(profiles, profiles)).fillna("")

@@ -101,11 +101,11 @@ def memory_of(
     encoder = given.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
     weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
     return ServerMemory(
-        utilization * visible,
-        weights,
-        activation_gib(model, limits, given),
-        _non_torch(limits.num_gpus, given),
-        graphs_gib(limits, given) if subtracts_graphs else 0.0,
+        budget=utilization * visible,
+        weights=weights,
+        activation=activation_gib(model, limits, given),
+        non_torch=_non_torch(limits.num_gpus, given),
+        cuda_graphs=graphs_gib(limits, given) if subtracts_graphs else 0.0,
     )
 
 

@@ -123,7 +123,15 @@ def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
         inside = [predicted(row, whole).kv_cache / row.kv_cache - 1 for row in rows]
         outside = [predicted(row, others).kv_cache - row.kv_cache for row in rows]
         share = [error / row.kv_cache for error, row in zip(outside, rows, strict=True)]
-        errors.append(ShapeError(name, len(rows), median(inside), median(share), mean(outside)))
+        errors.append(
+            ShapeError(
+                name=name,
+                num_start_ups=len(rows),
+                in_sample=median(inside),
+                left_out=median(share),
+                left_out_gib=mean(outside),
+            )
+        )
     return errors
 
 

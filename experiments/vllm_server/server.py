@@ -112,17 +112,17 @@ def server_with(
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     model = _of_longest(reader, model, pages, num_blocks)
     return Server(
-        release,
-        model,
-        None,
-        sheet,
-        limits,
-        block_size,
-        memory,
-        num_blocks,
-        pages,
-        caches,
-        command.values,
+        release=release,
+        model=model,
+        option=None,
+        gpu=sheet,
+        limits=limits,
+        block_size=block_size,
+        memory=memory,
+        num_blocks=num_blocks,
+        pages=pages,
+        caches_prefixes=caches,
+        values=command.values,
     )
 
 

@@ -131,14 +131,14 @@ def _start_up(
 ) -> StartUp:
     model, limits, utilization = sized_server(command, gpu)
     return StartUp(
-        where,
-        model,
-        gpu_named(gpu),
-        limits,
-        utilization,
-        logged["weights"],
-        logged["activation"],
-        logged["non_torch"],
-        logged["kv"],
-        tokens,
+        where=where,
+        model=model,
+        gpu=gpu_named(gpu),
+        limits=limits,
+        utilization=utilization,
+        weights=logged["weights"],
+        activation=logged["activation"],
+        non_torch=logged["non_torch"],
+        kv_cache=logged["kv"],
+        tokens=tokens,
     )

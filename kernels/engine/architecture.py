@@ -81,7 +81,7 @@ def of_spec(spec: ModelSpec) -> Architecture:
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
     if spec.name.startswith("qwen2"):
-        return Architecture(spec, "qwen2", 1e-6, True, 1e6)
+        return Architecture(spec=spec, family="qwen2", norm_eps=1e-6, qkv_bias=True, rope_theta=1e6)
     return Architecture(spec, "llama", rope_theta=5e5 if "llama-3" in spec.name else 1e4)
 
 
@@ -132,5 +132,11 @@ def of_folder(folder: Path) -> Architecture:
         first = config.get("max_window_layers", 0) if family == "qwen2" else 0
         windowed = tuple(i >= first for i in range(spec.num_layers))
     return Architecture(
-        spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed
+        spec=spec,
+        family=family,
+        norm_eps=eps,
+        qkv_bias=bias,
+        rope_theta=float(theta),
+        rope_scaling=rope if kind == "llama3" else None,
+        windowed=windowed,
     )

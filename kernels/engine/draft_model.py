@@ -95,7 +95,13 @@ class ModelDrafter(Drafter):
     def _known(self, draft: Draft) -> Part:
         seq = draft.seq
         first = min(self._num_stored[seq.seq_id], seq.num_stored)
-        return Part(seq, seq.num_stored + 1 - first, first, first, int(draft.num_drafts > 0))
+        return Part(
+            seq=seq,
+            new=seq.num_stored + 1 - first,
+            num_stored=first,
+            written=first,
+            wanted=int(draft.num_drafts > 0),
+        )
 
     def _next(self, going: list[Draft], drafts: Drafts) -> Ragged:
         """The newest draft token of each."""
@@ -103,7 +109,9 @@ class ModelDrafter(Drafter):
         for draft in going:
             tokens = drafts[draft.seq.seq_id]
             at = draft.seq.num_stored + len(tokens)
-            parts.append(Part(draft.seq, 1, at, at, 1, tokens))
+            parts.append(
+                Part(seq=draft.seq, new=1, num_stored=at, written=at, wanted=1, drafts=tokens)
+            )
         return ragged([], parts, self.token_buffers, self.tables)
 
     def _choose(self, batch: Ragged, drafts: Drafts) -> Drafts:

@@ -186,13 +186,13 @@ def ragged(
     ends, contexts = np.cumsum(new), np.array([part.context_len for part in parts], np.int64)
     tokens, late = tokens_of(parts, token_buffers, under_way)
     return Ragged(
-        parts,
-        len(prompts),
-        tokens,
-        np.arange(len(tokens)) - np.repeat(ends - contexts, new),
-        _wanted_rows(parts, ends),
-        [tables.place(part.seq, part.context_len) for part in parts],
-        late,
+        parts=parts,
+        num_prompts=len(prompts),
+        tokens=tokens,
+        positions=np.arange(len(tokens)) - np.repeat(ends - contexts, new),
+        wanted=_wanted_rows(parts, ends),
+        places=[tables.place(part.seq, part.context_len) for part in parts],
+        late=late,
     )
 
 
@@ -238,7 +238,10 @@ class Ahead:
             if part.wanted
         ]
         self._parts = [
-            Part(part.seq, 1, part.context_len, part.context_len, 1) for part, _ in wanted
+            Part(
+                seq=part.seq, new=1, num_stored=part.context_len, written=part.context_len, wanted=1
+            )
+            for part, _ in wanted
         ]
         self._places = [place for _, place in wanted]
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
@@ -261,7 +264,15 @@ class Ahead:
         for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
         tokens, late = tokens_of(parts, token_buffers, under_way)
-        return Ragged(parts, 0, tokens, positions, np.arange(len(parts)), places, late)
+        return Ragged(
+            parts=parts,
+            num_prompts=0,
+            tokens=tokens,
+            positions=positions,
+            wanted=np.arange(len(parts)),
+            places=places,
+            late=late,
+        )
 
 
 def parts_of(
@@ -281,7 +292,10 @@ def parts_of(
             owners.append(Owner(chunk.group, chunk.group.sequences.index(chunk.seq)))
     members = [Owner(group, i) for group in stepping for i in range(len(group.sequences))]
     stepped = [group.sequences[i] for group, i, _ in members]
-    decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, 1) for seq in stepped]
+    decodes = [
+        Part(seq=seq, new=1, num_stored=seq.num_stored, written=seq.num_stored, wanted=1)
+        for seq in stepped
+    ]
     prompts += padding(plan)
     if plan.decode_seqs > len(members):
         decodes += ended(plan, stepping, state)
@@ -300,7 +314,14 @@ def chunk_part(chunk: Chunk, wanted: int) -> Part:
 def verified_part(seq: Sequence, tokens: tuple[int, ...]) -> Part:
     """The newest token of a sequence and the draft tokens behind it; all logits are needed."""
     num_new = 1 + len(tokens)
-    return Part(seq, num_new, seq.num_stored, seq.num_stored, num_new, tokens)
+    return Part(
+        seq=seq,
+        new=num_new,
+        num_stored=seq.num_stored,
+        written=seq.num_stored,
+        wanted=num_new,
+        drafts=tokens,
+    )
 
 
 def padding(plan: Plan) -> Iterator[Part]:
@@ -309,7 +330,7 @@ def padding(plan: Plan) -> Iterator[Part]:
         left = chunk.padding
         while left:
             again = min(left, chunk.num_stored + chunk.new)
-            yield Part(chunk.seq, again, 0, again, 0)
+            yield Part(seq=chunk.seq, new=again, num_stored=0, written=again, wanted=0)
             left -= again
 
 
@@ -323,7 +344,7 @@ def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> l
         if request_id not in computing and not group.todo
     ]
     return [
-        Part(seq, 1, seq.num_stored - 1, seq.num_stored, 0)
+        Part(seq=seq, new=1, num_stored=seq.num_stored - 1, written=seq.num_stored, wanted=0)
         for group in waiting
         for seq in group.sequences
     ]

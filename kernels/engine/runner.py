@@ -216,7 +216,7 @@ class Runner:
             self.state.memory.non_sequence_slots().pinned,
             self.token_buffers.registered_prefix(num_tokens),
         )
-        part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
+        part = self._prompt(-1, tokens, list(table), written=0, name="the registered prefix")
         batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self.eager(batch))
@@ -250,4 +250,4 @@ class Runner:
             tokens,
             self.tables.layout.place(table, name),
         )
-        return Part(seq, len(tokens), 0, written, 1)
+        return Part(seq=seq, new=len(tokens), num_stored=0, written=written, wanted=1)

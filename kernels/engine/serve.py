@@ -240,18 +240,18 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
     )
     parallel = TopP(options.temperature, options.top_p, config.seed)
     return Options(
-        options.debug,
-        config.seed,
-        parallel,
-        clock,
-        config.window_s,
-        options.graphs,
-        options.warm,
-        prefix,
-        setup.lengths,
-        options.launches_ahead,
-        options.prompt_graphs,
-        drafting_model(setup, options),
+        debug=options.debug,
+        seed=config.seed,
+        parallel=parallel,
+        clock=clock,
+        window_s=config.window_s,
+        graphs=options.graphs,
+        warm=options.warm,
+        registered=prefix,
+        lengths=setup.lengths,
+        launches_ahead=options.launches_ahead,
+        prompt_graphs=options.prompt_graphs,
+        drafter=drafting_model(setup, options),
     )
 
 

@@ -182,12 +182,12 @@ def _built(arch: Architecture, get: Get) -> Weights:
         at, bias = f"{prefix}layers.{i}.", arch.is_opt or arch.qkv_bias
         qkv = [_affine(get, bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
         return Layer(
-            affine(at + norm_1, hidden),
-            _stacked(qkv),
-            affine(at + out, hidden, arch.q_width),
-            affine(at + norm_2, hidden),
-            _stacked([affine(at + x, ffn, hidden) for x in ups]),
-            affine(at + down, hidden, ffn),
+            norm_1=affine(at + norm_1, hidden),
+            qkv=_stacked(qkv),
+            out=affine(at + out, hidden, arch.q_width),
+            norm_2=affine(at + norm_2, hidden),
+            up=_stacked([affine(at + x, ffn, hidden) for x in ups]),
+            down=affine(at + down, hidden, ffn),
         )
 
     embedding, positions = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden)), None

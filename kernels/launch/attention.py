@@ -203,16 +203,16 @@ def check_attention(
     if window is not None:
         check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
-        num_rows,
-        num_heads,
-        num_kv_heads,
-        head_size,
-        cache_rows,
-        keys.shape[2] if blocks else ENDLESS,
-        queries.strides[0],
-        queries.bf16,
-        check_scales(kv_scales, num_kv_heads, head_size),
-        window or 0,
+        num_rows=num_rows,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        cache_rows=cache_rows,
+        block_size=keys.shape[2] if blocks else ENDLESS,
+        q_stride=queries.strides[0],
+        bf16=queries.bf16,
+        kv_scales=check_scales(kv_scales, num_kv_heads, head_size),
+        window=window or 0,
     )
 
 

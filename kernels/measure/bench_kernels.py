@@ -301,7 +301,7 @@ def bench(out: Path, rounds: int) -> None:
     report.write(out, device)
 
 
-FP8, WINDOW = Form(True), 1024
+FP8, WINDOW = Form(fp8=True), 1024
 Case = tuple[str, Shape, int, int, Form, tuple[int, Form], float | None]
 # (kind, shape, sequences, tokens, form, tokens and form of the base, goal of the ratio)
 CASES: list[Case] = [
@@ -320,10 +320,10 @@ CASES: list[Case] = [
     ("decode", MHA, 32, 1024, FP8, (1024, PLAIN), None),
     ("decode", SMALL, 32, 1024, FP8, (1024, PLAIN), None),
     *(
-        ("decode", GQA, 32, length, Form(False, WINDOW), (WINDOW, PLAIN), 1.10)
+        ("decode", GQA, 32, length, Form(window=WINDOW), (WINDOW, PLAIN), 1.10)
         for length in (1024, 4096, 16384)
     ),
-    ("decode", GQA, 32, 4096, Form(True, WINDOW), (WINDOW, FP8), 1.10),
+    ("decode", GQA, 32, 4096, Form(fp8=True, window=WINDOW), (WINDOW, FP8), 1.10),
     *(
         ("prefill", GQA, n, length, FP8, (length, PLAIN), None)
         for n, length in ((1, 4096), (4, 1024))

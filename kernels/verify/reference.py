@@ -234,7 +234,15 @@ def random_batch(
         on_device(table),
         torch.tensor(list(lens), dtype=torch.int32).to(DEVICE),
     )
-    return Batch(shape, q, k_cache, v_cache, tables, context_lens, list(lens))
+    return Batch(
+        shape=shape,
+        q=q,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        block_tables=tables,
+        context_lens=context_lens,
+        lens=list(lens),
+    )
 
 
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -382,7 +382,7 @@ def carried(
         for other in sources:
             is_of_gpu = other.gpu == nearest.gpu and other.model.is_plain
             if is_of_gpu and has(other.profile, "all_reduce"):
-                derived = derive(other.profile, other.gpu, server.gpu, None, shard)
+                derived = derive(other.profile, other.gpu, server.gpu, shard=shard)
                 profile["sections"]["all_reduce"] = derived["sections"]["all_reduce"]
                 break
     origin = {

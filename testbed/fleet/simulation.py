@@ -97,7 +97,14 @@ def make_fleet(
             stop_ps=stop_ps,
         )
 
-    parts = FleetParts(clock, clock.start, make_engine, len(recorders), router, tiers)
+    parts = FleetParts(
+        clock=clock,
+        begin=clock.start,
+        make_engine=make_engine,
+        num_engines=len(recorders),
+        router=router,
+        tiers=tiers,
+    )
     return Fleet(parts) if split is None else SplitFleet(parts, split)
 
 

@@ -206,7 +206,9 @@ class Capabilities:
         if self.layered is not None:
             return self.layered.group_tables(seq)
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
-        return [GroupTable(0, self.policy.table(seq), dropped, 1)]
+        return [
+            GroupTable(group=0, extents=self.policy.table(seq), first=dropped, slots_per_token=1)
+        ]
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         """Tokens that these sequences read more than once in their next step."""

@@ -54,7 +54,13 @@ class GlobalCache(Study):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         return [
-            Finding(self.name, f"{row.nodes} nodes", row.router, RATIO, row.ratio)
+            Finding(
+                figure=self.name,
+                setting=f"{row.nodes} nodes",
+                system=row.router,
+                quantity=RATIO,
+                simulated=row.ratio,
+            )
             for row in ratios(table).itertuples()
         ]
 

@@ -174,13 +174,15 @@ class Compiler:
             del self._sent[seq_id]
         self._sent |= new
         return Compute(
-            is_eager,
-            batch.num_prompts,
-            np.array(rows, np.int64),
-            batch.tokens,
-            batch.positions,
-            batch.wanted,
-            None if batch.late is None else LateTokens(len(batch.late.tokens), batch.late.rows),
-            new,
-            gone,
+            is_eager=is_eager,
+            num_prompts=batch.num_prompts,
+            parts=np.array(rows, np.int64),
+            tokens=batch.tokens,
+            positions=batch.positions,
+            wanted=batch.wanted,
+            late=None
+            if batch.late is None
+            else LateTokens(len(batch.late.tokens), batch.late.rows),
+            places=new,
+            gone=gone,
         )

@@ -114,7 +114,13 @@ class Scenario:
             ids, output_len = prompts[i % self.distinct], int(rng.integers(4, 25))
             requests.append(
                 Request(
-                    i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids
+                    i,
+                    arrival_ps=i * 10**11,
+                    prompt_len=len(ids),
+                    output_len=output_len,
+                    num_seqs=self.num_seqs,
+                    beam=self.beam,
+                    prompt_ids=ids,
                 )
             )
         return requests

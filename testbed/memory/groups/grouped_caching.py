@@ -182,7 +182,7 @@ class GroupedCaching(Grouped):
         for i, pages in enumerate(hit.pages):
             for page in pages:
                 if page in self.pages.queue(i):
-                    self.pages.set_idle(i, page, False)
+                    self.pages.set_idle(i, page, idle=False)
                 else:
                     self._holders[i, page] = self._holders.get((i, page), 1) + 1
 
@@ -194,7 +194,7 @@ class GroupedCaching(Grouped):
             elif holders:
                 continue
             elif page in self._index.by_page:
-                self.pages.set_idle(column, page, True)
+                self.pages.set_idle(column, page, idle=True)
             else:
                 self.pages.put(column, [page])
 
@@ -206,7 +206,7 @@ class GroupedCaching(Grouped):
             self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
-        self.pages.set_idle(column, page, False)
+        self.pages.set_idle(column, page, idle=False)
         self.pages.put(column, [page])
 
     def _set_page(self, node: Node, column: int, page: int, seq: Sequence) -> None:

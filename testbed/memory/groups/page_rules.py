@@ -177,7 +177,10 @@ class FixedSplit(PagePool):
                 "large_pages)"
             )
         sizes = [group.num_layers * block_size for group in groups]
-        columns = [Column(i, g.num_layers, sizes[i], g.window, i) for i, g in enumerate(groups)]
+        columns = [
+            Column(group=i, width=g.num_layers, units=sizes[i], window=g.window, part=i)
+            for i, g in enumerate(groups)
+        ]
         shares = [1.0 if group.window is None else window_share for group in groups]
         units = 0.0  # of a block in every group
         for share, size in zip(shares, sizes, strict=True):

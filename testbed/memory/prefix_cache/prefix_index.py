@@ -69,7 +69,7 @@ class PrefixIndex:
 
     def __init__(self, num_blocks: int) -> None:
         self.hash_of: HashOf = hash
-        self.root = Node(None, 0, 0, 0)
+        self.root = Node(parent=None, content=0, code=0, block=0)
         self.holder: list[Node | None] = [None] * num_blocks
         self.num_kept = 0
         self.on_event: OnCacheEvent | None = None
