@@ -53,7 +53,10 @@ ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
 # Half of the layers have a window, for policies that know groups.
-GROUPS = (KvGroup("full", 1, 1), KvGroup(name="window", num_layers=1, slot_bytes=1, window=10))
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=1),
+    KvGroup("window", num_layers=1, slot_bytes=1, window=10),
+)
 
 
 def tiers_below(host_slots: int) -> tuple[Tier, ...]:

@@ -254,7 +254,16 @@ def test_ways_are_listed_from_best_to_worst(model, on, way, found):
 
 @pytest.mark.parametrize("on", [server(), server(L4), server(num_gpus=2)])
 def test_a_profile_that_is_kept_for_the_next_run_equals_one_computed_anew(on):
-    question = Question(LLAMA, on.gpu, on.num_gpus, H200, "engine", None, 0.8, 0.9)
+    question = Question(
+        model=LLAMA,
+        gpu=on.gpu,
+        num_gpus=on.num_gpus,
+        source=H200,
+        software="engine",
+        iterations=None,
+        share=0.8,
+        byte_kv_bandwidth=0.9,
+    )
     kept = best_shipped(question)
     ProfileCost(LLAMA, on, kept, Choices()).iteration(Work(8, 4096, 512))
     assert kept is best_shipped(question)

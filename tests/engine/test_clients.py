@@ -165,7 +165,10 @@ def first_tokens_ms(requests, fast_forward):
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("arrival_ms", [1, 2, 57])
 def test_arrival_at_an_iteration_end_joins_the_next_iteration(arrival_ms, fast_forward):
-    requests = [Request(0, 0, 10, 200), Request(1, arrival_ms * MS, 10, 2)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=10, output_len=200),
+        Request(1, arrival_ps=arrival_ms * MS, prompt_len=10, output_len=2),
+    ]
     assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: arrival_ms + 1}
 
 

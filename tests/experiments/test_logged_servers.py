@@ -165,7 +165,15 @@ def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
     assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
     log = str(PROFILES / "h200-opt-13b-tp1.json")  # any file
     fitted = fitted_profile(
-        here, Fitted({"iteration": 5e-4, "after_last": 2e-3}, {log: 1 / 3}, {}, {}, 0.0), log
+        here,
+        Fitted(
+            times_s={"iteration": 5e-4, "after_last": 2e-3},
+            slowness={log: 1 / 3},
+            standard_errors={},
+            correlations={},
+            error=0.0,
+        ),
+        log,
     )
     assert fitted["fingerprint"]["kernel_factor"] == 0.3333
     times = [
@@ -291,7 +299,11 @@ def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused
     shifted = VllmLog(write_log(tmp_path / "b.csv", rows, late))
     last_s = float(shifted.times.finish_s[-1])
     left = [
-        fit(Problem([shifted], [config], ["iteration"], True, end_s)).error
+        fit(
+            Problem(
+                logs=[shifted], configs=[config], names=["iteration"], scales=True, until_s=end_s
+            )
+        ).error
         for end_s in (last_s, last_s - 0.1)
     ]
     assert (left[0] > 0.1, left[1] < 1e-6) == (True, True)

@@ -250,4 +250,7 @@ def test_standard_error_is_that_of_a_mean():
 
 def test_times_with_a_correlation_above_0_9_are_inseparable():
     correlations = {("a", "b"): 0.9, ("a", "c"): -0.91, ("b", "c"): 0.95}
-    assert list(Fitted({}, {}, {}, correlations, 0.0).alike) == [("a", "c"), ("b", "c")]
+    fitted = Fitted(
+        times_s={}, slowness={}, standard_errors={}, correlations=correlations, error=0.0
+    )
+    assert list(fitted.alike) == [("a", "c"), ("b", "c")]

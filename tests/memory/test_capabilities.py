@@ -14,7 +14,10 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
-GROUPS = (KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10))
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=64),
+    KvGroup("window", num_layers=1, slot_bytes=64, window=10),
+)
 POOL = PoolSpec(160, 120, (*host(64), Tier("dram", 64)), layer_bytes=64, groups=GROUPS)
 
 

@@ -29,11 +29,20 @@ from testbed.run import run
 from testbed.sched.chunked import ChunkedPrefill
 
 MODELS = {
-    "full": (KvGroup("full", 4, 64),),
-    "window": (KvGroup("window", 3, 64, 10),),
-    "hybrid": (KvGroup("full", 2, 64), KvGroup("window", 6, 64, 10)),
-    "uneven": (KvGroup("full", 2, 64), KvGroup("window", 5, 64, 21)),
-    "states": (KvGroup("full", 1, 64), KvGroup("state", 3, 0, None, 250)),
+    "full": (KvGroup("full", num_layers=4, slot_bytes=64),),
+    "window": (KvGroup("window", num_layers=3, slot_bytes=64, window=10),),
+    "hybrid": (
+        KvGroup("full", num_layers=2, slot_bytes=64),
+        KvGroup("window", num_layers=6, slot_bytes=64, window=10),
+    ),
+    "uneven": (
+        KvGroup("full", num_layers=2, slot_bytes=64),
+        KvGroup("window", num_layers=5, slot_bytes=64, window=21),
+    ),
+    "states": (
+        KvGroup("full", num_layers=1, slot_bytes=64),
+        KvGroup("state", num_layers=3, slot_bytes=0, window=None, state_bytes=250),
+    ),
 }
 RULES = ("one_page_size", "large_pages", "fixed_split")
 KINDS = {
@@ -174,14 +183,29 @@ def test_jenga_waste_of_a_uniform_allocation(name, text, percent):
 
 
 UNIT = 2144
-FULL, WINDOW = KvGroup("full", 2, 64), KvGroup("window", 2, 64, 9)
-STATE = KvGroup("state", 2, 0, None, 128)
+FULL, WINDOW = (
+    KvGroup("full", num_layers=2, slot_bytes=64),
+    KvGroup("window", num_layers=2, slot_bytes=64, window=9),
+)
+STATE = KvGroup("state", num_layers=2, slot_bytes=0, window=None, state_bytes=128)
 
 
 def caching(groups, num_blocks, rule="one_page_size", **options):
     """A pool of num_blocks blocks of 4 tokens in two layers."""
     return GroupedCaching(
-        PoolSpec(num_blocks * 4, 400, (), 64, 2, 1, groups), 4, rule, watermark=0, **options
+        PoolSpec(
+            num_slots=num_blocks * 4,
+            max_len=400,
+            tiers=(),
+            layer_bytes=64,
+            num_layers=2,
+            num_gpus=1,
+            groups=groups,
+        ),
+        4,
+        rule,
+        watermark=0,
+        **options,
     )
 
 
@@ -292,7 +316,9 @@ def test_idle_pages_of_one_group_are_evicted_for_another():
     """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window
     is anybody's.
     """
-    policy = caching((FULL, KvGroup("wide", 4, 64, 4)), 18, "large_pages")
+    policy = caching(
+        (FULL, KvGroup("wide", num_layers=4, slot_bytes=64, window=4)), 18, "large_pages"
+    )
     first, _ = served(policy, 0, 24)
     assert policy.usage().free == 0
     assert isinstance(stepped(policy, first), Grant)

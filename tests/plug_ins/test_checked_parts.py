@@ -85,7 +85,7 @@ def test_every_policy_foresees_nothing(name):
 def test_every_preemption_rule_foresees_nothing(rule, golden):
     make = MAKERS["prefix_caching"]
     case, prefix = (
-        Case(make, POOL, ChunkedPrefill, rule, LIMITS),
+        Case(make=make, pool=POOL, scheduler=ChunkedPrefill, rule=rule, parameters=LIMITS),
         registered(capabilities_of(make(POOL)), 20),
     )
     requests = list(workload(capabilities_of(make(POOL)), True, POOL.max_len, prefix, 10**9))

@@ -410,8 +410,18 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
 
 
 def test_work_is_read_back_from_its_columns():
-    moves = (Moved("device", "host", 16, 3),)
-    work = Work(3, 70, 40, 5, ((9, 0), (2, 30)), 4, ((16, 2),), moves, (("pages", 7),))
+    moves = (Moved(source="device", target="host", length=16, num_transfers=3),)
+    work = Work(
+        decode_seqs=3,
+        decode_context=70,
+        decode_max_context=40,
+        decode_repeated=5,
+        prefill=((9, 0), (2, 30)),
+        num_requests=4,
+        copies=((16, 2),),
+        moves=moves,
+        extra=(("pages", 7),),
+    )
     assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
     refuses("work_decode_seqs is missing", read_work, {})

@@ -88,7 +88,8 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
 
 
 def test_time_is_divided_by_kind_of_iteration():
-    moves, prompt = (Moved("device", "host", 16, 1),), ((9, 0),)
+    moves = (Moved(source="device", target="host", length=16, num_transfers=1),)
+    prompt = ((9, 0),)
     works = [
         Work(3),
         Work(2, prefill=prompt),
@@ -96,7 +97,12 @@ def test_time_is_divided_by_kind_of_iteration():
         Work(1, prefill=prompt, moves=moves),
         Work(moves=moves),
     ]
-    ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, work) for i, work in enumerate(works)]
+    ones = [
+        Iteration(
+            start_s=i, duration_s=2.0 + i, host_s=0.0, waited_s=0.0, gpu_s=0.1 * 2**i, work=work
+        )
+        for i, work in enumerate(works)
+    ]
     assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
 
