@@ -171,8 +171,8 @@ def calibrate(
 
     models = checked_models(names, tp=tp, out=out)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
-    known = read_profile(kernels) if kernels else None
-    if known and not engine:
+    kernel_profile = read_profile(kernels) if kernels else None
+    if kernel_profile and not engine:
         raise InputError("--kernels: nothing reads it without --system engine (leave it out)")
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
@@ -183,7 +183,7 @@ def calibrate(
         started = time.monotonic()
         if engine:
             measured = on_gpu("engine.calibrate", "gpu calibrate --engine")
-            profile = measured.with_engine_sections(name, num_gpus, known)
+            profile = measured.with_engine_sections(name, num_gpus, kernel_profile)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = out / sections.file_name(profile) if out.is_dir() else out

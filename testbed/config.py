@@ -379,8 +379,8 @@ def defaults_of(cls: type) -> dict[str, Any]:
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(cls)
     }
-    given = {name: value for name, value in values.items() if value is not MISSING}
-    return {name: _with_nulls(value) for name, value in given.items()}
+    defaults = {name: value for name, value in values.items() if value is not MISSING}
+    return {name: _with_nulls(value) for name, value in defaults.items()}
 
 
 def _with_nulls(value: Any) -> Any:

@@ -174,7 +174,7 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
 def _check_given_pool(
     server: ServerConfig, model: ModelSpec, num_slots: int, drafter: DrafterMemory
 ) -> None:
-    given = (
+    pool_key = (
         f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     )
     token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) + drafter.token_bytes
@@ -182,15 +182,15 @@ def _check_given_pool(
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
         raise InputError(
-            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
+            f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
             f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
             f"{server.gpu.name}; give a smaller pool"
         )
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
-                f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the "
-                "pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
+                f"server.{name}={getattr(server, name):g}: nothing reads it, for {pool_key} gives "
+                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
             )
 
 

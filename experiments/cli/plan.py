@@ -72,10 +72,10 @@ def plan(
 
     _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
-    given = tuple(word for word in words if not word.startswith("seed="))
+    unseeded = tuple(word for word in words if not word.startswith("seed="))
     numbers = tuple(seeds_of(words, seeds))
     request = Request(
-        given,
+        unseeded,
         share=share,
         seeds=numbers,
         precision=precision,

@@ -142,14 +142,14 @@ def _check(request: Request) -> None:
     """Raise InputError for numbers that make no sense, and for words that a plan does not take."""
     if not 0 < request.share <= 1:
         raise InputError(f"--share {request.share}: must be above 0 and at most 1")
-    given = chosen(request.words)
+    values = chosen(request.words)
     for key in (RATE, SEED):
-        if "," in given.get(key, ""):
+        if "," in values.get(key, ""):
             raise InputError(
-                f"{key}={given[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
+                f"{key}={values[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
                 "is for one rate)"
             )
-    for key, value in given.items():
+    for key, value in values.items():
         if key.startswith(("slo.", "trace", "arrivals.")) and "," in value:
             raise InputError(f"{key}={value}: is no choice of a deployment (give one value)")
 

@@ -223,11 +223,11 @@ class _Reader:
             raise self.refusal(name, "must be a whole number of at least 1")
         return int(number)
 
-    def one_of(self, name: str, known: dict[str, int | None]) -> int | None:
+    def one_of(self, name: str, choices: dict[str, int | None]) -> int | None:
         value = self.values.get(name, "auto")
-        if value not in known:
-            raise self.refusal(name, f"is unknown (choose from {', '.join(known)})")
-        return known[value]
+        if value not in choices:
+            raise self.refusal(name, f"is unknown (choose from {', '.join(choices)})")
+        return choices[value]
 
 
 def _check_parser(command: Command, release: Release) -> None:
@@ -369,8 +369,8 @@ def block_size_of(model: ModelSpec, num_gpus: int) -> int:
 
 
 def _utilization(reader: _Reader, release: Release) -> float:
-    given = reader.number("--gpu-memory-utilization")
-    utilization = release.utilization if given is None else given
+    requested = reader.number("--gpu-memory-utilization")
+    utilization = release.utilization if requested is None else requested
     if not 0 < utilization <= 1:
         raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
     return utilization
@@ -393,8 +393,8 @@ def _pool(
     drafter: DrafterMemory,
 ) -> tuple[ServerMemory | None, int]:
     """The memory of a GPU where the pool follows from it, and the pages of the pool."""
-    given = reader.value("--num-gpu-blocks-override")
-    if given is not None:
+    num_blocks = reader.value("--num-gpu-blocks-override")
+    if num_blocks is not None:
         return None, reader.whole("--num-gpu-blocks-override", 1)
     num_bytes = reader.number("--kv-cache-memory-bytes")
     if num_bytes is not None:

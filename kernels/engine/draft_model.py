@@ -87,9 +87,9 @@ class ModelDrafter(Drafter):
         for chunk in plan.chunks:
             self._num_stored[chunk.seq.seq_id] = chunk.num_stored + chunk.new
         prompts = [chunk_part(chunk, 0) for chunk in plan.chunks]
-        known = [self._known(draft) for draft in plan.drafts]
-        prompts += [part for part in known if part.new > 1]
-        decodes = sorted((p for p in known if p.new == 1), key=lambda part: not part.wanted)
+        draft_parts = [self._known(draft) for draft in plan.drafts]
+        prompts += [part for part in draft_parts if part.new > 1]
+        decodes = sorted((p for p in draft_parts if p.new == 1), key=lambda part: not part.wanted)
         return ragged(prompts, decodes, self.token_buffers, self.tables)
 
     def _known(self, draft: Draft) -> Part:

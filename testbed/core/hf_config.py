@@ -295,12 +295,12 @@ def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config.json that describes the language model, with a supported name of its
     type; of a multimodal model, its text_config.
     """
-    kind, known = config.get("model_type"), types()["text"]
+    kind, text_defaults = config.get("model_type"), types()["text"]
     inner = config.get("text_config")
     text = dict(config)
     if isinstance(inner, Mapping):
         outer = {key: config[key] for key in types()["outer"] if key in config}
-        text = {**outer, **known.get(kind, {}), **inner}
+        text = {**outer, **text_defaults.get(kind, {}), **inner}
     else:
         text.pop("vision_config", None)
     text["model_type"] = types()["alias"].get(text.get("model_type"), text.get("model_type"))

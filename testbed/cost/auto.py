@@ -123,12 +123,12 @@ def _check_whole_iterations(
     """Raise InputError where the user's file has whole iterations of a system that are not those of
     the run: they are not carried elsewhere, and other costs would not compare with them.
     """
-    given = candidates[0] if path is not None and not Path(path).is_dir() else None
-    if given is not None and given.is_whole and given is not measured:
-        own = given.profile["fingerprint"]
+    named = candidates[0] if path is not None and not Path(path).is_dir() else None
+    if named is not None and named.is_whole and named is not measured:
+        own = named.profile["fingerprint"]
         raise InputError(
-            f"cost.path={path}: has whole iterations of {own['system']} with {given.model.name} on "
-            f"{given.profile['num_gpus']} x {own['device']}, which are not carried to another "
+            f"cost.path={path}: has whole iterations of {own['system']} with {named.model.name} on "
+            f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
             "model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
         )
 

@@ -56,11 +56,11 @@ def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) ->
         read = max((copy.src + copy.length for copy in copies), default=0)
         written = max((copy.dst + copy.length for copy in copies), default=0)
         for tier, end in ((source, read), (target, written)):
-            given = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
-            if end > given:
+            num_slots = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
+            if end > num_slots:
                 raise PlugInError(
-                    f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were "
-                    "given"
+                    f"{type(policy).__name__} moves slots up to {end} of the {tier}; {num_slots} "
+                    "were given"
                 )
 
 

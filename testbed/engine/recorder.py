@@ -118,12 +118,13 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        r, first_ps = request, self._first_ps.pop(request.request_id)
-        counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
-        found = hits(r, group)
-        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts, found))
+        request_id, output_len, num_seqs = request.request_id, request.output_len, request.num_seqs
+        times_ps = request.arrival_ps, self._first_ps.pop(request_id), now_ps
+        lengths = request.prompt_len, output_len, num_seqs
+        preempted = group.num_swaps, group.num_recomputes
+        self.requests.append((request_id, *times_ps, *lengths, *preempted, hits(request, group)))
         self.totals.finished += 1
-        self.totals.generated += r.output_len * r.num_seqs
+        self.totals.generated += output_len * num_seqs
 
     def rejected(self, request: Request, reason: str) -> None:
         self.rejections[request.request_id] = reason
@@ -329,9 +330,11 @@ def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):
-            known = column != NOT_YET
+            has_happened = column != NOT_YET
             seconds = column / PS
-            table[f"{name[:-3]}_s"] = seconds if known.all() else np.where(known, seconds, np.nan)
+            table[f"{name[:-3]}_s"] = (
+                seconds if has_happened.all() else np.where(has_happened, seconds, np.nan)
+            )
         else:
             table[name] = column
     return table

@@ -243,10 +243,10 @@ class Capabilities:
         if self.follows_sessions is not None:
             self.follows_sessions.close_session(session)
 
-    def pool_in_slots(self, given: PoolSpec) -> PoolSpec:
+    def pool_in_slots(self, pool: PoolSpec) -> PoolSpec:
         """The pool in the policy's own slots, which are units where it keeps KV groups apart."""
         layout = self.layout
-        return layout.pool if isinstance(layout, PageLayout) else given
+        return layout.pool if isinstance(layout, PageLayout) else pool
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:

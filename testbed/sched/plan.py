@@ -253,11 +253,11 @@ def summed(ops: list[Ops]) -> Summed:
     """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
-    moves = counted(move for one in ops for move in one.moves)
-    for one in ops:
-        for copy in one.copies:
+    moves = counted(move for requested in ops for move in requested.moves)
+    for requested in ops:
+        for copy in requested.copies:
             copies[copy.length] = copies.get(copy.length, 0) + 1
-        for name, count in one.extra:
+        for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
     wrong = [
         *[f"copy {length} slots" for length in copies if length < 1],

@@ -67,9 +67,9 @@ class GlobalCache(Study):
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
     """The hits of the global cache over those of the local ones: columns router, nodes, ratio."""
-    found = table.pivot_table(
+    hit_rates = table.pivot_table(
         index=["router", "nodes"], columns="cache", values="found_percent", sort=False
     )
-    if {LOCAL, GLOBAL} - set(found):
+    if {LOCAL, GLOBAL} - set(hit_rates):
         return pd.DataFrame(columns=["router", "nodes", "ratio"])
-    return (found[GLOBAL] / found[LOCAL]).rename("ratio").reset_index()
+    return (hit_rates[GLOBAL] / hit_rates[LOCAL]).rename("ratio").reset_index()

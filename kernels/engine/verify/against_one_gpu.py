@@ -141,10 +141,11 @@ def compare(
     ranks = start(model.source, num_ranks)
     with closing(ranks.lead):
         for scenario in scenarios:
-            one = by_tokens(record(scenario, model.arch, weights))
+            on_one_gpu = by_tokens(record(scenario, model.arch, weights))
             for size in graphs:
-                many = recorded(ranks, scenario, size)
-                yield scenario.name, "graphs" if size else "debug", judge(one, many, tolerance)
+                on_many = recorded(ranks, scenario, size)
+                judged = judge(on_one_gpu, on_many, tolerance)
+                yield scenario.name, "graphs" if size else "debug", judged
 
 
 def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:

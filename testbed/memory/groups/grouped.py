@@ -195,12 +195,12 @@ class Grouped(LeasingPolicy):
         saved = sum((count - 1) * columns[column].units for (column, _), count in holders)
         held = live = -saved
         for table in self._tables.values():
-            for one, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
-                units = len(pages) * one.units
+            for column, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
+                units = len(pages) * column.units
                 held += units
                 live += (
-                    (table.seq.num_slots - dropped * self.tokens_per_page) * one.width
-                    if one.width
+                    (table.seq.num_slots - dropped * self.tokens_per_page) * column.width
+                    if column.width
                     else units
                 )
         total, free, idle = self.pages.total, self.pages.free_units, self.pages.idle_units

@@ -125,8 +125,8 @@ class PagePool:
 
     def _by_part(self, counts: Iterable[int]) -> list[int]:
         sums = [0] * len(self._free)
-        for one, count in zip(self.columns, counts, strict=True):
-            sums[one.part] += count
+        for column, count in zip(self.columns, counts, strict=True):
+            sums[column.part] += count
         return sums
 
 

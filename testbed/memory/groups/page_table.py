@@ -117,23 +117,23 @@ class GroupIndex(PrefixIndex):
         """After how many blocks, the most first, every group has what the next token reads,
         `unready` pages aside.
         """
-        found, runs = list[int](), [0] * len(self.pool.columns)
+        readable, runs = list[int](), [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)
             runs = [0 if page == NONE or page in unready else run + 1 for run, page in pages]
             end = num_blocks * self.pool.block_size
             if all(run >= num_blocks - self.pool.first_read(i, end) for i, run in enumerate(runs)):
-                found.append(num_blocks)
-        return found[::-1]
+                readable.append(num_blocks)
+        return readable[::-1]
 
     def grown(self, node: Node, content: Content) -> Node:
         """The node of `content` behind `node`, which is made where there is none."""
-        found = self.child(node, content)
-        if found is None:
-            found = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)
-            found.memo = [NONE] * len(self.pool.columns)
+        child = self.child(node, content)
+        if child is None:
+            child = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)
+            child.memo = [NONE] * len(self.pool.columns)
             node.children += 1
-        return found
+        return child
 
     def set_page(self, node: Node, column: int, page: int) -> None:
         """The page has the node's content in this column, in place of any other."""

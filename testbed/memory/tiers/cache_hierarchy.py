@@ -52,12 +52,12 @@ class CacheHierarchy:
         self._exclusive = exclusive
         self._num_transfers = 0
 
-    def look_up(self, found: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """Where the contents after the found nodes are, up to the first that is nowhere; changes
-        nothing.
+    def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
+        """Where the contents after the nodes on the device are, up to the first that is nowhere;
+        changes nothing.
         """
         index, behind = self.device.index, list[tuple[int, Node]]()
-        node = found[-1] if found else index.root
+        node = on_device[-1] if on_device else index.root
         for content in rest:
             node = index.child_or_new(node, content)
             place = self._place_of(node)
