@@ -389,8 +389,15 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
         return ClauseBroken(
             7, f"simulate() with fast_forward and without differ in {', '.join(parts)}"
         )
-    if fast.foresees:
-        return None
+    return None if fast.foresees else _seen_future(case, requests, prefix, fast, slow)
+
+
+def _seen_future(
+    case: Case, requests: list[Request], prefix: int, fast: Served, slow: Served
+) -> ClauseBroken | None:
+    """The first decision, before any output ends at another token, that is another one in a run
+    whose outputs end earlier; fast, slow: the runs whose outputs are the requests'.
+    """
     others = other_future(requests, fast.recorder.rejections)
     # A span of a scheduler that plans ahead ends with a plan made before the output has ended that
     # ends the span: such runs are compared step by step.

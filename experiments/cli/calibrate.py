@@ -71,12 +71,7 @@ def software(
     from testbed.experiments.validation.log_replay import PROFILE_COST
 
     request = LogRequest(
-        command="calibrate fit software",
-        words=words,
-        workload=workload,
-        blocks_from_log=blocks_from_log,
-        config_dir=config_dir,
-        trusts_plug_ins=trust_plug_ins,
+        "calibrate fit software", words, workload, blocks_from_log, config_dir, trust_plug_ins
     )
     logs, servers = request.replayed()
     config = servers[0].config
@@ -134,12 +129,7 @@ def profile(
     from testbed.experiments.validation import profile_fit, scaled_profile
 
     request = LogRequest(
-        command="calibrate fit profile",
-        words=words,
-        workload=workload,
-        blocks_from_log=blocks_from_log,
-        config_dir=config_dir,
-        trusts_plug_ins=trust_plug_ins,
+        "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
     )
     base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
     scaled = scaled_profile.scaled(

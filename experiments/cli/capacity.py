@@ -79,15 +79,14 @@ def capacity(
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
-    capacity = capacities(
+    highest = capacities(
         *unseeded,
         seeds=seeds_of(words, seeds),
         **search,
         folder=runs,
         seen=partial(_report, needed=share),
     )
-    varied = _varied(capacity, unseeded, precision) if sensitivity else {}
-    answer = capacity_answer(capacity, varied)
+    answer = capacity_answer(highest, _varied(highest, unseeded, precision) if sensitivity else {})
     if json:
         return print_json(answer)
     print(*lines_of(answer), sep="\n")

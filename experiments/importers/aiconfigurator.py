@@ -222,8 +222,23 @@ def _add_attention(imported: Imported, tables: Mapping[str, Any], kv_dtype: str)
             prefills,
             "equal lengths; vLLM's attention layer, cache write included",
         )
-    if model.window is None:
-        return
+    if model.window is not None:
+        _add_windowed(imported, tables, kv_dtype, decodes, prefills)
+
+
+def _add_windowed(
+    imported: Imported,
+    tables: Mapping[str, Any],
+    kv_dtype: str,
+    decodes: kernels.Points,
+    prefills: kernels.Points,
+) -> None:
+    """Attention with a window, as it was measured; else the times of full attention, `decodes` and
+    `prefills`, up to the window, and of longer prompts its share of the pairs.
+    """
+    model, notes = imported.model, imported.notes
+    assert model.window is not None
+    heads, size = _heads(model, imported.num_gpus), model.head_size
     window, note = model.window.size, f"window of {model.window.size:,}"
     rows = (kernels.typed_rows(tables[name], kv_dtype, window) for name in ("decode", "prefill"))
     decode, prefill = (of_window[of_window["head_dim"] == size] for of_window in rows)

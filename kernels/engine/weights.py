@@ -134,17 +134,16 @@ def load_weights(
             )
         return part.cut(name, tensor).to(device=device, dtype=dtype)
 
-    names = [
-        f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"
-    ]
-    scales, shape = None, (arch.spec.num_layers, 2, arch.spec.num_kv_heads)
-    if any(name in files for name in names):
-        scales = part.cut_kv_heads(
-            torch.stack([read(name).float().flatten().expand(shape[2:]) for name in names]).view(
-                shape
-            )
-        )
-    return replace(_built(arch, get), kv_scales=scales)
+    def kv_scales() -> Tensor | None:
+        """[num_layers, 2, num_kv_heads], where the folder has scales of K and V."""
+        num_layers, num_heads = arch.spec.num_layers, arch.spec.num_kv_heads
+        names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(num_layers) for x in "kv"]
+        if not any(name in files for name in names):
+            return None
+        scales = torch.stack([read(name).float().flatten().expand(num_heads) for name in names])
+        return part.cut_kv_heads(scales.view(num_layers, 2, num_heads))
+
+    return replace(_built(arch, get), kv_scales=kv_scales())
 
 
 def random_weights(

@@ -210,17 +210,12 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
             window=form.window,
         )
 
-    return errors(
-        batch.q,
-        want,
-        {
-            f"{name}_prefill ({which}){form}": partial(run, caches, *kind)
-            for name, caches in layouts(batch, form, news).items()
-            for which, kind in prefill_kinds(
-                s.head_size, s.block_size if name == "paged" else ENDLESS, form
-            ).items()
-        },
-    )
+    runs: dict[str, Run] = {}
+    for name, caches in layouts(batch, form, news).items():
+        block_size = s.block_size if name == "paged" else ENDLESS
+        for which, kind in prefill_kinds(s.head_size, block_size, form).items():
+            runs[f"{name}_prefill ({which}){form}"] = partial(run, caches, *kind)
+    return errors(batch.q, want, runs)
 
 
 def prefill_kinds(

@@ -75,29 +75,42 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
         return None
     if kind == "phi3" and size is not None and size >= fields.whole("max_position_embeddings"):
         return None
-    if types is not None:
-        kinds = {"full_attention", "sliding_attention"}
-        if kind in _types("delta_net"):
-            kinds = {"full_attention", "linear_attention"}
-        if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
-            raise InputError(
-                f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(kinds))}"
-            )
-        count = types.count("sliding_attention")
-    elif kind.startswith("qwen"):
-        count = max(0, num_layers - fields.get("max_window_layers", num_layers))
-    elif kind in ("gemma2", "gpt_oss"):
-        count = (num_layers + 1) // 2
-    elif kind == "gemma3_text":
-        count = num_layers - num_layers // fields.whole("sliding_window_pattern", 6)
+    if types is None:
+        count = _num_windowed(fields, kind, num_layers)
     else:
-        count = num_layers
+        count = _checked_types(fields, kind, num_layers).count("sliding_attention")
     if not count or (size is None and types is None):
         return None
     if kind == "gemma4_text":
         heads = fields.whole("num_key_value_heads")
         return Window(fields.whole("sliding_window"), count, heads, fields.whole("head_dim", 256))
     return Window(fields.whole("sliding_window"), count)
+
+
+def _checked_types(fields: Fields, kind: str, num_layers: int) -> list[str]:
+    """The kind of each layer, as layer_types lists them; raises InputError for another kind, and
+    for a list that is too long or too short.
+    """
+    types = fields.get("layer_types")
+    kinds = {"full_attention", "sliding_attention"}
+    if kind in _types("delta_net"):
+        kinds = {"full_attention", "linear_attention"}
+    if not isinstance(types, list) or len(types) != num_layers or not set(types) <= kinds:
+        raise InputError(
+            f"{fields.path}: layer_types: must list {num_layers} of {', '.join(sorted(kinds))}"
+        )
+    return types
+
+
+def _num_windowed(fields: Fields, kind: str, num_layers: int) -> int:
+    """The number of layers with the window, by the code of the model's type."""
+    if kind.startswith("qwen"):
+        return int(max(0, num_layers - fields.get("max_window_layers", num_layers)))
+    if kind in ("gemma2", "gpt_oss"):
+        return (num_layers + 1) // 2
+    if kind == "gemma3_text":
+        return num_layers - num_layers // fields.whole("sliding_window_pattern", 6)
+    return num_layers
 
 
 def latent_of(fields: Fields) -> Latent:

@@ -97,14 +97,7 @@ def make_fleet(
             stop_ps=stop_ps,
         )
 
-    parts = FleetParts(
-        clock=clock,
-        begin=clock.start,
-        make_engine=make_engine,
-        num_engines=len(recorders),
-        router=router,
-        tiers=tiers,
-    )
+    parts = FleetParts(clock, clock.start, make_engine, len(recorders), router, tiers)
     return Fleet(parts) if split is None else SplitFleet(parts, split)
 
 
