@@ -8,16 +8,10 @@ from testbed.kernels.engine.drafters import Drafter
 from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice, eager, with_graphs
-from testbed.kernels.engine.ragged import (
-    Drafts,
-    Part,
-    Ragged,
-    TokenBuffers,
-    chunk_part,
-    ragged,
-)
+from testbed.kernels.engine.ragged import Drafts, Ragged, chunk_part, ragged
 from testbed.kernels.engine.records import Timer
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
+from testbed.kernels.engine.token_buffers import Part, TokenBuffers
 from testbed.sched.plan import Draft, Plan
 
 

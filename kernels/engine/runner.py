@@ -13,21 +13,11 @@ from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.on_device import Forward, eager
 from testbed.kernels.engine.pool_moves import Moves
-from testbed.kernels.engine.ragged import (
-    NO_DRAFTS,
-    Ahead,
-    Drafts,
-    Drawn,
-    Owner,
-    Part,
-    Ragged,
-    TokenBuffers,
-    parts_of,
-    ragged,
-)
+from testbed.kernels.engine.ragged import NO_DRAFTS, Ahead, Drafts, Ragged, parts_of, ragged
 from testbed.kernels.engine.records import DeviceTime, Timer
 from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
+from testbed.kernels.engine.token_buffers import Drawn, Owner, Part, TokenBuffers
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState

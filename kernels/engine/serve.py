@@ -23,12 +23,12 @@ from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.parallel.watch import WorkerError, out_of_memory
 from testbed.kernels.engine.pool_moves import live_tables
-from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
 from testbed.kernels.engine.speculating import check_speculation, drafting_model, make_drafter
+from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint, memory_gib

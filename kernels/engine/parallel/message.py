@@ -16,7 +16,8 @@ from testbed.core.slots import Extent, Ops, Transfer
 from testbed.kernels.engine.layout import Blocks, Ints, Place
 from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice
 from testbed.kernels.engine.parallel.ranks import Ranks
-from testbed.kernels.engine.ragged import Late, Part, Ragged
+from testbed.kernels.engine.ragged import Late, Ragged
+from testbed.kernels.engine.token_buffers import Part
 from testbed.memory.policy import PoolSpec
 
 
