@@ -213,15 +213,14 @@ def test_block_copies_are_added():
     assert us(cost_of(), work) == DECODES_US + block_copy(16, 3) + block_copy(8, 7)
 
 
-@pytest.mark.parametrize(
-    ("length", "count", "copied_us"),
-    [
-        (12, 10, block_copy(12, 10)),  # between 8 and 16
-        (40, 2, block_copy(16, 6)),  # longer than any: as three blocks of 16 each
-    ],
-)
-def test_copies_of_unmeasured_lengths_are_interpolated(length, count, copied_us):
-    assert us(cost_of(), DECODES._replace(copies=((length, count),))) == DECODES_US + copied_us
+def test_copies_between_measured_lengths_are_interpolated():
+    of_12_slots = DECODES._replace(copies=((12, 10),))  # 8 and 16 were measured
+    assert us(cost_of(), of_12_slots) == DECODES_US + block_copy(12, 10)
+
+
+def test_copies_longer_than_any_measured_are_taken_as_several():
+    of_40_slots = DECODES._replace(copies=((40, 2),))  # as three of 16 each
+    assert us(cost_of(), of_40_slots) == DECODES_US + block_copy(16, 6)
 
 
 OUT, IN = (

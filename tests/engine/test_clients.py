@@ -66,14 +66,20 @@ def times(links, *, at_once=1, gap_s=0.0, lengths=(10, 5), max_len=512, kind=Pag
 
 
 def test_next_turn_follows_the_last_answer_after_think_time():
-    (sent, ends), _ = times(turns([0, 0, 0], [(), (0,), (1,)], [0, 0.1, 0.007]))
-    assert (sent, ends) == ([0, 105, 117], [5, 110, 122])
+    one_after_another = turns(session=[0, 0, 0], after=[(), (0,), (1,)], wait_s=[0, 0.1, 0.007])
+    (sent_ms, ends_ms), _ = times(one_after_another)
+    assert sent_ms == [0, 5 + 100, 110 + 7]
+    assert ends_ms == [5, 105 + 5, 117 + 5]
 
 
 def test_parent_waits_for_its_last_sub_agent():
-    (sent, ends), _ = times(turns([0] * 4, [(), (0,), (0,), (0, 1, 2)], [0, 0.01, 0.03, 0.002]))
-    assert sent == [0, 15, 35, 42]
-    assert ends[2] == 40
+    """Rows 1 and 2 follow row 0, and row 3 follows all of them."""
+    sub_agents = turns(
+        session=[0] * 4, after=[(), (0,), (0,), (0, 1, 2)], wait_s=[0, 0.01, 0.03, 0.002]
+    )
+    (sent_ms, ends_ms), _ = times(sub_agents)
+    assert sent_ms == [0, 5 + 10, 5 + 30, 40 + 2]
+    assert ends_ms[2] == 40
 
 
 def test_concurrent_sessions_are_limited_and_staggered():

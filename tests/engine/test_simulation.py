@@ -61,10 +61,19 @@ PAIR = [Request(i, arrival_ps=0, prompt_len=8, output_len=20) for i in range(2)]
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_run_stops_at_the_end_of_an_iteration(cost):
-    for stop, end in ((3 * MS, 3 * MS), (3 * MS - 1, 3 * MS), (3 * MS + 1, 4 * MS)):
-        recorder = run([Request(0, arrival_ps=0, prompt_len=4, output_len=10)], cost, stop_ps=stop)
-        assert (recorder.end_ps, recorder.totals.iterations) == (end, end // MS)
+@pytest.mark.parametrize(
+    ("stop_ps", "num_iterations"),
+    [
+        pytest.param(3 * MS, 3, id="at a boundary"),
+        pytest.param(3 * MS - 1, 3, id="before a boundary"),
+        pytest.param(3 * MS + 1, 4, id="behind a boundary"),
+    ],
+)
+def test_run_stops_at_the_end_of_an_iteration(cost, stop_ps, num_iterations):
+    request = Request(0, arrival_ps=0, prompt_len=4, output_len=10)
+    recorder = run([request], cost, stop_ps=stop_ps)
+    assert recorder.totals.iterations == num_iterations
+    assert recorder.end_ps == num_iterations * MS
 
 
 @pytest.mark.parametrize("cost", COSTS)

@@ -1,7 +1,7 @@
 """The bench's table: kernels' times, goals and verdicts, in the kept results and in a new run."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -80,9 +80,14 @@ def found(report: Report, what: str, case: str) -> dict[str, object]:
 
 
 def test_bench_has_the_rows_of_the_kept_table(report) -> None:
+    kept = [case_of(row) for row in table(KEPT) if row["what"] in BENCHED]
+    assert [case_of(row) for row in report.rows] == kept
+
+
+def case_of(row: Mapping[str, object]) -> dict[str, str]:
+    """What a row has measured, in words."""
     axes = ("what", "case", "kernel", "spread", "batch", "context", "num_heads", "head_size")
-    kept = [tuple(row[axis] for axis in axes) for row in table(KEPT) if row["what"] in BENCHED]
-    assert [tuple(str(row[axis]) for axis in axes) for row in report.rows] == kept
+    return {axis: str(row[axis]) for axis in axes}
 
 
 @pytest.mark.parametrize(

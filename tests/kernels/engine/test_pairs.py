@@ -63,8 +63,10 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
     monkeypatch.setattr(serve, "WallClock", lambda: StepClock(0.1))
-    machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
-    assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
+    machine = run.Machine(STAGE)
+    assert machine.setup.config.window_s is None
+    assert machine.setup.config.engine.warm == STAGE.warm
+    trace = plan.CHATS | {"max_prompt": 120, "max_output": 30}
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
     values = plan.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
 
@@ -76,12 +78,16 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
         assert totals.swaps + totals.recomputes > 0
         return records.outputs, [iteration.work for iteration in records.iterations]
 
-    batch, used = Ahead.batch, []
-    monkeypatch.setattr(
-        Ahead, "batch", lambda self, *given: used.append(batch(self, *given)) or used[-1]
-    )
+    prepared_batch, batches_ahead = Ahead.batch, []
+
+    def noted_batch(self, *arguments):
+        batches_ahead.append(prepared_batch(self, *arguments))
+        return batches_ahead[-1]
+
+    monkeypatch.setattr(Ahead, "batch", noted_batch)
     ahead = served(machine.engine)
-    assert any(one is not None for one in used) == (num_seqs == 1)
+    has_prepared = any(batch is not None for batch in batches_ahead)
+    assert has_prepared == (num_seqs == 1)
     monkeypatch.setattr(Ahead, "batch", lambda *_: None)
     plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
     assert ahead == plain
