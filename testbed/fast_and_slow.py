@@ -96,6 +96,10 @@ class Case:
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
+        """Serve the requests by a policy and a scheduler made anew, which is watched in every plan.
+        prefix: tokens of the registered prefix, 0 for none. fast_forward: several iterations are
+        taken at once where that changes nothing.
+        """
         lengths = dict[int, int]()
         seen = MappingProxyType(lengths)
         policy = with_lengths(self.make, seen)(self.pool)
@@ -270,6 +274,9 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
 
 
 def unequal(first: Served, other: Served) -> list[str]:
+    """The names of what differs between two runs: totals, the end or rejections, columns of
+    requests, the policy's counters.
+    """
     a, b = first.recorder, other.recorder
     parts = [
         field.name

@@ -46,7 +46,9 @@ def is_here(folder: Path) -> bool:
 
 
 def read(folder: Path, requested: Requested) -> Imported:
-    """The profile of one tensor-parallel degree."""
+    """The profile of one tensor-parallel degree. Raises InputError where the folder does not have
+    the degree, or has several and none is requested.
+    """
     degrees = _degrees(folder)
     degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
     if degree not in degrees:

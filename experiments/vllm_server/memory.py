@@ -95,7 +95,12 @@ def memory_of(
     subtracts_graphs: bool = False,
     of: Terms | None = None,
 ) -> ServerMemory:
-    """The memory of each GPU of a server, by the terms `of` (default: those that ship)."""
+    """The memory of each GPU of a server, in GiB, by the terms `of` (default: those that ship).
+
+    utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
+    images is loaded too. subtracts_graphs: the release subtracts its estimate of the CUDA graphs
+    from the memory for the KV cache.
+    """
     memory_terms = of or terms()
     visible = memory_terms.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
     encoder = memory_terms.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
@@ -110,7 +115,9 @@ def memory_of(
 
 
 def graphs_gib(limits: Limits, memory_terms: Terms) -> float:
-    """vLLM's estimate of the CUDA graphs that it captures, by the largest batch that has one."""
+    """vLLM's estimate of the CUDA graphs that it captures, in GiB, by the largest batch that has
+    one.
+    """
     largest = min(2 * limits.max_num_seqs, LARGEST_GRAPH)
     return memory_terms.cuda_graphs_gib * largest / LARGEST_GRAPH
 
@@ -126,7 +133,9 @@ def _non_torch(num_gpus: int, memory_terms: Terms) -> float:
 
 
 def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> float:
-    """The peak of the profiling run."""
+    """The peak of the profiling run, in GiB: that of sampling or that of the network, whichever is
+    larger, plus the workspaces of the experts.
+    """
     logits, hidden = sampling_gib(model, limits)
     sampling = memory_terms.logits * logits + memory_terms.hidden * hidden
     network = network_gib(model, limits) + memory_terms.hidden * hidden
@@ -134,7 +143,7 @@ def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> flo
 
 
 def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """Gate, up and their product in a dense layer; 0 where all layers have experts."""
+    """GiB of gate, up and their product in a dense layer; 0 where all layers have experts."""
     if model.num_expert_layers >= model.ffn_layers:
         return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
@@ -142,7 +151,9 @@ def network_gib(model: ModelSpec, limits: Limits) -> float:
 
 
 def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
-    """The rows of logits, and the hidden states of the batch: what the coefficients multiply."""
+    """GiB of the rows of logits, and of the hidden states of the batch: what the coefficients
+    multiply.
+    """
     logits = limits.max_num_seqs * model.vocab_size * LOGIT_BYTES / GIB
     hidden = limits.max_num_batched_tokens * model.hidden_size * model.dtype_bytes / GIB
     return logits, hidden

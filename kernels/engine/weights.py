@@ -113,7 +113,10 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
 def load_weights(
     arch: Architecture, folder: Path, device: str, dtype: torch.dtype, part: Whole = WHOLE
 ) -> Weights:
-    """The weights in a Hugging Face folder, or a part of them."""
+    """The weights in a Hugging Face folder, or a part of them, on a device in a type. Raises
+    InputError for a tensor that is missing, or has another shape than config.json says or an
+    unknown type.
+    """
     files = safetensors_of(folder)
     bare = arch.is_opt and "model.decoder.embed_tokens.weight" not in files
 

@@ -57,6 +57,7 @@ class ClauseBroken(AssertionError):
 
 
 def require(clause: int, condition: bool, message: str) -> None:
+    """Raise ClauseBroken with the clause's number and the message unless the condition holds."""
     if not condition:
         raise ClauseBroken(clause, message)
 
@@ -111,6 +112,9 @@ def check_ops(name: str, ops: object) -> None:
 
 
 def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> object:
+    """All that a caller can see of a policy's memory: usage, slots of no sequence, counters,
+    tables.
+    """
     policy = memory.policy
     return (
         policy.usage(),

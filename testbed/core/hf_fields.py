@@ -30,18 +30,24 @@ class Fields:
         self._read = set[str]()
 
     def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key; `default` where it is missing or null."""
         self._read.add(key)
         value = self._values.get(key)
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None) -> int:
+        """The value of a key as a whole number of at least 1. Raises InputError for any other, and
+        for a missing one without a default.
+        """
         value = self.get(key, default)
         if type(value) is not int or value < 1:
             raise InputError(f"{self.path}: {key}={value!r}: must be a whole number of at least 1")
         return value
 
     def check_memory(self) -> None:
-        """No field that changes memory may be left unread."""
+        """Raise InputError for a field that changes the memory of a model, and that nothing has
+        read.
+        """
         for key in types()["memory"]:
             if key not in self._read and self._values.get(key) not in (None, False, 0, [], {}):
                 kind = self._values.get("model_type")

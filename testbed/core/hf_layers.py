@@ -83,6 +83,10 @@ def latent_of(fields: Fields) -> Latent:
 
 
 def experts_of(fields: Fields, kind: str, bits: float | None) -> Experts | None:
+    """The experts of a model's type, whose weights have `bits` bits (None: those of its dtype);
+    None for a type without experts. Raises InputError where dense layers stand between those of
+    experts.
+    """
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
         return _experts_beside_dense(fields, bits) if kind == "gemma4_text" else None
@@ -144,8 +148,9 @@ def delta_net(fields: Fields, num_layers: int, dtype_bytes: int) -> States:
 
 
 def mamba(fields: Fields, count: int, dtype_bytes: int) -> States:
-    """Nemotron-H's Mamba-2 layers; the recurrent state has the type that mamba_ssm_cache_dtype
-    says.
+    """Nemotron-H's Mamba-2 layers, `count` of them; the recurrent state has the type that
+    mamba_ssm_cache_dtype says, the convolution's state dtype_bytes a value. Raises InputError for a
+    type of unknown size.
     """
     heads, size, hidden = (
         fields.whole("mamba_num_heads"),

@@ -253,6 +253,8 @@ def _over_roofline(
 def roofline_us(
     gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float
 ) -> float:
-    """Microseconds that a GPU needs at these shares of its data sheet."""
+    """Microseconds that a GPU needs to move num_bytes or to compute `flops`, whichever takes
+    longer, at these shares of its data sheet's bandwidth and peak.
+    """
     moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
     return US * max(moving, flops / (gpu.fp16_flops * flops_share) if flops else 0.0)

@@ -297,4 +297,5 @@ def whole(plug_in: object, name: str, answer: object) -> int:
 
 
 def wrong_answer(plug_in: object, answer: object, expected: str) -> PlugInError:
+    """The error of a plug-in that gave this answer; expected: what it should be, as a sentence."""
     return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {expected}")
