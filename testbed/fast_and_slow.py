@@ -277,20 +277,23 @@ def unequal(first: Served, other: Served) -> list[str]:
     """The names of what differs between two runs: totals, the end or rejections, columns of
     requests, the policy's counters.
     """
-    a, b = first.recorder, other.recorder
+    run, again = first.recorder, other.recorder
     parts = [
         field.name
-        for field in fields(a.totals)
-        if getattr(a.totals, field.name) != getattr(b.totals, field.name)
+        for field in fields(run.totals)
+        if getattr(run.totals, field.name) != getattr(again.totals, field.name)
     ]
-    parts += ["end or rejections"] if (a.end_ps, a.rejections) != (b.end_ps, b.rejections) else []
-    others = b.requests.columns()
+    if (run.end_ps, run.rejections) != (again.end_ps, again.rejections):
+        parts.append("end or rejections")
+    others = again.requests.columns()
     parts += [
         name
-        for name, column in a.requests.columns().items()
+        for name, column in run.requests.columns().items()
         if column.tolist() != others[name].tolist()
     ]
-    return parts + (["counters()"] if first.counters != other.counters else [])
+    if first.counters != other.counters:
+        parts.append("counters()")
+    return parts
 
 
 def registered(memory: Capabilities, num_tokens: int) -> int:
