@@ -26,8 +26,9 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention import DecodeTable, PrefillTable
-from testbed.cost.auto import MEASURED, ROOFLINE, Costs, Known, by_way, carried, suited
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, suited
 from testbed.cost.interpolation import Knots
+from testbed.cost.known_profiles import Known
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.cost.auto import profiles_at_hand
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.validation.left_out import held_back, imported, tested

@@ -1,6 +1,6 @@
 """Shipped profiles that are of one system's layers alone."""
 
-from testbed.cost.auto import profiles_of
+from testbed.cost.known_profiles import profiles_of
 from testbed.experiments.runs.compose import configured
 
 

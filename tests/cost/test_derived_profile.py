@@ -23,9 +23,9 @@ from testbed.cost.auto import (
     best_shipped,
     by_way,
     carried,
-    profiles_at_hand,
 )
 from testbed.cost.derive import STREAMS, Loads, derive, measured
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from refusals import refuses
 
 import testbed.kernels
-from testbed.cost.auto import profiles_at_hand
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.cli.main import call
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation.gauss_newton import Point, descend, uncertainty
