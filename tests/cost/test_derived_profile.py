@@ -314,17 +314,17 @@ def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(o
 
 
 def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and_gpu_alone():
-    def found(model, on, **options):
+    def costs(model, on, **options):
         return auto_cost(
             model, on, H200, Choices(software="engine"), Efficiencies(), **options
         ).fingerprint
 
     opt = read_model("opt-13b")
-    assert "two runs of the engine" in found(opt, server())["tested"]
-    assert "tested" not in found(opt, server(), path="h200-opt-13b-tp1")
+    assert "two runs of the engine" in costs(opt, server())["tested"]
+    assert "tested" not in costs(opt, server(), path="h200-opt-13b-tp1")
     assert "tested" not in cost(opt, server()).fingerprint
     for model, on in ((opt, server(L4)), (replace(opt, ffn_size=25_000), server())):
-        assert "tested" not in found(model, on)["from"]
+        assert "tested" not in costs(model, on)["from"]
 
 
 def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
@@ -353,9 +353,9 @@ def test_user_profile_comes_before_shipped_ones(tmp_path):
 
 def test_an_unmeasured_block_size_takes_the_next_larger_one():
     work = Work(64, 64 * 1024, 1024)
-    found = [
+    costs = [
         auto_cost(LLAMA, server(), H200, Choices(block_size=size), Efficiencies())
         for size in (24, 32, 512, 256)
     ]
-    assert found[0].iteration(work) == found[1].iteration(work)
-    assert found[2].iteration(work) == found[3].iteration(work)
+    assert costs[0].iteration(work) == costs[1].iteration(work)
+    assert costs[2].iteration(work) == costs[3].iteration(work)

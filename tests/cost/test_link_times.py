@@ -115,8 +115,8 @@ def test_a_fragmented_host_makes_a_swap_dearer():
     assert link(GATHER, OUT, [parts]) == link.times(
         GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096
     )
-    each = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
-    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == each
+    expected_ps = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
+    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == expected_ps
 
 
 @pytest.mark.parametrize("swap", ["fused", "per block"])

@@ -184,11 +184,11 @@ def test_snapshots_have_the_totals_at_their_times(cost):
         cost,
         snapshots_ps=[7 * MS, 2 * MS + 5],
     )
-    found = {
+    kept = {
         requested: (snapshot.time_ps, snapshot.totals.iterations)
         for requested, snapshot in recorder.snapshots.items()
     }
-    assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
+    assert kept == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
     live = [snapshot.totals.per_iteration.live for snapshot in recorder.snapshots.values()]
     assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
 

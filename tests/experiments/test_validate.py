@@ -105,11 +105,11 @@ def test_assumed_server_settings_and_large_errors_are_reported(
         "server.workspace_gib=0",
         "cost.choices.overhead_s=1e-3",
     )
-    for word, said in (
+    for word, reason in (
         ("server.num_block=9", "server.num_blocks"),
         ("trace=csv", "the log has every request and its"),
     ):
-        assert said in testbed.refused("validate", *line, word)
+        assert reason in testbed.refused("validate", *line, word)
     code, reported, _ = testbed(
         "validate", *line, "--within", "5", "--what-if", "seed=1 scheduler.max_num_seqs=2"
     )

@@ -36,7 +36,7 @@ def test_a_capability_has_the_methods_of_its_protocol(protocol):
 )
 def test_what_a_policy_has_is_what_it_is_an_instance_of(kind):
     policy = kind(POOL)
-    found = capabilities_of(policy)
+    capabilities = capabilities_of(policy)
     for protocol in METHODS:
         name = re.sub("(?<=[a-z])(?=[A-Z])", "_", protocol.__name__).lower()
-        assert getattr(found, name) is (policy if isinstance(policy, protocol) else None)
+        assert getattr(capabilities, name) is (policy if isinstance(policy, protocol) else None)

@@ -139,12 +139,12 @@ def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one()
 def test_load_rules_weigh_the_link_against_a_prefill():
     pool = PoolSpec(64, 128, (Tier("dram", 200, 1e3),))  # one byte a slot: 1,000 tokens/s
     rules = {LoadNever(): 0, LoadIfFaster(900): 48, LoadIfFaster(1100): 0}
-    for rule, found in rules.items():
+    for rule, num_loaded in rules.items():
         policy = TieredCaching(pool, block_size=8, load=rule)
         served(policy, 0, range(56))
         served(policy, 1, range(100, 156))
         served(policy, 2, range(200, 256))
-        assert served(policy, 3, range(56)) == (found, found)
+        assert served(policy, 3, range(56)) == (num_loaded, num_loaded)
 
 
 def test_an_eviction_below_ends_no_refusal_of_a_load():
