@@ -151,14 +151,16 @@ def plain_request(original: Request) -> Request:
     """The request with plain Python numbers, each checked against its range."""
     name = f"trace: request {original.request_id!r}"
     values: dict[str, Any] = {
-        field: whole(f"{name}: {field}", getattr(original, field), least)
+        field: plain_int(f"{name}: {field}", getattr(original, field), least)
         for field, least in LEAST.items()
     }
-    session = None if original.session is None else whole(f"{name}: session", original.session, 0)
+    session = (
+        None if original.session is None else plain_int(f"{name}: session", original.session, 0)
+    )
     request = original._replace(
         **values,
         session=session,
-        priority=whole(f"{name}: priority", original.priority, least=None),
+        priority=plain_int(f"{name}: priority", original.priority, least=None),
     )
     if not is_truth_value(original.beam):
         raise InputError(f"{name}: beam is {original.beam!r}; it must be True or False")
@@ -187,7 +189,7 @@ def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     if not hasattr(request.prompt_ids, "__len__"):
         raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
     ids = tuple(
-        whole(f"{name}: one of prompt_ids", value, least=None) for value in request.prompt_ids
+        plain_int(f"{name}: one of prompt_ids", value, least=None) for value in request.prompt_ids
     )
     num_whole, num_rest = divmod(request.prompt_len, tokens_per_id)
     if not num_whole <= len(ids) <= num_whole + bool(num_rest):
@@ -198,7 +200,7 @@ def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     return ids
 
 
-def whole(name: str, value: Any, least: int | None) -> int:
+def plain_int(name: str, value: Any, least: int | None) -> int:
     """The value as an int; unless `least` is None, it must be at least that and fit 64 bits."""
     try:
         number = index(value)

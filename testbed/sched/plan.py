@@ -287,9 +287,9 @@ def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInEr
     )
 
 
-def whole(plug_in: object, name: str, answer: object) -> int:
-    """The answer, if it is an int of Python's own: an object of another class would hear what it is
-    compared with.
+def plain_int(plug_in: object, name: str, answer: object) -> int:
+    """The answer, if its type is int itself: a subclass could learn the output lengths by
+    overloading comparisons.
     """
     if type(answer) is not int:
         raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")

@@ -52,7 +52,7 @@ class LargePages(PagePool):
         in_held = sum((idle - within) * one.units for idle, within, one in apart)
         return sum(self._unheld) * self._large + in_held
 
-    def whole(self, column: int, page: int) -> Extent:
+    def padded_extent(self, column: int, page: int) -> Extent:
         return Extent(page - page % self._large, self._large)
 
     def set_idle(self, column: int, page: int, idle: bool) -> None:

@@ -66,9 +66,9 @@ class PagePool:
         window = self.columns[column].window
         return 0 if window is None else max(token + 1 - window, 0) // self.block_size
 
-    def whole(self, column: int, page: int) -> Extent:
-        """What nobody else can take while this page is held or idle: the page, with what its column
-        cannot use.
+    def padded_extent(self, column: int, page: int) -> Extent:
+        """The slots that no other page can have while this one is held or idle: its own, and the
+        padding that its column cannot use.
         """
         return Extent(page, self._sizes[self.columns[column].part])
 

@@ -63,18 +63,16 @@ class PageTable:
 
 
 def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
-    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one
-    of it is held.
-    """
+    """Idle pages are cached. The rest of a padded page is rounding if one of its pages is held."""
     used, cached = dict[Extent, list[Extent]](), dict[Extent, None]()
     for column, page in held:
         part = Extent(page, pool.columns[column].units)
-        used.setdefault(pool.whole(column, page), []).append(part)
+        used.setdefault(pool.padded_extent(column, page), []).append(part)
     for page, column in chain.from_iterable(queue.items() for queue in pool.idle):
-        part, whole = Extent(page, pool.columns[column].units), pool.whole(column, page)
-        cached[part if whole in used else whole] = None
-        used.get(whole, []).append(part)
-    rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
+        part, padded = Extent(page, pool.columns[column].units), pool.padded_extent(column, page)
+        cached[part if padded in used else padded] = None
+        used.get(padded, []).append(part)
+    rounding = (gap for padded, parts in used.items() for gap in gaps(padded, parts))
     return NonSequenceSlots((), tuple(cached), tuple(rounding))
 
 
