@@ -17,7 +17,7 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
     "all-reduce": "measure.all_reduce",
-    "cache-forms": "measure.bench_kernels",
+    "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",
     "sampler": "measure.sampler",
     "transfers": "measure.transfers",
