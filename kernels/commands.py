@@ -5,7 +5,7 @@ checked.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
     "all-reduce": "measure.all_reduce",
-    "cache-forms": "measure.bench_kernels",
+    "cache-forms": "measure.cache_forms",
     "ladder": "ladder.measure",
     "sampler": "measure.sampler",
     "transfers": "measure.transfers",
@@ -171,8 +171,8 @@ def calibrate(
 
     models = checked_models(names, tp=tp, out=out)
     reduced = read_profile(all_reduce)["sections"]["all_reduce"] if all_reduce else None
-    known = read_profile(kernels) if kernels else None
-    if known and not engine:
+    kernel_profile = read_profile(kernels) if kernels else None
+    if kernel_profile and not engine:
         raise InputError("--kernels: nothing reads it without --system engine (leave it out)")
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
@@ -182,14 +182,22 @@ def calibrate(
     for name, num_gpus in models:
         started = time.monotonic()
         if engine:
-            measured = on_gpu("engine.calibrate", "gpu calibrate --system engine")
-            profile = measured.with_engine_sections(name, num_gpus, known)
+            profile = _of_engine(name, num_gpus, kernel_profile)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus, reduced)
         path = out / sections.file_name(profile) if out.is_dir() else out
         path.write_text(dump(profile))
         about = f"{_about(profile)}; {time.monotonic() - started:.0f} s"
         print(f"{name} tp {num_gpus}: {about} -> {path.name}", flush=True)
+
+
+def _of_engine(
+    name: str, num_gpus: int, kernel_profile: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The profile of the engine's iterations; kernel_profile: one that has the kernels' times."""
+    calibration = on_gpu("engine.calibrate", "gpu calibrate --system engine")
+    profile: dict[str, Any] = calibration.with_engine_sections(name, num_gpus, kernel_profile)
+    return profile
 
 
 def _about(profile: dict[str, Any]) -> str:

@@ -233,11 +233,11 @@ def split_of(config: RunConfig, workload: Workload, scheduler: Scheduler) -> Spl
     check_split(config, workload, scheduler)
     model = config.model
     return Split(
-        config.prefill_replicas,
-        rule,
-        _router(config),
-        model.kv_bytes_per_token,
-        model.num_attention_layers,
+        num_prefill=config.prefill_replicas,
+        rule=rule,
+        decode_router=_router(config),
+        slot_bytes=model.kv_bytes_per_token,
+        num_layers=model.num_attention_layers,
     )
 
 

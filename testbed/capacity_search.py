@@ -98,7 +98,13 @@ class CapacitySearch:
         highest = highest_rate(self._share_inside, share, low, high, precision)
         summaries = self._summaries
         points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
-        return Capacity(highest, share, points, costs_of(summaries[highest]), _futures(summaries))
+        return Capacity(
+            rate=highest,
+            share=share,
+            points=points,
+            costs=costs_of(summaries[highest]),
+            future_read=_futures(summaries),
+        )
 
     def _share_inside(self, rate: float) -> float:
         summary = measured(self._overrides, {**self._options, "rate": rate}, self._folder)

@@ -379,8 +379,8 @@ def defaults_of(cls: type) -> dict[str, Any]:
         field.name: field.default if field.default_factory is MISSING else field.default_factory()
         for field in fields(cls)
     }
-    given = {name: value for name, value in values.items() if value is not MISSING}
-    return {name: _with_nulls(value) for name, value in given.items()}
+    defaults = {name: value for name, value in values.items() if value is not MISSING}
+    return {name: _with_nulls(value) for name, value in defaults.items()}
 
 
 def _with_nulls(value: Any) -> Any:
@@ -399,6 +399,9 @@ class MixShare(NamedTuple):
 
 
 def parse_mix(text: str) -> list[MixShare]:
+    """The shares of workload.mix, such as 1:0.5,4:0.3,beam4:0.2. Raises InputError for a part that
+    is none, and where they do not sum to 1.
+    """
     shares = []
     for part in text.split(","):
         match = SHARE.fullmatch(part.strip())

@@ -9,7 +9,8 @@ from typing import Any
 
 from testbed.config import RunConfig
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.auto import NAME, OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
+from testbed.cost.known_profiles import NAME
 from testbed.cost.model import NO_SOFTWARE, CostModel
 from testbed.cost.sections import SYSTEM
 from testbed.cost.transfers import transfers_origin

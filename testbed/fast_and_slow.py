@@ -15,19 +15,15 @@ from dataclasses import dataclass, fields
 from itertools import product, zip_longest
 from random import Random
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.contract import ClauseBroken
-from testbed.contract.clauses import require
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import histories_of, shortest, without_runs
 from testbed.core.errors import InputError, PlugInError
-from testbed.core.request import Incoming, Request
-from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import Usage
+from testbed.core.request import Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
-from testbed.cost.model import UNBOUNDED
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.memory.capabilities import Capabilities, capabilities_of
@@ -35,172 +31,47 @@ from testbed.memory.policy import PoolSpec
 from testbed.oracles import is_oracle, with_lengths
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.plan import Chunk, Outcome, Plan, Results
 from testbed.sched.preemption import Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
+from testbed.scheduler_checks import Decision, Watcher, watched
 
-MODEL = ModelSpec("tiny", 2, 64, 4, 4, 16, 256, 2, 100, 4096)
-TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 1e7, 1e6, 1e-4, 1e-5)}
-SERVER = ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1, tiers=TIERS)
+MODEL = ModelSpec(
+    name="tiny",
+    num_layers=2,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=4,
+    head_size=16,
+    ffn_size=256,
+    ffn_matrices=2,
+    vocab_size=100,
+    max_len=4096,
+)
+TIERS = {
+    "dram": TierSpec(1),
+    "nvme": TierSpec(
+        size_gib=1, read_bandwidth=1e7, write_bandwidth=1e6, latency_s=1e-4, extent_s=1e-5
+    ),
+}
+SERVER = ServerSpec(
+    "server",
+    GpuSpec(
+        name="gpu",
+        memory_bytes=10**9,
+        memory_bandwidth=1e9,
+        fp16_flops=1e12,
+        host_bandwidth=1e8,
+        link_bandwidth=1e9,
+    ),
+    num_gpus=1,
+    tiers=TIERS,
+)
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 12}
 SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, ChunkedPrefill)
 NUM_REQUESTS = 24
 MAX_TRIES = 60  # of fewer requests
 GAPS_PS = (10**8, 10**10)
-
-
-class Decision(NamedTuple):
-    """One plan: who computes what, who came and went and is there, by request id, and what the pool
-    looks like then.
-    """
-
-    time_ps: int
-    decodes: tuple[int, int, int]
-    chunks: tuple[tuple[int, int, int, int, bool, int], ...]
-    moved: tuple[tuple[int, ...], ...]
-    used: Usage
-
-
-class Watcher:
-    """What a scheduler must keep to in every plan, and which requests it has not answered yet."""
-
-    def __init__(self, env: Environment, limits: Mapping[str, Any]) -> None:
-        self.env = env
-        self.decisions: list[Decision] = []
-        self.unanswered: set[int] = set()
-        self._budget: int | None = limits.get("max_num_batched_tokens")
-        self._max_groups: int | None = limits.get("max_num_seqs")
-
-    def check(self, scheduler: Scheduler, plan: Plan, steps: int) -> None:
-        """The plan extends the batch by so many steps."""
-        check_decodes(scheduler, plan, steps)
-        check_chunks(scheduler, plan)
-        for group in plan.rejected:
-            self.unanswered.discard(group.request.request_id)
-        self._check_limits(scheduler, plan)
-        self.check_requests(scheduler)
-        self._check_progress(scheduler, plan)
-        self.decisions.append(decision_of(scheduler, plan, int(self.env.now)))
-
-    def _check_limits(self, scheduler: Scheduler, plan: Plan) -> None:
-        """Clause 17; an item larger than the budget may run alone."""
-        num_tokens = plan.decode_seqs + sum(chunk.new for chunk in plan.chunks)
-        num_items = plan.decode_seqs + len(plan.chunks)
-        if self._budget is not None and num_items > 1:
-            reported = f"plan() computes {num_tokens} tokens in an iteration of {self._budget}"
-            require(17, num_tokens <= self._budget, reported)
-        num_groups = len(scheduler.state.running)
-        if self._max_groups is not None and num_groups > 1:
-            reported = f"{num_groups} requests run, of at most {self._max_groups}"
-            require(17, num_groups <= self._max_groups, reported)
-
-    def check_requests(self, scheduler: Scheduler) -> None:
-        """Clause 18."""
-        state = scheduler.state
-        groups = [*state.waiting, *state.running.values(), *state.swapped]
-        listed = [group.request.request_id for group in groups]
-        twice = sorted({request_id for request_id in listed if listed.count(request_id) > 1})
-        require(18, not twice, f"requests {twice} are in two places")
-        lost = sorted(self.unanswered.difference(listed))
-        require(18, not lost, f"requests {lost} are neither answered nor waiting nor running")
-
-    def _check_progress(self, scheduler: Scheduler, plan: Plan) -> None:
-        """Clauses 19 and 20, of a plan that computes nothing."""
-        if plan or plan.rejected or any(ops.background for ops in plan.ops):
-            return
-        state, now_ps = scheduler.state, int(self.env.now)
-        wakes = plan.wake_ps != UNBOUNDED
-        later = not wakes or plan.wake_ps > now_ps
-        require(20, later, f"an idle plan of {now_ps} ps wakes at {plan.wake_ps} ps")
-        may_wait = wakes or plan.preempted_any or scheduler.memory.transfers is not None
-        if state.waiting and not may_wait and not (state.running or state.swapped):
-            waiting = state.waiting[0].request.request_id
-            require(19, False, f"request {waiting} waits, and nothing runs")
-
-
-def decision_of(scheduler: Scheduler, plan: Plan, now_ps: int) -> Decision:
-    """What a plan decides."""
-    state = scheduler.state
-    moved = plan.preempted, plan.swapped_in, plan.rejected, state.running.values()
-    chunks = ((c.group.request.request_id, c.seq.seq_id, *c[2:]) for c in plan.chunks)
-    groups = (tuple(group.request.request_id for group in some) for some in moved)
-    decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-    return Decision(now_ps, decodes, tuple(chunks), tuple(groups), state.policy.usage())
-
-
-def watched(kind: type[Scheduler], watcher: Watcher) -> type[Scheduler]:
-    """The scheduler, each of whose plans is checked and written down."""
-
-    def add(this: Any, request: Incoming) -> SequenceGroup:
-        watcher.unanswered.add(request.request_id)
-        return kind.add(this, request)
-
-    def plan(this: Any) -> Plan:
-        watcher.check_requests(this)
-        before = this.state.batch.extended
-        built: Plan = kind.plan(this)
-        require(10, isinstance(built, Plan), f"plan() answered {built!r}, which is no Plan")
-        watcher.check(this, built, this.state.batch.extended - before)
-        return built
-
-    def commit(this: Any, plan: Plan, steps: int, results: Results) -> Outcome:
-        outcome = kind.commit(this, plan, steps, results)
-        for group in outcome.finished:
-            watcher.unanswered.discard(group.request.request_id)
-        watcher.check_requests(this)
-        return outcome
-
-    return type(kind.__name__, (kind,), {"add": add, "plan": plan, "commit": commit})
-
-
-def check_decodes(scheduler: Scheduler, plan: Plan, steps: int) -> None:
-    """Clause 10: the plan counts all sequences that take a step, and reads no less than they do, or
-    pads.
-    """
-    batch, memory = scheduler.state.batch, scheduler.memory
-    require(10, steps in (0, 1), f"plan() extends the batch by {steps} steps; a plan takes one")
-    stepping = [*batch] if steps else []
-    stepping += [seq for group in plan.stepping for seq in group.sequences]
-    read = [memory.num_stored(seq.num_slots) for seq in stepping]
-    counted = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-    least = len(read), sum(read), max(read, default=0)
-    enough = all(reported >= necessary for reported, necessary in zip(counted, least, strict=True))
-    require(
-        10,
-        enough,
-        f"plan() counts decodes (sequences, context, longest) as {counted}, and {least} take a "
-        "step",
-    )
-    at_most = plan.decode_seqs * plan.decode_max_context
-    require(
-        10,
-        plan.decode_context <= at_most,
-        f"plan() counts decodes as {counted}: more context than they can have",
-    )
-    if plan.guaranteed_steps:
-        promised, claimed = memory.guaranteed_steps(batch), plan.guaranteed_steps
-        reported = (
-            f"plan() promises {claimed} more steps, of which the policy has promised {promised}"
-        )
-        require(10, claimed <= promised, reported)
-
-
-def check_chunks(scheduler: Scheduler, plan: Plan) -> None:
-    """Clause 10: a chunk continues the prompt of a running group where it ended, and has slots."""
-    running, ends = scheduler.state.running, dict[int, int]()
-    for chunk in plan.chunks:
-        require(
-            10, isinstance(chunk, Chunk) and chunk.new > 0 <= chunk.padding, f"plan() has {chunk}"
-        )
-        group, seq, end = chunk.group, chunk.seq, chunk.num_stored + chunk.new
-        name = f"plan() computes tokens {chunk.num_stored} to {end} of {seq}"
-        is_running = running.get(group.request.request_id) is group and seq in group.resident
-        require(10, is_running, f"{name}, which is not running")
-        reached = ends.get(seq.seq_id, seq.num_stored)
-        require(10, chunk.num_stored <= reached, f"{name}, of which {reached} are stored")
-        require(10, end <= seq.num_slots, f"{name}, which has {seq.num_slots} slots")
-        ends[seq.seq_id] = end
 
 
 ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
@@ -225,6 +96,10 @@ class Case:
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
+        """Serve the requests by a policy and a scheduler made anew, which is watched in every plan.
+        prefix: tokens of the registered prefix, 0 for none. fast_forward: several iterations are
+        taken at once where that changes nothing.
+        """
         lengths = dict[int, int]()
         seen = MappingProxyType(lengths)
         policy = with_lengths(self.make, seen)(self.pool)
@@ -355,8 +230,15 @@ def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBrok
         return ClauseBroken(
             7, f"simulate() with fast_forward and without differ in {', '.join(parts)}"
         )
-    if fast.foresees:
-        return None
+    return None if fast.foresees else _seen_future(case, requests, prefix, fast, slow)
+
+
+def _seen_future(
+    case: Case, requests: list[Request], prefix: int, fast: Served, slow: Served
+) -> ClauseBroken | None:
+    """The first decision, before any output ends at another token, that is another one in a run
+    whose outputs end earlier; fast, slow: the runs whose outputs are the requests'.
+    """
     others = other_future(requests, fast.recorder.rejections)
     # A span of a scheduler that plans ahead ends with a plan made before the output has ended that
     # ends the span: such runs are compared step by step.
@@ -392,20 +274,26 @@ def other_future(requests: list[Request], rejected: Container[int]) -> list[Requ
 
 
 def unequal(first: Served, other: Served) -> list[str]:
-    a, b = first.recorder, other.recorder
+    """The names of what differs between two runs: totals, the end or rejections, columns of
+    requests, the policy's counters.
+    """
+    run, again = first.recorder, other.recorder
     parts = [
         field.name
-        for field in fields(a.totals)
-        if getattr(a.totals, field.name) != getattr(b.totals, field.name)
+        for field in fields(run.totals)
+        if getattr(run.totals, field.name) != getattr(again.totals, field.name)
     ]
-    parts += ["end or rejections"] if (a.end_ps, a.rejections) != (b.end_ps, b.rejections) else []
-    others = b.requests.columns()
+    if (run.end_ps, run.rejections) != (again.end_ps, again.rejections):
+        parts.append("end or rejections")
+    others = again.requests.columns()
     parts += [
         name
-        for name, column in a.requests.columns().items()
+        for name, column in run.requests.columns().items()
         if column.tolist() != others[name].tolist()
     ]
-    return parts + (["counters()"] if first.counters != other.counters else [])
+    if first.counters != other.counters:
+        parts.append("counters()")
+    return parts
 
 
 def registered(memory: Capabilities, num_tokens: int) -> int:

@@ -63,10 +63,10 @@ def importable_name(target: Any) -> str | None:
         return None
     name = f"{module}.{getattr(target, '__qualname__', '')}"
     try:
-        found = locate(name, "plug-in")
+        located = locate(name, "plug-in")
     except InputError:
         return None
-    return name if found is target else None
+    return name if located is target else None
 
 
 def follows_hashes(
@@ -86,8 +86,8 @@ def follows_hashes(
     for other in others:
         other.ask(question)
     answers = [other.answers(name) for other in others]
-    for (calls, one), (_, other) in zip(*answers, strict=True):
-        if one != other:
+    for (calls, answer), (_, other) in zip(*answers, strict=True):
+        if answer != other:
             seeds = " and ".join(SEEDS)
             broken = ClauseBroken(
                 9, f"the same calls give other answers under PYTHONHASHSEED {seeds} (sort the set)"
@@ -148,10 +148,10 @@ class OtherProcess:
         """Raises InputError where the plug-in `name` cannot be asked there."""
         assert self._process.stdout is not None
         answer = _read(self._process.stdout)
-        said = json.loads(answer) if answer else self._last_error()
-        if isinstance(said, str):
-            raise InputError(f"{name}: cannot be checked in another process: {said}")
-        answers: Answers = said
+        reply = json.loads(answer) if answer else self._last_error()
+        if isinstance(reply, str):
+            raise InputError(f"{name}: cannot be checked in another process: {reply}")
+        answers: Answers = reply
         return answers
 
     def _last_error(self) -> str:
@@ -259,9 +259,11 @@ def _of_scheduler(
 ) -> Iterator[Example]:
     make = partial(Paged, block_size=8)
     for pool, gap_ps in islice(((pool, gap) for pool in pools for gap in GAPS_PS), NUM_EXAMPLES):
-        case = Case(make, pool, kind, Recompute, parameters)
+        case = Case(make=make, pool=pool, scheduler=kind, rule=Recompute, parameters=parameters)
         memory = capabilities_of(make(pool))
-        requests = list(workload(memory, True, pool.max_len, 0, gap_ps))
+        requests = list(
+            workload(memory, serves_several=True, max_len=pool.max_len, prefix=0, gap_ps=gap_ps)
+        )
         ask = partial(_decisions, case, requests)
         yield Example([f"{kind.__name__} in {pool}", *map(described, requests)], ask)
 

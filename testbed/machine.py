@@ -29,25 +29,8 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     drafter = drafter_memory(speculation, model, server.num_gpus)
     _check_machine(model, server)
     _check_heads(model, server.num_gpus)
-    block_size = config.policy.parameters.get("block_size")
-    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
-        block_size = None  # the policy has none, or will refuse it
-    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(
-        model,
-        more_token_bytes=drafter.token_bytes,
-        more_weight_bytes=drafter.weight_bytes,
-    )
-    if server.num_blocks is not None or model.name in server.kv_memory_gib:
-        _check_given_pool(server, model, num_slots, drafter)
-    null_slots = config.null_blocks * (
-        block_size or 0
-    )  # counted by the server, and never given to a sequence
-    if null_slots and null_slots >= num_slots:
-        raise InputError(
-            f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
-            "blocks"
-        )
-    num_slots -= null_slots
+    block_size = _block_size(config)
+    num_slots = _num_slots(config, block_size, drafter)
     copies = model.kv_copies(server.num_gpus)
     token_bytes = model.kv_bytes_per_token * copies + drafter.token_bytes
     layers = model.num_attention_layers + drafter.num_layers
@@ -59,7 +42,13 @@ def make_pool(config: RunConfig, speculation: Speculation | None = None) -> Pool
     _check_tiers(lower, block_size or 1)
     tiers = (*host(host_slots, server.gpu.host_bandwidth), *lower)
     return PoolSpec(
-        num_slots, model.max_len, tiers, token_bytes // layers, layers, server.num_gpus, groups
+        num_slots=num_slots,
+        max_len=model.max_len,
+        tiers=tiers,
+        layer_bytes=token_bytes // layers,
+        num_layers=layers,
+        num_gpus=server.num_gpus,
+        groups=groups,
     )
 
 
@@ -168,7 +157,7 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
 def _check_given_pool(
     server: ServerConfig, model: ModelSpec, num_slots: int, drafter: DrafterMemory
 ) -> None:
-    given = (
+    pool_key = (
         f"server.kv_memory_gib.{model.name}" if server.num_blocks is None else "server.num_blocks"
     )
     token_bytes = model.kv_bytes_per_token * model.kv_copies(server.num_gpus) + drafter.token_bytes
@@ -176,16 +165,45 @@ def _check_given_pool(
     memory, wanted = server.num_gpus * server.gpu.memory_bytes, num_slots * token_bytes
     if wanted + weight_bytes > memory:
         raise InputError(
-            f"{given}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
+            f"{pool_key}: a pool of {wanted / GIB:,.4g} GiB with {weight_bytes / GIB:,.4g} GiB of "
             f"weights does not fit the {memory / GIB:,.4g} GiB of {server.num_gpus} "
             f"{server.gpu.name}; give a smaller pool"
         )
     for name in ("memory_utilization", "workspace_gib"):
         if getattr(server, name) != server.default(name):
             raise InputError(
-                f"server.{name}={getattr(server, name):g}: nothing reads it, for {given} gives the "
-                "pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
+                f"server.{name}={getattr(server, name):g}: nothing reads it, for {pool_key} gives "
+                "the pool (~server.kv_memory_gib and server.num_blocks=null compute it)"
             )
+
+
+def _block_size(config: RunConfig) -> int | None:
+    """The policy's tokens of a block; None where it has none, or will refuse what is given."""
+    block_size = config.policy.parameters.get("block_size")
+    if not isinstance(block_size, int) or isinstance(block_size, bool) or block_size < 1:
+        return None
+    return block_size
+
+
+def _num_slots(config: RunConfig, block_size: int | None, drafter: DrafterMemory) -> int:
+    """The device's slots that sequences may have: without those of the null blocks, which the
+    server counts in its pool. Raises InputError for a pool that does not fit the memory.
+    """
+    model, server = config.model, config.server
+    num_slots = _slots_of_blocks(server, model, block_size) or server.kv_slots(
+        model,
+        more_token_bytes=drafter.token_bytes,
+        more_weight_bytes=drafter.weight_bytes,
+    )
+    if server.num_blocks is not None or model.name in server.kv_memory_gib:
+        _check_given_pool(server, model, num_slots, drafter)
+    null_slots = config.null_blocks * (block_size or 0)
+    if null_slots and null_slots >= num_slots:
+        raise InputError(
+            f"null_blocks={config.null_blocks}: the pool has no more than these; give it more "
+            "blocks"
+        )
+    return num_slots - null_slots
 
 
 def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | None) -> int | None:

@@ -43,7 +43,7 @@ def interval(values: Sequence[float]) -> Interval:
     count = len(values)
     mean = sum(values) / count
     if count < 2:
-        return Interval(mean, None, count)
+        return Interval(mean, half_width=None, num_values=count)
     deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return Interval(mean, student_t(count - 1) * deviation / sqrt(count), count)
 

@@ -174,7 +174,10 @@ def serve_alone(
     stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
 ) -> None:
-    """One engine serves the workload; see `testbed.engine.simulation.simulate`."""
+    """One engine serves the workload, and `recorder` records it. snapshots_ps: times at which
+    totals are kept. stop_ps: the end, where requests may be left. env: SimPy's, whose events a
+    caller may watch.
+    """
     simulate(
         setup.workload,
         setup.scheduler,

@@ -106,11 +106,11 @@ def pages_of(
         windows += [0 if group.state_bytes else group.window] * num_columns
         sizes += [_tokens_of_page(group, widest, block_size)] * num_columns
     return Pages(
-        layers * block_size * slot_bytes,
-        block_size,
-        tuple(windows),
-        tuple(sizes),
-        max_num_batched_tokens,
+        page_bytes=layers * block_size * slot_bytes,
+        block_size=block_size,
+        windows=tuple(windows),
+        block_sizes=tuple(sizes),
+        max_num_batched_tokens=max_num_batched_tokens,
         more_pages=int(model.latent is not None and model.latent.index_pool > 1),
     )
 
@@ -133,7 +133,11 @@ def _of_all_layers(
     """Pages where every layer stores all tokens."""
     token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // num_gpus
     return Pages(
-        block_size * token_bytes, block_size, (None,), (block_size,), max_num_batched_tokens
+        page_bytes=block_size * token_bytes,
+        block_size=block_size,
+        windows=(None,),
+        block_sizes=(block_size,),
+        max_num_batched_tokens=max_num_batched_tokens,
     )
 
 

@@ -72,6 +72,9 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
 
 
 def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -> Rows:
+    """The rows with a number of sequences, and beam or not, drawn for each by the weights of the
+    shares.
+    """
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
     num_seqs, beam = (
@@ -82,6 +85,7 @@ def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -
 
 
 def checked_rows(trace: Any, rows: Any) -> Rows:
+    """The rows that a trace gave; raises InputError for an object of another type."""
     if not isinstance(rows, Rows):
         raise InputError(
             f"{_class(trace)}.rows gave {type(rows).__name__}; it must give "
@@ -91,7 +95,9 @@ def checked_rows(trace: Any, rows: Any) -> Rows:
 
 
 def checked_times(arrivals: Any, times: Any) -> Column:
-    """The times as a column, if they are whole picoseconds in order of time, none before 0."""
+    """The arrivals' times as a column, in ps. Raises InputError unless they are whole picoseconds
+    in order of time, none before 0 or after LAST_S.
+    """
     try:
         column = np.asarray(times)
     except ValueError:  # rows of unequal length

@@ -89,7 +89,16 @@ class SessionTurns:
         if rest:
             content += (self._first_id + next(self._partial),)
         output_len, answer_s = max(1, request["out"]), request.get("api_time", 0.0)
-        self.turns.append(Turn(request["in"], output_len, content, after, wait_s, answer_s))
+        self.turns.append(
+            Turn(
+                prompt_len=request["in"],
+                output_len=output_len,
+                ids=content,
+                after=after,
+                wait_s=wait_s,
+                answer_s=answer_s,
+            )
+        )
         return len(self.turns) - 1
 
     def _is_long(self, request: Mapping[str, Any]) -> bool:
@@ -160,7 +169,14 @@ def joined(sessions: Sequence[Sequence[Turn]], tokens_per_id: int) -> Rows:
         np.array([turn.wait_s for turn in turns], np.float64),
         np.array([turn.answer_s for turn in turns], np.float64),
     )
-    return Rows(prompts, outputs, None, [turn.ids for turn in turns], tokens_per_id, turns=links)
+    return Rows(
+        prompt_len=prompts,
+        output_len=outputs,
+        arrival_s=None,
+        prompt_ids=[turn.ids for turn in turns],
+        tokens_per_id=tokens_per_id,
+        turns=links,
+    )
 
 
 def _problems(session: Any) -> Iterator[str | None]:

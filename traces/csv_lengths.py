@@ -71,11 +71,11 @@ class CsvLengths(FileTrace):
             return read(self.path, name, table[name]) if name in table else None
 
         return Rows(
-            prompts,
-            outputs,
-            column(self.arrival_column, seconds),
-            None if content is None else self._ids(content, prompts),
-            1 if content is None else self.tokens_per_id,
+            prompt_len=prompts,
+            output_len=outputs,
+            arrival_s=column(self.arrival_column, seconds),
+            prompt_ids=None if content is None else self._ids(content, prompts),
+            tokens_per_id=1 if content is None else self.tokens_per_id,
             num_seqs=column(self.num_seqs_column, lengths),
             beam=column(self.beam_column, flags),
             session=None if session is None else numbered(session),

@@ -136,7 +136,9 @@ def whole_numbers(
     wanted: str = "a whole number",
     least: int = -MAX_LEN,
 ) -> Column:
-    """A column of whole numbers."""
+    """A column of whole numbers, each at least `least`. Raises InputError for the first text that
+    is none, with its line; `wanted` says in the message what it must be.
+    """
     values = numbers(texts)
     require(
         path,
@@ -155,7 +157,10 @@ def seconds(
     wanted: str = "a time in seconds",
     least: float = -np.inf,
 ) -> NDArray[np.float64]:
-    """A column of times, or of other finite numbers."""
+    """A column of times in seconds, or of other finite numbers, each at least `least`. Raises
+    InputError for the first text that is none, with its line; `wanted` says in the message what it
+    must be.
+    """
     values = numbers(texts)
     require(path, column, texts, (least <= values) & np.isfinite(values), wanted)
     return values
@@ -255,7 +260,9 @@ def wrong_count(item: Mapping[str, Any], key: str, least: int = 1) -> str | None
 def wrong_time(
     item: Mapping[str, Any], key: str, unit: str = "seconds", least: float = 0.0
 ) -> str | None:
-    """The error in a time, or None."""
+    """What is wrong with the time at `key` of an item, which must be a finite number of at least
+    `least` in `unit`; None where nothing is.
+    """
     value: Any = item.get(key)
     sound = type(value) in (int, float) and least <= value and abs(value) <= LATEST
     return None if sound else f"{key}={value!r}: is not a time in {unit}"

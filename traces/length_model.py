@@ -36,9 +36,9 @@ class QuantileTable:
     rows: Floats
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "QuantileTable":
+    def from_json(cls, table: Mapping[str, Any]) -> "QuantileTable":
         """The table of a model file."""
-        return cls(*(np.array(data[key], dtype=np.float64) for key in ("probs", "rows")))
+        return cls(*(np.array(table[key], dtype=np.float64) for key in ("probs", "rows")))
 
     def lookup(self, u: Floats, bins: Column | int = 0) -> Column:
         """The length at probability u in its bin, for each u: linear between quantiles, rounded to
@@ -68,9 +68,9 @@ class LengthModel:
     @classmethod
     def load(cls, name: str) -> "LengthModel":
         """The embedded model of this name."""
-        data = load_model(name, PAIRS)
-        prompt, output = (QuantileTable.from_json(data[key]) for key in ("prompt", "output"))
-        return cls(data["max_len"], prompt, np.array(data["bin_edges"], dtype=np.float64), output)
+        model = load_model(name, PAIRS)
+        prompt, output = (QuantileTable.from_json(model[key]) for key in ("prompt", "output"))
+        return cls(model["max_len"], prompt, np.array(model["bin_edges"], dtype=np.float64), output)
 
     def at(self, u: Floats, v: Floats) -> tuple[Column, Column]:
         """Prompt lengths at rank u, and output lengths at rank v among prompts of the same bin;
@@ -84,16 +84,16 @@ def load_model(name: str, kind: str) -> Any:
     """The JSON of an embedded model of this kind."""
     folder = resources.files("testbed.traces.models")
     names = sorted(Path(file.name).stem for file in folder.iterdir() if file.name.endswith(".json"))
-    data = (
+    model = (
         json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         if name in names
         else {"kind": None}
     )
-    if data["kind"] != kind:
+    if model["kind"] != kind:
         raise InputError(
             f"model={name!r}: is not a model of {kind} (choose one of {', '.join(names)})"
         )
-    return data
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ class ConversationModel:
     @classmethod
     def load(cls, name: str) -> "ConversationModel":
         """The embedded model of this name."""
-        data = load_model(name, CONVERSATIONS)
+        model = load_model(name, CONVERSATIONS)
         turns, outputs = (
-            np.array(data[key], dtype=np.int64) for key in ("turn_edges", "output_edges")
+            np.array(model[key], dtype=np.int64) for key in ("turn_edges", "output_edges")
         )
-        return cls(turns, outputs, *(QuantileTable.from_json(data[key]) for key in TABLES))
+        return cls(turns, outputs, *(QuantileTable.from_json(model[key]) for key in TABLES))
 
     def group(self, num_turns: Column) -> Column:
         """The group of conversations with that many turns."""

@@ -57,7 +57,13 @@ class MooncakeJsonl(FileTrace):
         ids = [tuple(item.get("hash_ids") or ()) for item in items]
         if any(ids):
             contents = with_unknown(ids, prompts.tolist(), self.tokens_per_id)
-            return Rows(prompts, outputs, arrival_s, contents, self.tokens_per_id)
+            return Rows(
+                prompt_len=prompts,
+                output_len=outputs,
+                arrival_s=arrival_s,
+                prompt_ids=contents,
+                tokens_per_id=self.tokens_per_id,
+            )
         return Rows(prompts, outputs, arrival_s)
 
     def _check_ids(self, items: Sequence[Mapping[str, Any]]) -> None:

@@ -144,7 +144,7 @@ class NormalLengths(Trace):
         """Think times in s before each turn, none before the first; lengths do not depend on
         them.
         """
-        spread = Spread(self.delay_s, self.delay_stdev_s, None, None, floor=0)
+        spread = Spread(mean=self.delay_s, stdev=self.delay_stdev_s, least=None, most=None, floor=0)
         waits = spread.draw(shape[0] * shape[1], stream(seed, "delays")).reshape(shape)
         waits[:, 0] = 0
         return waits

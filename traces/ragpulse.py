@@ -46,7 +46,13 @@ class RagPulseJsonl(FileTrace):
             blocks = _blocks(item, parts, first_id=-number)
             ids.append(tuple(names.setdefault(block.tobytes(), len(names)) for block in blocks))
         prompts, outputs = columns(pairs)
-        return Rows(prompts, outputs, np.array(times), ids, TOKENS_PER_ID)
+        return Rows(
+            prompt_len=prompts,
+            output_len=outputs,
+            arrival_s=np.array(times),
+            prompt_ids=ids,
+            tokens_per_id=TOKENS_PER_ID,
+        )
 
     def _parts(self) -> Iterator[tuple[int, Part]]:
         """The id and the part of each line in the files of the parts."""

@@ -121,7 +121,7 @@ class ServeGenFolder(Trace):
         ends = [*starts[1:], *(start + last_s for start in starts[-1:])]
         for (start, rate, pattern, shape), end in zip(lines, ends, strict=True):
             if pattern and rate > 0 and end > self.start_s and start < self.end_s:
-                yield Window(start, end, rate, pattern, shape)
+                yield Window(start_s=start, end_s=end, rate=rate, pattern=pattern, shape=shape)
 
     def _lengths(self, path: Path) -> Mapping[float, list[tuple[Column, Floats]]]:
         """The distributions of prompt and output lengths, by the time (s) from which they hold."""

@@ -132,12 +132,12 @@ def profile(
         "calibrate fit profile", words, workload, blocks_from_log, config_dir, trust_plug_ins
     )
     base = scaled_profile.starting_profile(source, model, gpu, tensor_parallel)
-    made = scaled_profile.scaled(
+    scaled = scaled_profile.scaled(
         base, lambda path: request.with_words("cost=profile", f"cost.path={path}").replayed()
     )
-    show(scaled_profile.description(base), *made.remarks)
-    show(plain_table(("error of", *made.errors), profile_fit.table(made.errors)))
-    write_text(out, dump(made.profile))
+    show(scaled_profile.description(base), *scaled.remarks)
+    show(plain_table(("error of", *scaled.errors), profile_fit.table(scaled.errors)))
+    write_text(out, dump(scaled.profile))
     show(f"profile: {out} (cost=profile cost.path={out})")
 
 

@@ -79,14 +79,14 @@ def capacity(
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
-    found = capacities(
+    highest = capacities(
         *unseeded,
         seeds=seeds_of(words, seeds),
         **search,
         folder=runs,
         seen=partial(_report, needed=share),
     )
-    answer = capacity_answer(found, _varied(found, unseeded, precision) if sensitivity else {})
+    answer = capacity_answer(highest, _varied(highest, unseeded, precision) if sensitivity else {})
     if json:
         return print_json(answer)
     print(*lines_of(answer), sep="\n")
@@ -122,12 +122,12 @@ def _sensitivity_lines(answer: "CapacityAnswer") -> list[str]:
     from testbed.sensitivity import RULE
 
     lines = [f"how sensitive: {RULE}"] if answer.intervals else []
-    for each in answer.intervals:
-        low, high = each.lowest, each.highest
+    for interval_of_seed in answer.intervals:
+        low, high = interval_of_seed.lowest, interval_of_seed.highest
         text = f"{low:.3g} to {high:.3g} req/s, by costs"
-        if each.metric == "share_inside":
+        if interval_of_seed.metric == "share_inside":
             text = f"{100 * low:.1f} to {100 * high:.1f}% inside at the rate found"
-        lines.append(f"  seed {each.seed}: {text}")
+        lines.append(f"  seed {interval_of_seed.seed}: {text}")
     return lines
 
 
@@ -140,7 +140,7 @@ def _check_sensitivity(words: list[str]) -> None:
 
 
 def _varied(
-    found: "Capacities", words: list[str], precision: float
+    capacities: "Capacities", words: list[str], precision: float
 ) -> "dict[int, CapacityIntervals]":
     """How sensitive the capacity of each seed is."""
     from testbed.experiments.runs.compose import configured
@@ -150,7 +150,7 @@ def _varied(
         seed: capacity_intervals(
             configured([*words, f"{SEED}{seed}"]), highest.rate, highest.share, precision
         )
-        for seed, highest in found.of_seed.items()
+        for seed, highest in capacities.of_seed.items()
     }
 
 

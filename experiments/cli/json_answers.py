@@ -189,19 +189,19 @@ class ValidationAnswer:
 
 
 def capacity_answer(
-    found: "Capacities", sensitivity: Mapping[int, "CapacityIntervals"]
+    capacities: "Capacities", sensitivity: Mapping[int, "CapacityIntervals"]
 ) -> CapacityAnswer:
     """The capacity over the seeds, that of each seed with the rates that were tried, and how
     sensitive it is.
     """
-    first = next(iter(found.of_seed.values()))
-    seeds = [_seed_capacity(seed, highest) for seed, highest in found.of_seed.items()]
+    first = next(iter(capacities.of_seed.values()))
+    seeds = [_seed_capacity(seed, highest) for seed, highest in capacities.of_seed.items()]
     intervals = [
         SensitiveCapacity(seed, name, *getattr(of_seed, name))
         for seed, of_seed in sensitivity.items()
         for name in ("rate", "share_inside")
     ]
-    rate, about = found.rate, (first.share, first.costs, first.future_read)
+    rate, about = capacities.rate, (first.share, first.costs, first.future_read)
     return CapacityAnswer(rate.mean, rate.half_width, *about, seeds, intervals)
 
 
@@ -214,7 +214,7 @@ def _seed_capacity(seed: int, highest: "Capacity") -> SeedCapacity:
 def hits_answer(curves: "HitCurves") -> HitsAnswer:
     """The curves, a row for each order and size."""
     rates = [
-        HitRate(order, size, curves.gib(size), found, share)
+        HitRate(order=order, num_blocks=size, gib=curves.gib(size), blocks_found=found, share=share)
         for order, hits in curves.hits.items()
         for size, found, share in zip(curves.sizes, hits, curves.share(order), strict=True)
     ]

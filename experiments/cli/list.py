@@ -74,25 +74,28 @@ def _print_table(choices: Sequence[Choice]) -> None:
 
 def choices_of(group: str, folders: Sequence[Path]) -> Iterator[Choice]:
     """The options of a group: shipped models and GPUs, YAML files, then plug-ins."""
-    option = f"{KEYS.get(group, group)}="
     if group == "model":
         for name in model_names():
-            about = shipped(name)["about"]
-            yield Choice(group, name, f"{option}{name}", BUILT_IN, MODEL_CLASS, about)
+            yield _choice(group, name, BUILT_IN, target=MODEL_CLASS, about=shipped(name)["about"])
     if group == "server":
         for name in files_of("gpu"):
             about = f"{name}; server.num_gpus says how many share the model"
-            yield Choice(group, name, f"{option}{name}", BUILT_IN, "", about)
+            yield _choice(group, name, BUILT_IN, target="", about=about)
     for name, path in files_of(group, folders).items():
         if name in names_of(group, folders):
             is_users = any(path.is_relative_to(folder) for folder in folders)
             target, about = class_and_about(path)
             source = USER_FOLDER if is_users else BUILT_IN
-            yield Choice(group, name, f"{option}{name}", source, target, about)
+            yield _choice(group, name, source, target=target, about=about)
     for point in plug_ins_of(group):
         source = f"package {point.dist.name}" if point.dist else "package"
         target = point.value.replace(":", ".")
-        yield Choice(group, point.name, f"{option}{point.name}", source, target, _about(point))
+        yield _choice(group, point.name, source, target=target, about=_about(point))
+
+
+def _choice(group: str, name: str, source: str, *, target: str, about: str) -> Choice:
+    option = f"{KEYS.get(group, group)}={name}"
+    return Choice(group, name, option, source=source, target=target, about=about)
 
 
 def class_and_about(path: Path) -> tuple[str, str]:

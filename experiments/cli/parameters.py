@@ -110,6 +110,6 @@ def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:
     """The override of `--seeds N`; none without it. Raises InputError if the words have a seed."""
     if seeds is None:
         return []
-    if given := next((word for word in words if word.startswith("seed=")), None):
-        raise InputError(f"--seeds {seeds}: does not go with {given} (give one of them)")
+    if seed_word := next((word for word in words if word.startswith("seed=")), None):
+        raise InputError(f"--seeds {seeds}: does not go with {seed_word} (give one of them)")
     return [f"seed={','.join(map(str, range(seeds)))}"]

@@ -72,9 +72,9 @@ def plan(
 
     _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
-    given = tuple(word for word in words if not word.startswith("seed="))
-    numbers = tuple(seeds_of(words, seeds))
-    request = Request(given, share, numbers, precision, gpus, _rate(prices), runs, everything=all)
+    unseeded = tuple(word for word in words if not word.startswith("seed="))
+    numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
+    request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)
     answer = planned(request, _report)
     _write(answer, html, figure, runs)
     if json:

@@ -95,9 +95,9 @@ class LogRequest:
         from testbed.experiments.vllm_server.translation import expand
 
         paths = self.paths
-        given = [word for word in self.words if word not in paths]
-        words = expand(self.from_vllm, given)
-        return [word for word in words if word in given or not word.startswith("workload.")]
+        without_paths = [word for word in self.words if word not in paths]
+        words = expand(self.from_vllm, without_paths)
+        return [word for word in words if word in without_paths or not word.startswith("workload.")]
 
     def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":
         """The logs, and the server of each."""

@@ -37,19 +37,19 @@ def sentence(error: CycloptsError, words: Sequence[str]) -> str:
 
 
 def _unknown_option(error: UnknownOptionError) -> str:
-    given = (error.token.keyword or error.token.value).partition("=")[0]
+    word = (error.token.keyword or error.token.value).partition("=")[0]
     names = [name for argument in error.argument_collection for name in argument.names]
     options = ["--help", *(name for name in names if name.startswith("--"))]
-    return f"{given}: no such option{did_you_mean(given, options)}"
+    return f"{word}: no such option{did_you_mean(word, options)}"
 
 
 def _unknown_command(error: UnknownCommandError) -> str:
-    given = (error.unused_tokens or [""])[0]
+    word = (error.unused_tokens or [""])[0]
     app = error.app or application
     names = list(names_of_commands(app))
-    kind = "option" if given.startswith("-") else "command"
-    near = did_you_mean(given, [*names, "--help", "--version", "--debug"])
-    return f"{given}: no such {kind}{near}; choose from {', '.join(names)}"
+    kind = "option" if word.startswith("-") else "command"
+    near = did_you_mean(word, [*names, "--help", "--version", "--debug"])
+    return f"{word}: no such {kind}{near}; choose from {', '.join(names)}"
 
 
 def names_of_commands(app: App) -> Iterator[str]:
@@ -58,14 +58,14 @@ def names_of_commands(app: App) -> Iterator[str]:
 
 
 def _not_converted(error: CoercionError) -> str:
-    given = f"{_name(error)} {error.token.value}" if error.token else _name(error)
+    word = f"{_name(error)} {error.token.value}" if error.token else _name(error)
     choices = get_args(error.target_type)
     if choices and all(isinstance(choice, str) for choice in choices) and error.token:
         near = did_you_mean(error.token.value, choices)
-        return f"{given}: must be one of {', '.join(choices)}{near}"
+        return f"{word}: must be one of {', '.join(choices)}{near}"
     types = [kind for kind in choices or (error.target_type,) if kind is not type(None)]
     wanted = " or ".join(TYPES.get(kind, f"a {kind}") for kind in types)
-    return f"{given}: must be {wanted}"
+    return f"{word}: must be {wanted}"
 
 
 def _refused_value(error: ValidationError) -> str:

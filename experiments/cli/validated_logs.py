@@ -105,7 +105,14 @@ class Validation:
             for log in self.logs:
                 own = [row for row in rows if row.log == f"{log.path}, {change}"]
                 effects += [
-                    Effect(log.path, change, row.metric, row.real, row.simulated, row.error_percent)
+                    Effect(
+                        log=log.path,
+                        change=change,
+                        metric=row.metric,
+                        unchanged=row.real,
+                        changed=row.simulated,
+                        effect_percent=row.error_percent,
+                    )
                     for row in own
                 ]
         remarks = [*self.notes(), *self.conclusions()]
@@ -115,7 +122,16 @@ class Validation:
             Sensitive(path, metric, low, high)
             for (path, metric), (low, high) in self.intervals.items()
         ]
-        print_json(ValidationAnswer(errors, effects, remarks, within, is_within, sensitive))
+        print_json(
+            ValidationAnswer(
+                errors=errors,
+                effects=effects,
+                notes=remarks,
+                within_percent=within,
+                is_within=is_within,
+                intervals=sensitive,
+            )
+        )
 
     def _cells(self, rows: Sequence[Compared]) -> Iterator[tuple[str, ...]]:
         for row in rows:

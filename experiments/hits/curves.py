@@ -91,15 +91,15 @@ def hit_curves(
         return _replays(words, order, rows, size, shown, on_done)
 
     return HitCurves(
-        len(prompts),
-        int(rows.prompt_len.sum()),
-        largest,
-        stored,
-        size,
-        size * spec.layer_bytes * spec.num_layers,
-        shown,
-        {order: hits(order) for order in orders},
-        pools,
+        num_prompts=len(prompts),
+        prompt_tokens=int(rows.prompt_len.sum()),
+        largest_prompt=largest,
+        stored_blocks=stored,
+        block_size=size,
+        block_bytes=size * spec.layer_bytes * spec.num_layers,
+        sizes=shown,
+        hits={order: hits(order) for order in orders},
+        pools=pools,
     )
 
 

@@ -50,9 +50,9 @@ def cells_of(curves: HitCurves) -> list[list[str]]:
     """The table's rows, one for each size."""
     shares = [curves.share(order) for order in curves.hits]
     rows = []
-    for size, *found in zip(curves.sizes, *shares, strict=True):
+    for size, *shares_of_size in zip(curves.sizes, *shares, strict=True):
         pool = [curves.pool_of(size)] if curves.pools else []
-        percent = [f"{100 * share:.2f}" for share in found]
+        percent = [f"{100 * share:.2f}" for share in shares_of_size]
         rows.append([f"{size:,}", _gib(curves.gib(size)), *pool, *percent])
     return rows
 

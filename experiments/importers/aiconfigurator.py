@@ -173,12 +173,12 @@ def _data_sheet(folder: Path) -> GpuSpec | None:
     sheet = yaml.safe_load(path.read_text(encoding="utf-8"))
     gpu, node = sheet["gpu"], sheet["node"]
     return GpuSpec(
-        folder.name,
-        int(gpu["mem_capacity"]),
-        float(gpu["mem_bw"]),
-        float(gpu["bfloat16_tc_flops"]),
-        float(node["pcie_bw"]),
-        float(node["intra_node_bw"]),
+        name=folder.name,
+        memory_bytes=int(gpu["mem_capacity"]),
+        memory_bandwidth=float(gpu["mem_bw"]),
+        fp16_flops=float(gpu["bfloat16_tc_flops"]),
+        host_bandwidth=float(node["pcie_bw"]),
+        link_bandwidth=float(node["intra_node_bw"]),
     )
 
 
@@ -222,21 +222,36 @@ def _add_attention(imported: Imported, tables: Mapping[str, Any], kv_dtype: str)
             prefills,
             "equal lengths; vLLM's attention layer, cache write included",
         )
-    if model.window is None:
-        return
+    if model.window is not None:
+        _add_windowed(imported, tables, kv_dtype, decodes, prefills)
+
+
+def _add_windowed(
+    imported: Imported,
+    tables: Mapping[str, Any],
+    kv_dtype: str,
+    decodes: kernels.Points,
+    prefills: kernels.Points,
+) -> None:
+    """Attention with a window, as it was measured; else the times of full attention, `decodes` and
+    `prefills`, up to the window, and of longer prompts its share of the pairs.
+    """
+    model, notes = imported.model, imported.notes
+    assert model.window is not None
+    heads, size = _heads(model, imported.num_gpus), model.head_size
     window, note = model.window.size, f"window of {model.window.size:,}"
     rows = (kernels.typed_rows(tables[name], kv_dtype, window) for name in ("decode", "prefill"))
     decode, prefill = (of_window[of_window["head_dim"] == size] for of_window in rows)
     if len(decode) and len(prefill):
         decodes = kernels.decode_points(decode, *heads, notes)
-        prefills = kernels.prefill_points(prefill, *heads, notes, True)
+        prefills = kernels.prefill_points(prefill, *heads, notes, every=True)
     else:
         note += ": full attention's, up to the window; of longer prompts the share of its pairs"
         notes.append(f"outside the grid: {note}")
         imported.not_measured["window"] = "full attention's times"
         decodes = [point for point in decodes if point[1] <= window * point[0]]
         prefills = [
-            [n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, None), 3)]
+            [n, new, past, round(us * pairs_of(new, 0, window) / pairs_of(new, 0, window=None), 3)]
             for n, new, past, us in prefills
         ]
     _add_both(imported, "window_", decodes, prefills, note)

@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import FP8_BLOCK_BITS, MXFP4_BITS
+from testbed.core.hf_weights import FP8_BLOCK_BITS, MXFP4_BITS
 from testbed.core.layers import Experts
-from testbed.core.specs import GpuSpec
-from testbed.experiments.importers.aiconfigurator_tables import DTYPE, points_by
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.experiments.importers.aiconfigurator_tables import DTYPE, Points, points_by
 from testbed.experiments.importers.imported import Imported
 from testbed.experiments.runs.choice_names import files_of
 
@@ -53,7 +53,9 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
 
 
 def chosen(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
-    """The rows of a kind; there must be some."""
+    """The rows of a kind in the table `name`. Raises InputError where there is no such table, or no
+    such row.
+    """
     if name not in tables:
         raise InputError(
             f"no table of {name}; give a folder systems/data/GPU of AIConfigurator that has it"
@@ -123,36 +125,48 @@ def add_states(imported: Imported, tables: Tables) -> None:
     bytes_here = of_a_sequence // imported.num_gpus
     rows = tables.get("states")
     if rows is not None:
-        key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
-        values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
-        rows = rows[
-            (rows["d_model"] == imported.model.hidden_size)
-            & (values * imported.model.dtype_bytes == bytes_here)
-        ]
+        rows = _of_state(rows, imported.model, bytes_here)
     if rows is not None and len(rows):
-        kernels = rows.groupby(["phase", "batch_size", "seq_len", "kernel_source"], as_index=False)[
-            "latency"
-        ].median()
-        whole = kernels.groupby(["phase", "batch_size", "seq_len"], as_index=False)["latency"].agg(
-            ["sum", "count"]
-        )
-        whole = whole[whole["count"] == 2].rename(
-            columns={"sum": "latency"}
-        )  # convolution and recurrence
-        decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
-        decodes = points_by(decode, "batch_size")
-        prefills = points_by(prefill.assign(past=0), "batch_size", "seq_len", "past")
+        decodes, prefills = _delta_net_points(rows)
         note = "gated delta net: convolution and recurrence"
     else:
-        us = round(
-            (1e6 if states.num_tokens else 2e6) * bytes_here / _sheet(imported).memory_bandwidth, 3
-        )
-        decodes = [[n, n * us] for n in (1, 1024)]
-        prefills = [[1, new, 0, us] for new in (1, imported.model.max_len)]
+        decodes, prefills = _roofline_points(imported, bytes_here)
         imported.not_measured["state"] = "roofline"
         note = "roofline: the state read and written once; a scan's own time is not in it"
     imported.add("state_decode", decodes, note)
     imported.add("state_prefill", prefills, note)
+
+
+def _of_state(rows: Any, model: ModelSpec, state_bytes: int) -> Any:
+    """The rows of layers as wide as the model's whose state has so many bytes."""
+    key, value = (rows[f"num_{name}_heads"] * rows[f"head_{name}_dim"] for name in ("k", "v"))
+    values = value * rows["head_k_dim"] + (rows["d_conv"] - 1) * (2 * key + value)
+    is_as_wide = rows["d_model"] == model.hidden_size
+    return rows[is_as_wide & (values * model.dtype_bytes == state_bytes)]
+
+
+def _delta_net_points(rows: Any) -> tuple[Points, Points]:
+    """Decodes and prefills; each time is that of both kernels, convolution and recurrence."""
+    case = ["phase", "batch_size", "seq_len"]
+    of_kernel = rows.groupby([*case, "kernel_source"], as_index=False)["latency"].median()
+    whole = of_kernel.groupby(case, as_index=False)["latency"].agg(["sum", "count"])
+    whole = whole[whole["count"] == 2].rename(columns={"sum": "latency"})
+    decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
+    decodes = points_by(decode, "batch_size")
+    prefills = points_by(prefill.assign(past=0), "batch_size", "seq_len", "past")
+    return decodes, prefills
+
+
+def _roofline_points(imported: Imported, state_bytes: int) -> tuple[Points, Points]:
+    """Decodes and prefills by the memory's bandwidth: a state is read and written, a tail of tokens
+    read.
+    """
+    states = imported.model.states
+    us_of_bandwidth = 1e6 if states is not None and states.num_tokens else 2e6
+    us = round(us_of_bandwidth * state_bytes / _sheet(imported).memory_bandwidth, 3)
+    decodes = [[n, n * us] for n in (1, 1024)]
+    prefills = [[1, new, 0, us] for new in (1, imported.model.max_len)]
+    return decodes, prefills
 
 
 def _sheet(imported: Imported) -> GpuSpec:

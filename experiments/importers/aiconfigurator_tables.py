@@ -89,7 +89,9 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """A table, of the newest version that is there."""
+    """A table of the folder, of the newest version that is there. Raises InputError where pyarrow
+    is not installed.
+    """
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -192,8 +194,9 @@ def decode_points(rows: Any, heads: int, kv_heads: int, notes: list[str]) -> Poi
 
 def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every: bool) -> Points:
     """(num_seqs, new, past, microseconds) of one layer: one prompt, and the most of that length
-    that were measured, or every number of them. Where these heads were not measured, time goes by
-    query heads at about as many queries each.
+    that were measured; with `every` each number of them. Where these heads were not measured, time
+    goes by query heads at about as many queries each. `notes` gets a line on the reach of the
+    table.
     """
     exact = rows[(rows["num_heads"] == heads) & (rows["num_key_value_heads"] == kv_heads)]
     scale = 1.0

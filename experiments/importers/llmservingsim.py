@@ -46,7 +46,9 @@ def is_here(folder: Path) -> bool:
 
 
 def read(folder: Path, requested: Requested) -> Imported:
-    """The profile of one tensor-parallel degree."""
+    """The profile of one tensor-parallel degree. Raises InputError where the folder does not have
+    the degree, or has several and none is requested.
+    """
     degrees = _degrees(folder)
     degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
     if degree not in degrees:
@@ -65,7 +67,9 @@ def read(folder: Path, requested: Requested) -> Imported:
     gpu = data_sheet(requested.gpu, device, folder)
     kept = ("vllm_version", "cuda_version", "profiled_at", "variant")
     origin = {"folder": here.name, **{key: str(meta[key]) for key in kept if key in meta}}
-    imported = Imported(NAME, device, model, degree, gpu, origin=origin)
+    imported = Imported(
+        source=NAME, device=device, model=model, num_gpus=degree, gpu=gpu, origin=origin
+    )
     _add_layers(imported, here)
     _add_attention(imported, here)
     _add_unequal(imported, here, meta, degree)

@@ -103,5 +103,10 @@ def compare(results: "Mapping[str, Result]") -> Page:
 
 def _finished(name: str, result: "Result") -> FinishedRun:
     return FinishedRun(
-        name, None, result.setup.config.values, result.summary, result.requests, result.iterations
+        name=name,
+        folder=None,
+        config=result.setup.config.values,
+        summary=result.summary,
+        requests=result.requests,
+        spans=result.iterations,
     )

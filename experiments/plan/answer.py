@@ -26,11 +26,11 @@ def plan_answer(plan: Plan) -> PlanAnswer:
     """The question, the counts and every row."""
     question = plan.question
     return PlanAnswer(
-        question.objectives,
-        question.share,
-        question.seeds,
-        plan.prices.unit,
-        plan.num_simulations,
-        lines_of(plan),
-        rows_of(plan),
+        slo=question.objectives,
+        share=question.share,
+        seeds=question.seeds,
+        unit=plan.prices.unit,
+        num_simulations=plan.num_simulations,
+        lines=lines_of(plan),
+        deployments=rows_of(plan),
     )

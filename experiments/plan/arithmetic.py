@@ -43,7 +43,7 @@ class Arithmetic:
         share that an idle engine could serve in time is too small by more than MARGIN errors.
         """
         for seed in self.question.seeds:
-            reason = self.bounds(candidate, seed, None).too_slow(MARGIN)
+            reason = self.bounds(candidate, seed, rate=None).too_slow(MARGIN)
             if reason is None:
                 return None
         return reason

@@ -166,7 +166,13 @@ def _verdict(
     highest = tuple(result.highest for result in searches if result.highest is not None)
     limit = _limit(search, candidate, missed or highest)
     if len(highest) < len(searches):
-        return Misses(candidate, hourly, missed, limit, broken(missed, question))
+        return Misses(
+            candidate=candidate,
+            hourly=hourly,
+            outcomes=missed,
+            limit=limit,
+            what=broken(missed, question),
+        )
     costs = tuple(
         per_million(hourly, outcome.rate) for outcome in highest if outcome.rate is not None
     )

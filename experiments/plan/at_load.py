@@ -73,7 +73,8 @@ def verdict_of(
     outcomes = tuple(result for result in results if isinstance(result, Outcome))
     question, hourly = search.question, search.hourly(candidate)
     last = outcomes[-1]
-    limit = limit_of(last, search.arithmetic.bounds(candidate, last.seed, None).loads, question)
+    bounds = search.arithmetic.bounds(candidate, last.seed, rate=None)
+    limit = limit_of(last, bounds.loads, question)
     if len(outcomes) < len(question.seeds) or not _keeps(search, outcomes):
         return Misses(candidate, hourly, outcomes, limit, broken(outcomes, question))
     costs = tuple(per_million(hourly, rate_of(candidate, outcome)) for outcome in outcomes)
@@ -88,15 +89,19 @@ def _examined(search: Search, group: Sequence[Candidate]) -> list[Verdict]:
         reason = search.arithmetic.reason(candidate, [(seed, None) for seed in seeds])
         if reason is not None:
             verdicts[candidate] = Pruned(candidate.deployment, *reason)
-    results = {each: list[Outcome | Failure]() for each in group if each not in verdicts}
+    results = {
+        candidate: list[Outcome | Failure]() for candidate in group if candidate not in verdicts
+    }
     for seed in seeds:
-        undecided = [each for each, so_far in results.items() if _is_open(search, so_far)]
-        runs = search.simulations.outcomes([(each, seed, None) for each in undecided])
-        for each, result in zip(undecided, runs, strict=True):
-            results[each].append(result)
+        undecided = [candidate for candidate, so_far in results.items() if _is_open(search, so_far)]
+        runs = search.simulations.outcomes([(candidate, seed, None) for candidate in undecided])
+        for candidate, result in zip(undecided, runs, strict=True):
+            results[candidate].append(result)
         search.report(f"seed {seed}: {len(undecided)} of {len(group)} deployments of equal cost")
-    verdicts |= {each: verdict_of(search, each, so_far) for each, so_far in results.items()}
-    return [verdicts[each] for each in group]
+    verdicts |= {
+        candidate: verdict_of(search, candidate, so_far) for candidate, so_far in results.items()
+    }
+    return [verdicts[candidate] for candidate in group]
 
 
 def _is_open(search: Search, results: Sequence[Outcome | Failure]) -> bool:

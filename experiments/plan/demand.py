@@ -45,11 +45,11 @@ def demand_of(config: RunConfig) -> Demand:
     rows = workload.rows
     waits = rows.turns is not None or isinstance(workload, AnswerDrivenWorkload)
     return Demand(
-        rows.prompt_len.astype(float),
-        own_len(rows),
-        rows.output_len.astype(float),
-        None if waits else workload.arrival_ps / PS,
-        rows.num_seqs is None and workload.num_seqs == 1,
+        prompt_len=rows.prompt_len.astype(float),
+        own_len=own_len(rows),
+        output_len=rows.output_len.astype(float),
+        arrival_s=None if waits else workload.arrival_ps / PS,
+        has_one_sequence=rows.num_seqs is None and workload.num_seqs == 1,
     )
 
 

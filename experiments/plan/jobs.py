@@ -118,11 +118,11 @@ class SearchJob:
         highest = self._highest(tried)
         missed = self._missed(tried, highest)
         return Searched(
-            self.seed,
-            None if highest is None else self._run(highest),
-            None if missed is None else self._run(missed),
-            tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
-            tuple(sorted(tried)),
+            seed=self.seed,
+            highest=None if highest is None else self._run(highest),
+            missed=None if missed is None else self._run(missed),
+            kept=tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
+            rates=tuple(sorted(tried)),
         )
 
     def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:

@@ -151,8 +151,8 @@ class Machine:
         """
         if self.config.prefill_replicas is None:
             return None
-        given = self.config.handover
-        rule: HandoverRule = Whole() if given is None else given.make("handover")
+        handover = self.config.handover
+        rule: HandoverRule = Whole() if handover is None else handover.make("handover")
         if not isinstance(rule, Whole):
             return None  # of a layer at a time, a part is hidden
         bandwidth = rule.bandwidth * self.config.prefill_replicas

@@ -35,18 +35,18 @@ class Mode:
 
 
 AT_LOAD = Mode(
-    at_load.cheapest_at_load,
-    at_load.all_at_load,
-    at_load.rank_at_load,
-    at_load.difference_at_load,
-    "the given requests",
+    search=at_load.cheapest_at_load,
+    enumerate=at_load.all_at_load,
+    rank=at_load.rank_at_load,
+    difference=at_load.difference_at_load,
+    served="the given requests",
 )
 AT_CAPACITY = Mode(
-    at_capacity.cheapest_at_capacity,
-    at_capacity.all_at_capacity,
-    at_capacity.rank_at_capacity,
-    at_capacity.difference_at_capacity,
-    "each deployment's highest rate",
+    search=at_capacity.cheapest_at_capacity,
+    enumerate=at_capacity.all_at_capacity,
+    rank=at_capacity.rank_at_capacity,
+    difference=at_capacity.difference_at_capacity,
+    served="each deployment's highest rate",
 )
 
 
@@ -125,7 +125,13 @@ def planned(request: Request, report: Callable[[str], None]) -> Plan:
     def counted(text: str) -> None:
         report(f"{text}; {simulations.count} simulations so far")
 
-    search = Search(question, Arithmetic(question), simulations, request.prices, counted)
+    search = Search(
+        question=question,
+        arithmetic=Arithmetic(question),
+        simulations=simulations,
+        prices=request.prices,
+        report=counted,
+    )
     find = mode.enumerate if request.everything else mode.search
     verdicts = [*find(search, candidates), *pruned]
     _check_simulated(verdicts)
@@ -136,14 +142,14 @@ def _check(request: Request) -> None:
     """Raise InputError for numbers that make no sense, and for words that a plan does not take."""
     if not 0 < request.share <= 1:
         raise InputError(f"--share {request.share}: must be above 0 and at most 1")
-    given = chosen(request.words)
+    values = chosen(request.words)
     for key in (RATE, SEED):
-        if "," in given.get(key, ""):
+        if "," in values.get(key, ""):
             raise InputError(
-                f"{key}={given[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
+                f"{key}={values[key]}: is no choice of a deployment (--seeds N gives seeds; a plan "
                 "is for one rate)"
             )
-    for key, value in given.items():
+    for key, value in values.items():
         if key.startswith(("slo.", "trace", "arrivals.")) and "," in value:
             raise InputError(f"{key}={value}: is no choice of a deployment (give one value)")
 

@@ -40,7 +40,7 @@ def examined(
             candidates.append(checked)
         else:
             pruned.append(Pruned(deployment, SAME, f"has the runs of {first.deployment.name}"))
-    reasons = {each.reason for each in pruned if each.limit == REFUSED}
+    reasons = {ruled_out.reason for ruled_out in pruned if ruled_out.limit == REFUSED}
     if len(pruned) == len(space) and len(reasons) == 1 and pruned[0].limit == REFUSED:
         raise InputError(reasons.pop())
     return candidates, pruned
@@ -51,8 +51,8 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
     if candidates:
         return
     counts = dict[str, list[Pruned]]()
-    for each in pruned:
-        counts.setdefault(each.limit, []).append(each)
+    for ruled_out in pruned:
+        counts.setdefault(ruled_out.limit, []).append(ruled_out)
     texts = [
         f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
         for limit, them in counts.items()

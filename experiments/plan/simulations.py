@@ -50,13 +50,13 @@ class Simulations:
         question = self.question
         jobs = [
             SearchJob(
-                candidate.deployment.words,
-                seed,
-                question.share,
-                guess / SPREAD,
-                guess,
-                question.precision,
-                self._place,
+                words=candidate.deployment.words,
+                seed=seed,
+                share=question.share,
+                low=guess / SPREAD,
+                high=guess,
+                precision=question.precision,
+                place=self._place,
             )
             for candidate, seed, guess in wanted
         ]

@@ -77,8 +77,8 @@ def deployments(words: Sequence[str]) -> list[Deployment]:
     axes = [_key(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
     combinations = []
     for combination in product(*choices):
-        given = {_key(word): word.partition("=")[2] for word in combination}
-        combinations.append(Deployment({key: given[key] for key in axes}, combination))
+        values = {_key(word): word.partition("=")[2] for word in combination}
+        combinations.append(Deployment({key: values[key] for key in axes}, combination))
     return combinations
 
 

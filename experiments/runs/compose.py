@@ -63,10 +63,10 @@ def _check_memory(server: ServerConfig, model: str) -> None:
         return
     sheet = _memory_of_shipped_gpu(server.gpu.name)
     if sheet is not None and server.gpu.memory_bytes != sheet:
-        given = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
+        pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
             f"server.gpu.memory_bytes={server.gpu.memory_bytes}: nothing reads it, for "
-            f"server.{given} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
+            f"server.{pool_key} gives the pool (~server.kv_memory_gib and server.num_blocks=null "
             f"compute it from the memory)"
         )
 

@@ -128,13 +128,13 @@ def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Seq
         return overrides
     if not isinstance(command, str):
         raise InputError(f"from_vllm={reprlib.repr(command)}: must be a command as one text")
-    given = [
+    option_words = [
         f"{SHORT.get(key, key)}={value}"
         for key, value in options.items()
         if isinstance(value, str | int | float)
     ]
-    words = expand(command, [*overrides, *given])
-    return [word for word in words if word not in given]
+    words = expand(command, [*overrides, *option_words])
+    return [word for word in words if word not in option_words]
 
 
 def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None:

@@ -30,10 +30,10 @@ def launched(words: Sequence[str], jobs: Sequence[Callable[[], Any]], folder: Pa
     where launchers write, as below a sweep's. Raises InputError for words that Hydra refuses.
     """
     places = (f"hydra.sweep.dir='{folder}'", "hydra.sweep.subdir=.")
-    given = ["hydra.output_subdir=null", *NO_LOGS, *places, *words]
+    hydra_words = ["hydra.output_subdir=null", *NO_LOGS, *places, *words]
     try:
-        with _launcher(given, _Numbered(jobs)) as launcher:
-            returned = launcher.launch([[*given] for _ in jobs], initial_job_idx=0)
+        with _launcher(hydra_words, _Numbered(jobs)) as launcher:
+            returned = launcher.launch([[*hydra_words] for _ in jobs], initial_job_idx=0)
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(one_line(error)) from error
     return [job.return_value for job in returned]

@@ -34,9 +34,9 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def name_of(given: str, models: Sequence[str]) -> Name:
+def name_of(hf_name: str, models: Sequence[str]) -> Name:
     """A name of Hugging Face as one of ours; as it is, without its owner, where none is meant."""
-    short = given.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
+    short = hf_name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     bits = fp8 = None
     for quantiser in _table()["quantiser"]:
         if ends := re.search(quantiser["ends"], short):

@@ -44,8 +44,8 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     Registers the plug-ins that they name. The folders of options become Hydra's search path.
     """
     folders = user_folders(arguments)
-    given = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
-    words = [part for word in given for part in published_models(word, folders)]
+    options = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
+    words = [part for word in options for part in published_models(word, folders)]
     words += hybrid_words(chosen(words))
     selected = dict(map(_choice, words))
     result = list[str]()
@@ -229,19 +229,19 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         register_class(group, name, point.value)
 
 
-def hybrid_words(given: Mapping[str, str]) -> list[str]:
+def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
     vLLM's; nothing where the words say which policy serves.
     """
-    if release_of_preset(given.get("system", "")) is None or "policy" in given:
+    if release_of_preset(choices.get("system", "")) is None or "policy" in choices:
         return []
-    model = given.get("model", "")
+    model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
     words = ["policy=grouped_caching", "policy.watermark=0"]
-    if any(key.startswith(POOL) for key in given):
+    if any(key.startswith(POOL) for key in choices):
         return words
-    pool = f"${{vllm_server:{given['system']}/pool_gib}}"
+    pool = f"${{vllm_server:{choices['system']}/pool_gib}}"
     return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: {pool}}}"]
 
 

@@ -73,11 +73,11 @@ def measured_speed_up(config: RunConfig) -> SpeedUp:
     simulated = run(replace(config, engine=None, speculation=part)).summary
     simulated_plain = run(replace(plain, engine=None)).summary
     return SpeedUp(
-        _token_s(served),
-        _token_s(served_plain),
-        _token_s(simulated),
-        _token_s(simulated_plain),
-        drafts,
+        measured_s=_token_s(served),
+        measured_without_s=_token_s(served_plain),
+        predicted_s=_token_s(simulated),
+        predicted_without_s=_token_s(simulated_plain),
+        drafts=drafts,
     )
 
 

@@ -121,16 +121,18 @@ def user_requests(requests: Sequence[Any]) -> UserRequests:
         raise InputError("trace: two requests have the same request_id")
     listed = [request.prompt_ids for request in ordered if request.prompt_ids is not None]
     rows = Rows(
-        np.array([request.prompt_len for request in ordered], dtype=np.int64),
-        np.array([request.output_len for request in ordered], dtype=np.int64),
-        np.array([request.arrival_ps / PS for request in ordered]),
-        listed if ordered and len(listed) == len(ordered) else None,
-        the_only(
+        prompt_len=np.array([request.prompt_len for request in ordered], dtype=np.int64),
+        output_len=np.array([request.output_len for request in ordered], dtype=np.int64),
+        arrival_s=np.array([request.arrival_ps / PS for request in ordered]),
+        prompt_ids=listed if ordered and len(listed) == len(ordered) else None,
+        tokens_per_id=the_only(
             "tokens_per_id",
             {request.tokens_per_id for request in ordered if request.prompt_ids is not None},
             1,
         ),
-        the_only("registered prefix", {request.registered_prefix for request in ordered} - {0}, 0),
+        registered_prefix=the_only(
+            "registered prefix", {request.registered_prefix for request in ordered} - {0}, 0
+        ),
     )
     times = np.array([request.arrival_ps for request in ordered], dtype=np.int64)
     return UserRequests(rows, times, requests=ordered)
@@ -145,19 +147,23 @@ def the_only(name: str, values: set[int], otherwise: int) -> int:
     return next(iter(values), otherwise)
 
 
-def plain_request(given: Request) -> Request:
+def plain_request(original: Request) -> Request:
     """The request with plain Python numbers, each checked against its range."""
-    name = f"trace: request {given.request_id!r}"
+    name = f"trace: request {original.request_id!r}"
     values: dict[str, Any] = {
-        field: whole(f"{name}: {field}", getattr(given, field), least)
+        field: plain_int(f"{name}: {field}", getattr(original, field), least)
         for field, least in LEAST.items()
     }
-    session = None if given.session is None else whole(f"{name}: session", given.session, 0)
-    request = given._replace(
-        **values, session=session, priority=whole(f"{name}: priority", given.priority, None)
+    session = (
+        None if original.session is None else plain_int(f"{name}: session", original.session, 0)
     )
-    if not is_truth_value(given.beam):
-        raise InputError(f"{name}: beam is {given.beam!r}; it must be True or False")
+    request = original._replace(
+        **values,
+        session=session,
+        priority=plain_int(f"{name}: priority", original.priority, least=None),
+    )
+    if not is_truth_value(original.beam):
+        raise InputError(f"{name}: beam is {original.beam!r}; it must be True or False")
     if request.arrival_ps > LAST_S * PS:
         raise InputError(
             f"{name} arrives at {request.arrival_ps / PS:,.6g} s; time ends at {LAST_S:,} s"
@@ -166,30 +172,35 @@ def plain_request(given: Request) -> Request:
         raise InputError(
             f"{name}: its prefix of {request.registered_prefix} tokens is longer than its prompt"
         )
-    return request._replace(beam=bool(given.beam), prompt_ids=plain_ids(name, request))
+    return request._replace(beam=bool(original.beam), prompt_ids=plain_ids(name, request))
 
 
 def plain_ids(name: str, request: Request) -> tuple[int, ...] | None:
     """The ids of the prompt, as Python's own numbers: one for each tokens_per_id tokens, of which
     the last may be left out where it stands for fewer.
     """
-    each = request.tokens_per_id
+    tokens_per_id = request.tokens_per_id
     if request.prompt_ids is None:
-        if each != 1:
-            raise InputError(f"{name}: tokens_per_id={each} without prompt_ids (leave it out)")
+        if tokens_per_id != 1:
+            raise InputError(
+                f"{name}: tokens_per_id={tokens_per_id} without prompt_ids (leave it out)"
+            )
         return None
     if not hasattr(request.prompt_ids, "__len__"):
         raise InputError(f"{name}: prompt_ids is {request.prompt_ids!r}; it must be a tuple of ids")
-    ids = tuple(whole(f"{name}: one of prompt_ids", value, None) for value in request.prompt_ids)
-    if not request.prompt_len // each <= len(ids) <= -(-request.prompt_len // each):
+    ids = tuple(
+        plain_int(f"{name}: one of prompt_ids", value, least=None) for value in request.prompt_ids
+    )
+    num_whole, num_rest = divmod(request.prompt_len, tokens_per_id)
+    if not num_whole <= len(ids) <= num_whole + bool(num_rest):
         raise InputError(
-            f"{name}: {len(ids)} prompt_ids of {each} tokens each do not name a prompt of "
+            f"{name}: {len(ids)} prompt_ids of {tokens_per_id} tokens each do not name a prompt of "
             f"{request.prompt_len} tokens"
         )
     return ids
 
 
-def whole(name: str, value: Any, least: int | None) -> int:
+def plain_int(name: str, value: Any, least: int | None) -> int:
     """The value as an int; unless `least` is None, it must be at least that and fit 64 bits."""
     try:
         number = index(value)

@@ -181,7 +181,17 @@ def dense_gpts(table: pd.DataFrame) -> dict[str, ModelSpec]:
         layers, heads, size, vocab = map(int, shape)
         width = heads * size
         models[name] = ModelSpec(
-            name, layers, width, heads, heads, size, 4 * width, 2, vocab, MAX_LEN, True
+            name=name,
+            num_layers=layers,
+            hidden_size=width,
+            num_heads=heads,
+            num_kv_heads=heads,
+            head_size=size,
+            ffn_size=4 * width,
+            ffn_matrices=2,
+            vocab_size=vocab,
+            max_len=MAX_LEN,
+            tied_embedding=True,
         )
     return models
 
@@ -208,7 +218,7 @@ def _profile_cost(
     folder: Path, model: ModelSpec, num_gpus: int, device: str, layer_s: Mapping[int, float]
 ) -> ProfileCost:
     """The costs of one model's shard; matrix products take no less than at PEAK_SHARE."""
-    imported = aiconfigurator.read(folder, Requested(model, None, num_gpus))
+    imported = aiconfigurator.read(folder, Requested(model, tensor_parallel=num_gpus))
     if imported.gpu is None:
         raise InputError(
             f"{folder}: no data sheet (it is systems/NAME.yaml next to systems/data/NAME)"

@@ -26,8 +26,9 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
 from testbed.cost.attention import DecodeTable, PrefillTable
-from testbed.cost.auto import MEASURED, ROOFLINE, Costs, Known, by_way, carried, suited
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, suited
 from testbed.cost.interpolation import Knots
+from testbed.cost.known_profiles import Known
 from testbed.cost.kv_groups import WindowTable
 from testbed.cost.model import UNBOUNDED, WindowReads, Work
 from testbed.cost.profile import ProfileCost
@@ -76,7 +77,7 @@ def imported(folder: Path, shards: Sequence[tuple[str, int]]) -> Iterator[Known]
     reader = reader_of(folder)
     any_model = reader.NAME == "AIConfigurator"
     for model, num_gpus in shards if any_model else [(None, None)]:
-        shard = reader.read(folder, Requested(model, None, num_gpus))
+        shard = reader.read(folder, Requested(model, tensor_parallel=num_gpus))
         # A run takes our data sheet, which may differ from the source's
         gpu = gpu_of_device(shard.device) or shard.gpu
         if gpu is None:
@@ -189,7 +190,7 @@ def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
         model = read_model(name)
         if model.is_plain and kv_bytes == model.dtype_bytes:
             continue
-        requested = Requested(name, None, num_gpus, kv_dtype_bytes=kv_bytes)
+        requested = Requested(name, tensor_parallel=num_gpus, kv_dtype_bytes=kv_bytes)
         try:
             whole, rest = (from_tables(folder, which, requested) for which in (tables, kept))
         except InputError:

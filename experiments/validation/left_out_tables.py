@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from testbed.core.errors import InputError
-from testbed.cost.auto import profiles_at_hand
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import ANY_SERVER
 from testbed.experiments.validation.left_out import held_back, imported, tested
@@ -29,7 +29,7 @@ def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
     """A row for each profile that ships or is in a folder, and each way that predicts it from the
     others.
     """
-    shipped = list(profiles_at_hand(None, [gpu_named(ANY_SERVER)]))
+    shipped = list(profiles_at_hand(path=None, gpus=[gpu_named(ANY_SERVER)]))
     shards = [(profile.loads.model.name, profile.loads.num_gpus) for profile in shipped]
     profiles = shipped + [profile for folder in folders for profile in imported(folder, shards)]
     return pd.DataFrame(tested(profiles, profiles)).fillna("")

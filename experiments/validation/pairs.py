@@ -175,7 +175,7 @@ def _overloads(sides: Sides) -> Iterator[str]:
 
     A cell is bold if the simulated mean is outside the measured range.
     """
-    lines, means, each = [], list[bool](), list[bool]()
+    lines, means_inside, seeds_inside = [], list[bool](), list[bool]()
     seeds = sides.real.groupby(INDEX[1:], sort=False).filter(lambda rows: len(rows) > 1)
     for (about, load), real in seeds.groupby(INDEX[1:], sort=False):
         ours, line = sides.ours.loc[real.index], [str(about), f"{load:g}"]
@@ -184,14 +184,15 @@ def _overloads(sides: Sides) -> Iterator[str]:
             is_mean_inside = bool(low <= ours[name].mean() <= high)
             line.append(_ranges(name, ours[name], real[name], is_mean_inside))
             if not pd.isna(low) and (high or ours[name].any()):
-                means.append(is_mean_inside)
-                each += ours[name].between(low, high).tolist()
+                means_inside.append(is_mean_inside)
+                seeds_inside += ours[name].between(low, high).tolist()
         lines.append(line)
     yield from _markdown(lines)
     yield ""
     yield (
-        f"Inside the measured range, widened by {WIDER:.0%}: {sum(means)} of {len(means)} figures "
-        f"({sum(means) / max(1, len(means)):.0%}); seed by seed {sum(each)} of {len(each)}. "
+        f"Inside the measured range, widened by {WIDER:.0%}: {sum(means_inside)} of "
+        f"{len(means_inside)} figures ({sum(means_inside) / max(1, len(means_inside)):.0%}); "
+        f"seed by seed {sum(seeds_inside)} of {len(seeds_inside)}. "
         "Zeros on both sides do not count."
     )
 
@@ -265,8 +266,15 @@ def _panel(panel: Axes, sides: Sides, name: str) -> None:
         )
     panel.set_xticks(range(len(LOADS)), [f"{load:g}" for load in LOADS])
     panel.margins(y=0.2)
+    _write_errors(panel, name, *means)
+
+
+def _write_errors(panel: Axes, name: str, measured: pd.Series, simulated: pd.Series) -> None:
+    """Above each point the error of the simulation: in % of the measured mean, a hit rate's as a
+    difference.
+    """
     look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 7}
-    for place, (real, ours) in enumerate(zip(*means, strict=True)):
+    for place, (real, ours) in enumerate(zip(measured, simulated, strict=True)):
         text = ""
         if name == "hit_rate":
             text = f"{ours - real:+.1f}"

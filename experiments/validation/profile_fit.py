@@ -7,8 +7,8 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.cost.auto import shipped
 from testbed.cost.derive import derive, measured
+from testbed.cost.known_profiles import shipped
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.validation.deviations import Compared, compare
 from testbed.experiments.validation.log_replay import FRONT_END, US

@@ -49,10 +49,12 @@ def starting_profile(
 
 def description(base: Mapping[str, Any]) -> str:
     """Which profile is scaled, in one line."""
-    made = base["fingerprint"]
-    source = made.get("from", made)
+    fingerprint = base["fingerprint"]
+    source = fingerprint.get("from", fingerprint)
     gpus = f"{base['num_gpus']} x {source.get('device')} ({source.get('source')})"
-    carried = f", carried to the data sheet of {made['device']}" if "from" in made else ""
+    carried = (
+        f", carried to the data sheet of {fingerprint['device']}" if "from" in fingerprint else ""
+    )
     return f"scaled: {base['model']['name']} on {gpus}{carried}"
 
 

@@ -139,7 +139,13 @@ def fit(problem: Problem) -> Fitted:
     by_log = {
         log.path: value for log, value in zip(problem.logs, slowness, strict=True) if problem.free
     }
-    return Fitted(times_s, by_log, errors, correlations, float(np.sqrt((best.rest**2).mean())))
+    return Fitted(
+        times_s=times_s,
+        slowness=by_log,
+        standard_errors=errors,
+        correlations=correlations,
+        error=float(np.sqrt((best.rest**2).mean())),
+    )
 
 
 def _best_point(problem: Problem) -> Point:

@@ -99,8 +99,8 @@ class Configured:
         if values is None:
             return None
         part = Part.from_values(OmegaConf.to_container(values, resolve=True), "speculation")
-        made = part.make("speculation")
-        return made if isinstance(made, Speculation) else None
+        speculation = part.make("speculation")
+        return speculation if isinstance(speculation, Speculation) else None
 
     @property
     def is_sized_by_vllm(self) -> bool:

@@ -95,24 +95,31 @@ def memory_of(
     subtracts_graphs: bool = False,
     of: Terms | None = None,
 ) -> ServerMemory:
-    """The memory of each GPU of a server, by the terms `of` (default: those that ship)."""
-    given = of or terms()
-    visible = given.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
-    encoder = given.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
+    """The memory of each GPU of a server, in GiB, by the terms `of` (default: those that ship).
+
+    utilization: the share of the GPU's memory that vLLM may use. with_encoder: the encoder of
+    images is loaded too. subtracts_graphs: the release subtracts its estimate of the CUDA graphs
+    from the memory for the KV cache.
+    """
+    memory_terms = of or terms()
+    visible = memory_terms.visible_gib.get(gpu.name, gpu.memory_bytes / GIB)
+    encoder = memory_terms.encoder_params.get(model.name, 0.0) if with_encoder else 0.0
     weights = (model.weight_bytes + encoder * model.dtype_bytes) / limits.num_gpus / GIB
     return ServerMemory(
-        utilization * visible,
-        weights,
-        activation_gib(model, limits, given),
-        _non_torch(limits.num_gpus, given),
-        graphs_gib(limits, given) if subtracts_graphs else 0.0,
+        budget=utilization * visible,
+        weights=weights,
+        activation=activation_gib(model, limits, memory_terms),
+        non_torch=_non_torch(limits.num_gpus, memory_terms),
+        cuda_graphs=graphs_gib(limits, memory_terms) if subtracts_graphs else 0.0,
     )
 
 
-def graphs_gib(limits: Limits, given: Terms) -> float:
-    """vLLM's estimate of the CUDA graphs that it captures, by the largest batch that has one."""
+def graphs_gib(limits: Limits, memory_terms: Terms) -> float:
+    """vLLM's estimate of the CUDA graphs that it captures, in GiB, by the largest batch that has
+    one.
+    """
     largest = min(2 * limits.max_num_seqs, LARGEST_GRAPH)
-    return given.cuda_graphs_gib * largest / LARGEST_GRAPH
+    return memory_terms.cuda_graphs_gib * largest / LARGEST_GRAPH
 
 
 def other_gib(num_gpus: int) -> float:
@@ -120,21 +127,23 @@ def other_gib(num_gpus: int) -> float:
     return _non_torch(num_gpus, terms())
 
 
-def _non_torch(num_gpus: int, given: Terms) -> float:
-    sizes = {int(count): size for count, size in given.non_torch_gib.items()}
+def _non_torch(num_gpus: int, memory_terms: Terms) -> float:
+    sizes = {int(count): size for count, size in memory_terms.non_torch_gib.items()}
     return sizes[max(count for count in sizes if count <= num_gpus)]
 
 
-def activation_gib(model: ModelSpec, limits: Limits, given: Terms) -> float:
-    """The peak of the profiling run."""
+def activation_gib(model: ModelSpec, limits: Limits, memory_terms: Terms) -> float:
+    """The peak of the profiling run, in GiB: that of sampling or that of the network, whichever is
+    larger, plus the workspaces of the experts.
+    """
     logits, hidden = sampling_gib(model, limits)
-    sampling = given.logits * logits + given.hidden * hidden
-    network = network_gib(model, limits) + given.hidden * hidden
+    sampling = memory_terms.logits * logits + memory_terms.hidden * hidden
+    network = network_gib(model, limits) + memory_terms.hidden * hidden
     return max(sampling, network) + expert_gib(model, limits)
 
 
 def network_gib(model: ModelSpec, limits: Limits) -> float:
-    """Gate, up and their product in a dense layer; 0 where all layers have experts."""
+    """GiB of gate, up and their product in a dense layer; 0 where all layers have experts."""
     if model.num_expert_layers >= model.ffn_layers:
         return 0.0
     columns = model.ffn_matrices * model.ffn_size / limits.num_gpus
@@ -142,7 +151,9 @@ def network_gib(model: ModelSpec, limits: Limits) -> float:
 
 
 def sampling_gib(model: ModelSpec, limits: Limits) -> tuple[float, float]:
-    """The rows of logits, and the hidden states of the batch: what the coefficients multiply."""
+    """GiB of the rows of logits, and of the hidden states of the batch: what the coefficients
+    multiply.
+    """
     logits = limits.max_num_seqs * model.vocab_size * LOGIT_BYTES / GIB
     hidden = limits.max_num_batched_tokens * model.hidden_size * model.dtype_bytes / GIB
     return logits, hidden

@@ -106,9 +106,9 @@ def _activation_fit(start_ups: Sequence[StartUp]) -> tuple[float, float, float]:
     return float(coefficients[0]), float(coefficients[1]), float(np.sqrt(np.mean(residuals**2)))
 
 
-def predicted(logged: StartUp, given: Terms) -> ServerMemory:
+def predicted(logged: StartUp, memory_terms: Terms) -> ServerMemory:
     """The memory of a logged server by these terms."""
-    return memory_of(logged.model, logged.gpu, logged.limits, logged.utilization, of=given)
+    return memory_of(logged.model, logged.gpu, logged.limits, logged.utilization, of=memory_terms)
 
 
 def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
@@ -123,7 +123,15 @@ def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
         inside = [predicted(row, whole).kv_cache / row.kv_cache - 1 for row in rows]
         outside = [predicted(row, others).kv_cache - row.kv_cache for row in rows]
         share = [error / row.kv_cache for error, row in zip(outside, rows, strict=True)]
-        errors.append(ShapeError(name, len(rows), median(inside), median(share), mean(outside)))
+        errors.append(
+            ShapeError(
+                name=name,
+                num_start_ups=len(rows),
+                in_sample=median(inside),
+                left_out=median(share),
+                left_out_gib=mean(outside),
+            )
+        )
     return errors
 
 
@@ -151,27 +159,29 @@ def summary_of(errors: Sequence[ShapeError]) -> str:
     )
 
 
-def term_lines(given: Terms, start_ups: Sequence[StartUp]) -> list[str]:
+def term_lines(memory_terms: Terms, start_ups: Sequence[StartUp]) -> list[str]:
     """The fitted terms, for people."""
-    others = ", ".join(f"{size:.2f} on {count}" for count, size in given.non_torch_gib.items())
-    visible = given.visible_gib[start_ups[0].gpu.name]
+    others = ", ".join(
+        f"{size:.2f} on {count}" for count, size in memory_terms.non_torch_gib.items()
+    )
+    visible = memory_terms.visible_gib[start_ups[0].gpu.name]
     return [
         f"{len(start_ups)} start-ups on {start_ups[0].gpu.name}, {visible:.2f} GiB visible",
-        f"activation: {given.logits:.4f} x logits + {given.hidden:.4f} x hidden states, residual "
-        f"{given.rmse_gib:.4f} GiB",
+        f"activation: {memory_terms.logits:.4f} x logits + {memory_terms.hidden:.4f} x hidden "
+        f"states, residual {memory_terms.rmse_gib:.4f} GiB",
         f"other memory, GiB by GPUs: {others}",
     ]
 
 
-def toml_of(given: Terms, source: str) -> str:
+def toml_of(memory_terms: Terms, source: str) -> str:
     """The terms as a file, which `testbed fits --terms` reads."""
     lines = [
         f"# Fitted by testbed calibrate fit memory to {source}. GiB are 2^30 bytes.",
         "[fitted]",
     ]
     for name in ("logits", "hidden", "rmse_gib", "cuda_graphs_gib"):
-        lines.append(f"{name} = {getattr(given, name):.4f}")
+        lines.append(f"{name} = {getattr(memory_terms, name):.4f}")
     for name in ("non_torch_gib", "visible_gib", "encoder_params"):
         lines += ["", f"[{name}]"]
-        lines += [f'"{key}" = {value!r}' for key, value in getattr(given, name).items()]
+        lines += [f'"{key}" = {value!r}' for key, value in getattr(memory_terms, name).items()]
     return "\n".join(lines) + "\n"

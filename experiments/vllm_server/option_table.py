@@ -45,12 +45,12 @@ def options() -> dict[str, Option]:
     for part in values[REFUSED]:
         for name in part["options"]:
             table[name] = Option(
-                name,
-                REFUSED,
-                part["part"],
-                name in switches,
-                tuple(neutral.get(name, ())),
-                bool(part.get("time_only")),
+                name=name,
+                kind=REFUSED,
+                reason=part["part"],
+                is_switch=name in switches,
+                neutral=tuple(neutral.get(name, ())),
+                is_time_only=bool(part.get("time_only")),
             )
     return table
 

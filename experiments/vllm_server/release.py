@@ -48,8 +48,8 @@ def release_numbered(number: str) -> Release:
     """The release of a number such as 0.19.0. Raises InputError for one without a preset."""
     short = ".".join(number.removeprefix("v").split(".")[:2])
     if short not in RELEASES:
-        known = ", ".join(RELEASES)
-        raise InputError(f"vLLM {number}: has no preset (choose from {known})")
+        numbers = ", ".join(RELEASES)
+        raise InputError(f"vLLM {number}: has no preset (choose from {numbers})")
     return RELEASES[short]
 
 

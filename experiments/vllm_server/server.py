@@ -1,6 +1,5 @@
 """The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +8,15 @@ from typing import TYPE_CHECKING
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import FLAG, OFF, ON, Command
+from testbed.experiments.vllm_server.command import FLAG, Command
 from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.experiments.vllm_server.named import gpu_named, model_named
-from testbed.experiments.vllm_server.option_table import HARMLESS, REFUSED, releases_of
+from testbed.experiments.vllm_server.option_reader import (
+    ESTIMATE_GRAPHS,
+    OptionReader,
+    check_release,
+    notes_of,
+)
 from testbed.experiments.vllm_server.release import DEFAULT, Release
 from testbed.experiments.vllm_server.speculative import Speculative, speculative_of
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
@@ -27,14 +31,9 @@ LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
 BLOCK_SIZE, LATENT_BLOCK_SIZE = 16, 64
 STATE_ALIGNMENT, LATENT_STATE_ALIGNMENT = 16, 128  # tokens, of blocks as large as a state
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
-SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 AUTO = ("auto", "-1")
-HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
-NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
-ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ def server_of(
     of: terms of the memory (default: those that ship). for_memory: only memory is asked for, so
     that options which change only time are read over.
     """
-    _check_parser(command, release)
-    notes = _notes(command, for_memory)
+    check_release(command, release)
+    notes = notes_of(command, for_memory)
     sheet, named = gpu_named(gpu, folders), model_named(command.model, folders)
     speculative = speculative_of(command.values.get("--speculative-config"), folders)
     speculation = None if speculative is None else speculative.speculation
@@ -96,7 +95,7 @@ def server_with(
     """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
     memory for its weights, and has its K and V in the pages.
     """
-    reader = _Reader(command)
+    reader = OptionReader(command)
     model = _served(reader, shape)
     limits = _limits(reader, model, sheet, release)
     _check_heads(model, limits.num_gpus)
@@ -112,21 +111,23 @@ def server_with(
     memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
     model = _of_longest(reader, model, pages, num_blocks)
     return Server(
-        release,
-        model,
-        None,
-        sheet,
-        limits,
-        block_size,
-        memory,
-        num_blocks,
-        pages,
-        caches,
-        command.values,
+        release=release,
+        model=model,
+        option=None,
+        gpu=sheet,
+        limits=limits,
+        block_size=block_size,
+        memory=memory,
+        num_blocks=num_blocks,
+        pages=pages,
+        caches_prefixes=caches,
+        values=command.values,
     )
 
 
-def _of_longest(reader: "_Reader", model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
+def _of_longest(
+    reader: "OptionReader", model: ModelSpec, pages: Pages, num_blocks: int
+) -> ModelSpec:
     """The model with the longest sequence that it serves; raises InputError if it is too long."""
     if reader.value("--max-model-len") in AUTO:
         model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
@@ -140,7 +141,7 @@ def _with_states(pages: Pages, caches: bool) -> Pages:
     return replace(pages, state_pages=2) if caches and 0 in pages.windows else pages
 
 
-def _caches(reader: "_Reader", model: ModelSpec, release: Release) -> bool:
+def _caches(reader: "OptionReader", model: ModelSpec, release: Release) -> bool:
     """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
@@ -149,7 +150,7 @@ def _caches(reader: "_Reader", model: ModelSpec, release: Release) -> bool:
     return reader.is_on("--enable-prefix-caching", default=default)
 
 
-def _check_replicas(reader: "_Reader", model: ModelSpec) -> None:
+def _check_replicas(reader: "OptionReader", model: ModelSpec) -> None:
     num_replicas = reader.whole("--data-parallel-size", 1)
     if num_replicas > 1 and model.experts is not None:
         raise reader.refusal(
@@ -157,7 +158,7 @@ def _check_replicas(reader: "_Reader", model: ModelSpec) -> None:
         )
 
 
-def _pages(reader: "_Reader", model: ModelSpec, limits: Limits, block_size: int) -> Pages:
+def _pages(reader: "OptionReader", model: ModelSpec, limits: Limits, block_size: int) -> Pages:
     """The pages of the KV cache, as the manager of KV groups or of one group has them."""
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:
@@ -175,7 +176,7 @@ def limits_with(
     command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
 ) -> Limits:
     """The limits of a command with this shape on this GPU, whether or not it starts."""
-    reader = _Reader(command)
+    reader = OptionReader(command)
     return _sizes(reader, _served(reader, shape), sheet, release)
 
 
@@ -183,92 +184,12 @@ def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
     """The model as it is served, the limits and the utilization of a command, whether or not it
     starts.
     """
-    reader = _Reader(command)
+    reader = OptionReader(command)
     model = _served(reader, model_named(command.model).shape)
     return model, _limits(reader, model, gpu_named(gpu), DEFAULT), _utilization(reader, DEFAULT)
 
 
-class _Reader:
-    """The values of understood options, as numbers."""
-
-    def __init__(self, command: Command) -> None:
-        self.values = command.values
-        self.environment = command.environment
-
-    def value(self, name: str) -> str | None:
-        return self.values.get(name)
-
-    def is_on(self, name: str, *, default: bool = False) -> bool:
-        return self.values.get(name, ON if default else OFF) == ON
-
-    def refusal(self, name: str, what: str) -> InputError:
-        value = self.values.get(name, "")
-        return InputError(f"{FLAG}: {name} {value}".rstrip() + f": {what}")
-
-    def number(self, name: str) -> float | None:
-        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
-        text = self.values.get(name)
-        if text is None:
-            return None
-        match = NUMBER.fullmatch(text)
-        if match is None:
-            raise self.refusal(name, "is no number")
-        return float(match["number"]) * SCALES.get(match["scale"], 1)
-
-    def whole(self, name: str, otherwise: int) -> int:
-        number = self.number(name)
-        if number is None:
-            return otherwise
-        if number < 1 or number != int(number):
-            raise self.refusal(name, "must be a whole number of at least 1")
-        return int(number)
-
-    def one_of(self, name: str, known: dict[str, int | None]) -> int | None:
-        value = self.values.get(name, "auto")
-        if value not in known:
-            raise self.refusal(name, f"is unknown (choose from {', '.join(known)})")
-        return known[value]
-
-
-def _check_parser(command: Command, release: Release) -> None:
-    """Refuse an option that only other releases have."""
-    for name in command.values:
-        others = releases_of(name)
-        if release.number not in others:
-            raise InputError(
-                f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
-                f"{', '.join(others)} (+system= or testbed fits --release choose the release)"
-            )
-
-
-def _notes(command: Command, for_memory: bool) -> tuple[str, ...]:
-    """What was read and changes nothing; raises InputError for what is not modelled."""
-    notes = []
-    for name, value in command.values.items():
-        option = command.options[name]
-        shown = f"{name} {value}" if value not in (ON, OFF) else name
-        if option.kind == HARMLESS:
-            notes.append(f"{shown} ({option.reason})")
-        if option.kind != REFUSED or value in option.neutral or value == OFF:
-            continue
-        if option.is_time_only and for_memory:
-            notes.append(f"{shown} (changes the time of iterations only)")
-            continue
-        raise InputError(
-            f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "
-            "(leave it out to see the server without it)"
-        )
-    for name, value in command.environment.items():
-        if name == ESTIMATE_GRAPHS:
-            continue
-        is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
-        if is_read and NEUTRAL_VARIABLES.get(name) != value:
-            raise InputError(f"{FLAG}: {name}={value}: is not modelled (leave it out)")
-        notes.append(f"{name} (the environment is not read)")
-    return tuple(notes)
-
-
-def _served(reader: _Reader, shape: ModelSpec) -> ModelSpec:
+def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     """The shape with the types and the longest sequence that the options give it."""
     kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
     dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
@@ -295,7 +216,7 @@ def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
     return LARGE if gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name else SMALL
 
 
-def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
     """The limits of a batch. Raises InputError where vLLM refuses them."""
     limits = _sizes(reader, model, gpu, release)
     num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
@@ -313,11 +234,11 @@ def _limits(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -
     return limits
 
 
-def _is_chunked(reader: _Reader) -> bool:
+def _is_chunked(reader: OptionReader) -> bool:
     return reader.is_on("--enable-chunked-prefill", default=True)
 
 
-def _sizes(reader: _Reader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
     """The limits of a batch, by vLLM's rules where the command does not give them."""
     tokens, seqs = _usual_limits(gpu, release)
     mode = reader.value("--performance-mode") or "balanced"
@@ -339,7 +260,7 @@ def _check_heads(model: ModelSpec, num_gpus: int) -> None:
         )
 
 
-def _block_size(reader: _Reader, model: ModelSpec, num_gpus: int) -> int:
+def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:
     """The tokens of a block; with states, as many as make a block no smaller than a state."""
     usual = LATENT_BLOCK_SIZE if model.latent else BLOCK_SIZE
     size = reader.whole("--block-size", usual)
@@ -368,22 +289,22 @@ def block_size_of(model: ModelSpec, num_gpus: int) -> int:
     return max(usual, aligned * ceil_div(needed, aligned))
 
 
-def _utilization(reader: _Reader, release: Release) -> float:
-    given = reader.number("--gpu-memory-utilization")
-    utilization = release.utilization if given is None else given
+def _utilization(reader: OptionReader, release: Release) -> float:
+    requested = reader.number("--gpu-memory-utilization")
+    utilization = release.utilization if requested is None else requested
     if not 0 < utilization <= 1:
         raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
     return utilization
 
 
-def _subtracts_graphs(reader: _Reader, release: Release) -> bool:
+def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
     """Whether CUDA graphs are subtracted; the environment may switch it."""
     value = reader.environment.get(ESTIMATE_GRAPHS)
     return release.subtracts_graphs if value is None else value != "0"
 
 
 def _pool(
-    reader: _Reader,
+    reader: OptionReader,
     model: ModelSpec,
     gpu: GpuSpec,
     limits: Limits,
@@ -393,8 +314,8 @@ def _pool(
     drafter: DrafterMemory,
 ) -> tuple[ServerMemory | None, int]:
     """The memory of a GPU where the pool follows from it, and the pages of the pool."""
-    given = reader.value("--num-gpu-blocks-override")
-    if given is not None:
+    num_blocks = reader.value("--num-gpu-blocks-override")
+    if num_blocks is not None:
         return None, reader.whole("--num-gpu-blocks-override", 1)
     num_bytes = reader.number("--kv-cache-memory-bytes")
     if num_bytes is not None:

@@ -71,9 +71,9 @@ def _ngram(values: Mapping[str, Any], num_drafts: int) -> Speculative:
     from testbed.speculation.ngram import NGram
 
     options = {"num_drafts": num_drafts}
-    given = [values[f"prompt_{name}"] for name in LOOKUPS if f"prompt_{name}" in values]
-    if given:
-        options |= zip(LOOKUPS, (given[0], given[-1]), strict=True)
+    lengths = [values[f"prompt_{name}"] for name in LOOKUPS if f"prompt_{name}" in values]
+    if lengths:
+        options |= zip(LOOKUPS, (lengths[0], lengths[-1]), strict=True)
     for name, value in options.items():
         if type(value) is not int or value < 1:
             raise _refusal(f"prompt_{name}={value!r}: must be a whole number of at least 1")

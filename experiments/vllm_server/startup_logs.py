@@ -68,11 +68,12 @@ def start_ups_of(folder: Path, gpu: str, model: str | None = None) -> list[Start
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder (give one with logs of vLLM's start-ups)")
     tables, logs = sorted(folder.glob("*.csv")), sorted(folder.glob("*.log"))
-    found = [start_up for path in tables for start_up in _rows(path, gpu, model)]
-    found += [_of_log(path, gpu) for path in logs if not found]  # a table has its logs beside it
-    if not found:
+    start_ups = [start_up for path in tables for start_up in _rows(path, gpu, model)]
+    if not start_ups:  # a table has its logs beside it
+        start_ups = [_of_log(path, gpu) for path in logs]
+    if not start_ups:
         raise InputError(f"{folder}: has no *.log and no *.csv of start-ups")
-    return found
+    return start_ups
 
 
 def _rows(path: Path, gpu: str, model: str | None) -> Iterator[StartUp]:
@@ -103,8 +104,10 @@ def _of_row(row: Mapping[str, str], where: str, gpu: str) -> StartUp:
 
 def _of_log(path: Path, gpu: str) -> StartUp:
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = {pattern: pattern.search(text) for pattern in (COMMAND, PROFILED, KV_MEMORY, KV_TOKENS)}
-    command, profiled, kv_memory, kv_tokens = found.values()
+    matches = {
+        pattern: pattern.search(text) for pattern in (COMMAND, PROFILED, KV_MEMORY, KV_TOKENS)
+    }
+    command, profiled, kv_memory, kv_tokens = matches.values()
     if not (command and profiled and kv_memory and kv_tokens):
         lines = (
             "vllm serve ...",
@@ -112,7 +115,9 @@ def _of_log(path: Path, gpu: str) -> StartUp:
             "Available KV cache memory",
             "size",
         )
-        absent = next(line for line, match in zip(lines, found.values(), strict=True) if not match)
+        absent = next(
+            line for line, match in zip(lines, matches.values(), strict=True) if not match
+        )
         raise InputError(
             f"{path}: has no line {absent!r} (log a start-up at VLLM_LOGGING_LEVEL=DEBUG, below "
             "its command)"
@@ -131,14 +136,14 @@ def _start_up(
 ) -> StartUp:
     model, limits, utilization = sized_server(command, gpu)
     return StartUp(
-        where,
-        model,
-        gpu_named(gpu),
-        limits,
-        utilization,
-        logged["weights"],
-        logged["activation"],
-        logged["non_torch"],
-        logged["kv"],
-        tokens,
+        where=where,
+        model=model,
+        gpu=gpu_named(gpu),
+        limits=limits,
+        utilization=utilization,
+        weights=logged["weights"],
+        activation=logged["activation"],
+        non_torch=logged["non_torch"],
+        kv_cache=logged["kv"],
+        tokens=tokens,
     )

@@ -32,17 +32,17 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
     """
     if command is None:
         return [*others]
-    given = chosen(others)
-    read = _with_ours(read_command(command), given)
-    gpu = given.get("gpu", given.get("server", "").partition("-x")[0])
-    release = release_of_preset(given.get("system", DEFAULT.preset))
+    choices = chosen(others)
+    read = _with_ours(read_command(command), choices)
+    gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
+    release = release_of_preset(choices.get("system", DEFAULT.preset))
     if release is None:
         raise InputError(
-            f"+system={given['system']}: is no release of vLLM's server (leave it out, or choose "
+            f"+system={choices['system']}: is no release of vLLM's server (leave it out, or choose "
             f"from {', '.join(release.preset for release in RELEASES.values())})"
         )
     server = server_of(read, gpu, user_folders(others), release=release)
-    words = overrides_of(server, read, given)
+    words = overrides_of(server, read, choices)
     print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
     speculative = server.speculative
     unsaid = () if speculative is None else (speculative.note,)
@@ -50,25 +50,25 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
-    kept = [word for word in words if word.partition("=")[0].lstrip("+") not in given]
+    kept = [word for word in words if word.partition("=")[0].lstrip("+") not in choices]
     mine = [word for word in others if word.partition("=")[0] != "server.memory_utilization"]
     return [*kept, *mine]
 
 
-def _with_ours(command: Command, given: dict[str, str]) -> Command:
+def _with_ours(command: Command, choices: dict[str, str]) -> Command:
     """The command with the values of overrides in place of its own."""
     values = dict(command.values)
     for key, option in OURS.items():
-        if key in given:
-            values[option] = given[key]
-    _, times, count = given.get("server", "").partition("-x")
+        if key in choices:
+            values[option] = choices[key]
+    _, times, count = choices.get("server", "").partition("-x")
     if times and "--tensor-parallel-size" not in values:
         values["--tensor-parallel-size"] = count
-    model = given.get("model", command.model)
+    model = choices.get("model", command.model)
     return Command(model, values, {**options_of(values), **command.options}, command.environment)
 
 
-def overrides_of(server: Server, command: Command, given: dict[str, str]) -> list[str]:
+def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> list[str]:
     """The overrides of a server, each a word of the command line."""
     if server.option is None:
         raise InputError(
@@ -79,7 +79,7 @@ def overrides_of(server: Server, command: Command, given: dict[str, str]) -> lis
     words = [
         f"model={server.option}",
         f"+system={server.release.preset}",
-        *_pool_words(server, given),
+        *_pool_words(server, choices),
     ]
     words += [f"server.num_gpus={limits.num_gpus}"]
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
@@ -128,9 +128,9 @@ def _shipped_len(option: str) -> int | None:
     return read_model(option).max_len if option in model_names() else None
 
 
-def _pool_words(server: Server, given: dict[str, str]) -> list[str]:
+def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
     """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
-    if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in given):
+    if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in choices):
         return []
     if not server.pages.is_grouped:
         return [f"server.num_blocks={server.num_blocks}", "server.kv_memory_gib={}"]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import shape_of
@@ -81,7 +82,7 @@ def of_spec(spec: ModelSpec) -> Architecture:
     if spec.ffn_matrices == 2:
         return Architecture(spec, "opt")
     if spec.name.startswith("qwen2"):
-        return Architecture(spec, "qwen2", 1e-6, True, 1e6)
+        return Architecture(spec=spec, family="qwen2", norm_eps=1e-6, qkv_bias=True, rope_theta=1e6)
     return Architecture(spec, "llama", rope_theta=5e5 if "llama-3" in spec.name else 1e4)
 
 
@@ -104,14 +105,7 @@ def of_folder(folder: Path) -> Architecture:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: is missing (give a Hugging Face model folder)") from None
-    family = config.get("model_type")
-    if family not in FAMILIES:
-        raise InputError(
-            f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})"
-        )
-    for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
-        if config.get(key) not in (None, value):
-            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
+    family = _family(config, path)
     spec = shape_of(folder.name, config, path)
     check_served(spec)
     if family == "opt":
@@ -125,12 +119,39 @@ def of_folder(folder: Path) -> Architecture:
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
     bias = family == "qwen2" or bool(config.get("attention_bias"))
     eps = config.get("rms_norm_eps", 1e-6)
-    windowed = None
-    if spec.window and "layer_types" in config:
-        windowed = tuple(kind == "sliding_attention" for kind in config["layer_types"])
-    elif spec.window:  # those from max_window_layers on (Qwen2), else all
-        first = config.get("max_window_layers", 0) if family == "qwen2" else 0
-        windowed = tuple(i >= first for i in range(spec.num_layers))
     return Architecture(
-        spec, family, eps, bias, float(theta), rope if kind == "llama3" else None, windowed
+        spec=spec,
+        family=family,
+        norm_eps=eps,
+        qkv_bias=bias,
+        rope_theta=float(theta),
+        rope_scaling=rope if kind == "llama3" else None,
+        windowed=_windowed_layers(spec, config),
     )
+
+
+def _family(config: Mapping[str, Any], path: Path) -> str:
+    """The family of a config.json; raises InputError for one, or a value, that the engine does not
+    support.
+    """
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise InputError(
+            f"{path}: model_type={family!r}: is not supported (choose one of {', '.join(FAMILIES)})"
+        )
+    for key, value in (OPT_ONLY if family == "opt" else GATED_ONLY).items():
+        if config.get(key) not in (None, value):
+            raise InputError(f"{path}: {key}={config[key]!r}: the engine supports {value!r} only")
+    return str(family)
+
+
+def _windowed_layers(spec: ModelSpec, config: Mapping[str, Any]) -> tuple[bool, ...] | None:
+    """Which layers have the window: those of layer_types, those from max_window_layers on (Qwen2),
+    else all; None without a window.
+    """
+    if not spec.window:
+        return None
+    if "layer_types" in config:
+        return tuple(kind == "sliding_attention" for kind in config["layer_types"])
+    first = config.get("max_window_layers", 0) if config.get("model_type") == "qwen2" else 0
+    return tuple(i >= first for i in range(spec.num_layers))

@@ -101,12 +101,14 @@ def with_engine_sections(
     profile |= {"fingerprint": about, "cuda_graph_sizes": SIZES}
     if num_gpus == 1:
         bench = Bench(arch, network.weights, OPTIONS)
-        profile["sections"] |= described(served_points(profile, spec, None, bench))
+        profile["sections"] |= described(served_points(profile, spec, server=None, bench=bench))
         return profile
     del network
     free()
     server = ServerSpec("measured", NO_DATA_SHEET, num_gpus)
-    ranks = start(Source(arch, "random", 0, "cuda", "float16"), num_gpus)
+    ranks = start(
+        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
+    )
     with closing(ranks.lead):
         bench = Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
         profile["sections"] |= described(served_points(profile, spec, server, bench))

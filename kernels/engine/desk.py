@@ -152,25 +152,25 @@ class Desk(TokenListener):
     def _news_of(self, request_id: int) -> tuple[tuple[int, ...], ...]:
         """The steps of a request that were not sent yet."""
         records, num_sent = self._engine.records, self._num_sent[request_id]
-        said = records.outputs.get(request_id)
-        if said is None:
+        outputs = records.outputs.get(request_id)
+        if outputs is None:
             group = self._engine.scheduler.state.find(request_id)
             if group is None or group.request.beam:
                 return ()
-            said = self._engine.executor.said(group, num_sent)
+            outputs = self._engine.executor.said(group, num_sent)
         else:
-            said = [tokens[num_sent:] for tokens in self._ranked(request_id, said)]
-        steps = tuple(zip(*said, strict=True))
+            outputs = [tokens[num_sent:] for tokens in self._ranked(request_id, outputs)]
+        steps = tuple(zip(*outputs, strict=True))
         self._num_sent[request_id] += len(steps)
         return steps
 
-    def _ranked(self, request_id: int, said: list[list[int]]) -> list[list[int]]:
+    def _ranked(self, request_id: int, outputs: list[list[int]]) -> list[list[int]]:
         """The sequences of a beam by their log-probability; others as they are."""
         scores = self._engine.records.scores.get(request_id)
         if scores is None:
-            return said
-        order = sorted(range(len(said)), key=lambda i: (-scores[i], i))
-        return [said[i] for i in order]
+            return outputs
+        order = sorted(range(len(outputs)), key=lambda i: (-scores[i], i))
+        return [outputs[i] for i in order]
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
         self._tell(request_id)

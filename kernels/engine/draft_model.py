@@ -8,16 +8,10 @@ from testbed.kernels.engine.drafters import Drafter
 from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice, eager, with_graphs
-from testbed.kernels.engine.ragged import (
-    Drafts,
-    Part,
-    Ragged,
-    TokenBuffers,
-    chunk_part,
-    ragged,
-)
+from testbed.kernels.engine.ragged import Drafts, Ragged, chunk_part, ragged
 from testbed.kernels.engine.records import Timer
 from testbed.kernels.engine.slot_checker import NoSlotChecker, SlotChecker
+from testbed.kernels.engine.token_buffers import Part, TokenBuffers
 from testbed.sched.plan import Draft, Plan
 
 
@@ -87,15 +81,21 @@ class ModelDrafter(Drafter):
         for chunk in plan.chunks:
             self._num_stored[chunk.seq.seq_id] = chunk.num_stored + chunk.new
         prompts = [chunk_part(chunk, 0) for chunk in plan.chunks]
-        known = [self._known(draft) for draft in plan.drafts]
-        prompts += [part for part in known if part.new > 1]
-        decodes = sorted((p for p in known if p.new == 1), key=lambda part: not part.wanted)
+        draft_parts = [self._known(draft) for draft in plan.drafts]
+        prompts += [part for part in draft_parts if part.new > 1]
+        decodes = sorted((p for p in draft_parts if p.new == 1), key=lambda part: not part.wanted)
         return ragged(prompts, decodes, self.token_buffers, self.tables)
 
     def _known(self, draft: Draft) -> Part:
         seq = draft.seq
         first = min(self._num_stored[seq.seq_id], seq.num_stored)
-        return Part(seq, seq.num_stored + 1 - first, first, first, int(draft.num_drafts > 0))
+        return Part(
+            seq=seq,
+            new=seq.num_stored + 1 - first,
+            num_stored=first,
+            written=first,
+            wanted=int(draft.num_drafts > 0),
+        )
 
     def _next(self, going: list[Draft], drafts: Drafts) -> Ragged:
         """The newest draft token of each."""
@@ -103,7 +103,9 @@ class ModelDrafter(Drafter):
         for draft in going:
             tokens = drafts[draft.seq.seq_id]
             at = draft.seq.num_stored + len(tokens)
-            parts.append(Part(draft.seq, 1, at, at, 1, tokens))
+            parts.append(
+                Part(seq=draft.seq, new=1, num_stored=at, written=at, wanted=1, drafts=tokens)
+            )
         return ragged([], parts, self.token_buffers, self.tables)
 
     def _choose(self, batch: Ragged, drafts: Drafts) -> Drafts:

@@ -6,8 +6,9 @@ from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Ops
 from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.on_device import Graphs
-from testbed.kernels.engine.ragged import NO_DRAFTS, Drafts, Ragged, TokenBuffers
+from testbed.kernels.engine.ragged import NO_DRAFTS, Drafts, Ragged
 from testbed.kernels.engine.slot_checker import SlotChecker
+from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.sched.plan import Plan
 from testbed.speculation.acceptance import Acceptance
 

@@ -19,7 +19,7 @@ from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.scheduler import Scheduler
 
 Parents = Mapping[int, tuple[Replacement, ...]]
-UNKNOWN = Affine(1, 0, 1)  # durations are known when an iteration has run
+UNKNOWN = Affine(first_ps=1, growth_ps=0, steps=1)  # durations are known when an iteration has run
 
 
 class EndTokens:
@@ -131,7 +131,7 @@ class GpuExecutor(Executor):
             self._keep_outputs(group)
         duration_ps = end_ps - flight.start_ps
         if flight.outcome is None:
-            flight.durations = Affine(duration_ps, 0, 1)
+            flight.durations = Affine(duration_ps, growth_ps=0, steps=1)
         duration_s, waited_s = duration_ps / PS, self.runner.timer.take_waited()
         times = flight.start_ps / PS, duration_s, duration_s - waited_s, waited_s
         gpu_s = self._launched.pop(flight).time.seconds

@@ -58,14 +58,14 @@ class _Rank:
     def held(self) -> HeldMemory:
         num_gpus = self.pool.num_gpus
         return HeldMemory(
-            self.model.weight_bytes // num_gpus + self._positions,
-            self.pool.num_slots * self.pool.layer_bytes * self.pool.num_layers // num_gpus,
-            self._prompt_graphs if self.engine.prompt_graphs else 0,
-            self._decode_graphs if self.engine.graphs else 0,
-            BUCKETS[-1] * self.model.vocab_size * self._value if self.engine.graphs else 0,
-            self._attention,
-            max(self.engine.warm, default=0) * self._row,
-            STREAMS * CUBLAS_BYTES,
+            weights=self.model.weight_bytes // num_gpus + self._positions,
+            kv_cache=self.pool.num_slots * self.pool.layer_bytes * self.pool.num_layers // num_gpus,
+            prompt_graphs=self._prompt_graphs if self.engine.prompt_graphs else 0,
+            decode_graphs=self._decode_graphs if self.engine.graphs else 0,
+            logits=BUCKETS[-1] * self.model.vocab_size * self._value if self.engine.graphs else 0,
+            attention=self._attention,
+            eager=max(self.engine.warm, default=0) * self._row,
+            cublas=STREAMS * CUBLAS_BYTES,
         )
 
     @property

@@ -195,12 +195,12 @@ class Buffers(NamedTuple):
         x, h, qkv, attended, active, gated = self
         end = num_tokens
         return Buffers(
-            x[:end],
-            h[:end],
-            qkv[:end],
-            attended[:end],
-            active[:end],
-            None if gated is None else gated[:end],
+            x=x[:end],
+            h=h[:end],
+            qkv=qkv[:end],
+            attended=attended[:end],
+            active=active[:end],
+            gated=None if gated is None else gated[:end],
         )
 
 

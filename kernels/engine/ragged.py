@@ -1,12 +1,7 @@
-"""Token ids of every sequence; and an iteration's work as flat arrays: prompts first, then one
-token of each decode.
-"""
+"""An iteration's work as flat arrays: prompts first, then one token of each decode."""
 
-import random
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,9 +9,9 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.kernels.engine.layout import Ints, Place, Tables
+from testbed.kernels.engine.token_buffers import Drawn, Owner, Part, TokenBuffers
 from testbed.sched.plan import Chunk, Plan
 from testbed.sched.state import SchedulerState
 
@@ -24,119 +19,6 @@ Drafts = Mapping[int, tuple[int, ...]]  # draft tokens by sequence id
 Shapes = Mapping[str, tuple[tuple[int, ...], DTypeLike]]  # and types, of arrays by name
 
 NO_DRAFTS: Drafts = {}
-
-
-class Owner(NamedTuple):
-    """Whose logits a row has: a group, which of its sequences, and behind how many draft tokens."""
-
-    group: SequenceGroup
-    member: int
-    num_drafts: int = 0
-
-
-class Part(NamedTuple):
-    """`new` tokens of a sequence that follow `num_stored` ones, of which the logits of the last
-    `wanted` are needed. drafts: the tokens behind those that the sequence has.
-
-    Slots of tokens before position `written` contain their K and V already and are not written.
-    """
-
-    seq: Sequence
-    new: int
-    num_stored: int
-    written: int
-    wanted: int
-    drafts: tuple[int, ...] = ()
-
-    @property
-    def context_len(self) -> int:
-        """Tokens that the last of the new ones reads."""
-        return self.num_stored + self.new
-
-
-class TokenBuffers:
-    """Token ids by sequence id. A prompt without content ids gets random tokens that depend on seed
-    and request.
-
-    A content id covers one or more tokens (Mooncake: 512); equal content ids give equal tokens in
-    every request.
-    """
-
-    def __init__(self, vocab_size: int, seed: int = 0) -> None:
-        self.vocab_size = vocab_size
-        self.seed = seed
-        self.tokens: dict[int, list[int]] = {}
-        self._ready: dict[int, list[int]] = {}
-
-    def prepare(self, requests: Iterable[Incoming]) -> None:
-        """Draw the prompts of requests before they arrive: a long one takes milliseconds."""
-        self._ready.update((request.request_id, self.prompt(request)) for request in requests)
-
-    def start(self, group: SequenceGroup) -> None:
-        """Add a request's sequences."""
-        prompt = self._ready.pop(group.request.request_id, None) or self.prompt(group.request)
-        for seq in group.sequences:
-            self.tokens[seq.seq_id] = list(prompt)
-
-    def end(self, group: SequenceGroup) -> None:
-        """Remove a finished request's sequences."""
-        for seq in group.sequences:
-            del self.tokens[seq.seq_id]
-
-    def prompt(self, request: Incoming) -> list[int]:
-        """The tokens of a request's prompt."""
-        if request.prompt_ids is None:
-            own = self._random(request.request_id, request.prompt_len)
-        elif request.tokens_per_id == 1:
-            own = [token % self.vocab_size for token in request.prompt_ids]
-        else:
-            own = [t for i in request.prompt_ids for t in self._content(i, request.tokens_per_id)]
-        own[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
-        return own[: request.prompt_len]
-
-    def registered_prefix(self, num_tokens: int) -> list[int]:
-        """The tokens of the registered prefix."""
-        return self._random("prefix", num_tokens)
-
-    def read(self, part: Part) -> list[int]:
-        """The tokens of a part, all of which must exist; logits are wanted of the newest."""
-        tokens, end = self.tokens[part.seq.seq_id], part.context_len - len(part.drafts)
-        there = len(tokens) == end if part.wanted else len(tokens) >= end
-        assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
-        own = tokens[part.num_stored : end]
-        return [*own, *part.drafts[-part.new :]] if part.drafts else own
-
-    def is_late(self, part: Part) -> bool:
-        """Whether the part is one token, and the host does not have it yet."""
-        return part.new == 1 and len(self.tokens[part.seq.seq_id]) == part.num_stored
-
-    @lru_cache(1 << 14)  # noqa: B019  (one object a run)
-    def _content(self, content_id: int, length: int) -> list[int]:
-        return self._random(f"content {content_id}", length)
-
-    def _random(self, name: object, length: int) -> list[int]:
-        rng = random.Random(f"{self.seed} {name}")
-        return [rng.randrange(self.vocab_size) for _ in range(length)]
-
-
-class Drawn:
-    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
-
-    on_host: their copy, which is under way until the launch has ended.
-    """
-
-    def __init__(self, takers: SequenceOf[Sequence], tokens: Tensor) -> None:
-        self.takers = takers
-        self.tokens = tokens
-        self.on_host = tokens
-        if tokens.is_cuda:
-            self.on_host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            self.on_host.copy_(tokens, non_blocking=True)
-
-    @cached_property
-    def rows(self) -> dict[int, int]:
-        """The row of each sequence's token, by sequence id."""
-        return {seq.seq_id: row for row, seq in enumerate(self.takers)}
 
 
 class Late(NamedTuple):
@@ -186,13 +68,13 @@ def ragged(
     ends, contexts = np.cumsum(new), np.array([part.context_len for part in parts], np.int64)
     tokens, late = tokens_of(parts, token_buffers, under_way)
     return Ragged(
-        parts,
-        len(prompts),
-        tokens,
-        np.arange(len(tokens)) - np.repeat(ends - contexts, new),
-        _wanted_rows(parts, ends),
-        [tables.place(part.seq, part.context_len) for part in parts],
-        late,
+        parts=parts,
+        num_prompts=len(prompts),
+        tokens=tokens,
+        positions=np.arange(len(tokens)) - np.repeat(ends - contexts, new),
+        wanted=_wanted_rows(parts, ends),
+        places=[tables.place(part.seq, part.context_len) for part in parts],
+        late=late,
     )
 
 
@@ -238,7 +120,10 @@ class Ahead:
             if part.wanted
         ]
         self._parts = [
-            Part(part.seq, 1, part.context_len, part.context_len, 1) for part, _ in wanted
+            Part(
+                seq=part.seq, new=1, num_stored=part.context_len, written=part.context_len, wanted=1
+            )
+            for part, _ in wanted
         ]
         self._places = [place for _, place in wanted]
         self._num_slots = np.array([place.num_slots for place in self._places], np.int64)
@@ -261,7 +146,15 @@ class Ahead:
         for i in np.nonzero(self._num_slots[rows] <= positions)[0].tolist():
             places[i] = tables.place(parts[i].seq, parts[i].context_len)
         tokens, late = tokens_of(parts, token_buffers, under_way)
-        return Ragged(parts, 0, tokens, positions, np.arange(len(parts)), places, late)
+        return Ragged(
+            parts=parts,
+            num_prompts=0,
+            tokens=tokens,
+            positions=positions,
+            wanted=np.arange(len(parts)),
+            places=places,
+            late=late,
+        )
 
 
 def parts_of(
@@ -281,7 +174,10 @@ def parts_of(
             owners.append(Owner(chunk.group, chunk.group.sequences.index(chunk.seq)))
     members = [Owner(group, i) for group in stepping for i in range(len(group.sequences))]
     stepped = [group.sequences[i] for group, i, _ in members]
-    decodes = [Part(seq, 1, seq.num_stored, seq.num_stored, 1) for seq in stepped]
+    decodes = [
+        Part(seq=seq, new=1, num_stored=seq.num_stored, written=seq.num_stored, wanted=1)
+        for seq in stepped
+    ]
     prompts += padding(plan)
     if plan.decode_seqs > len(members):
         decodes += ended(plan, stepping, state)
@@ -300,7 +196,14 @@ def chunk_part(chunk: Chunk, wanted: int) -> Part:
 def verified_part(seq: Sequence, tokens: tuple[int, ...]) -> Part:
     """The newest token of a sequence and the draft tokens behind it; all logits are needed."""
     num_new = 1 + len(tokens)
-    return Part(seq, num_new, seq.num_stored, seq.num_stored, num_new, tokens)
+    return Part(
+        seq=seq,
+        new=num_new,
+        num_stored=seq.num_stored,
+        written=seq.num_stored,
+        wanted=num_new,
+        drafts=tokens,
+    )
 
 
 def padding(plan: Plan) -> Iterator[Part]:
@@ -309,7 +212,7 @@ def padding(plan: Plan) -> Iterator[Part]:
         left = chunk.padding
         while left:
             again = min(left, chunk.num_stored + chunk.new)
-            yield Part(chunk.seq, again, 0, again, 0)
+            yield Part(seq=chunk.seq, new=again, num_stored=0, written=again, wanted=0)
             left -= again
 
 
@@ -323,7 +226,7 @@ def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> l
         if request_id not in computing and not group.todo
     ]
     return [
-        Part(seq, 1, seq.num_stored - 1, seq.num_stored, 0)
+        Part(seq=seq, new=1, num_stored=seq.num_stored - 1, written=seq.num_stored, wanted=0)
         for group in waiting
         for seq in group.sequences
     ]

@@ -147,7 +147,10 @@ class Records:
 def write_run(
     folder: Path, records: Records, num_slots: int, window_ps: tuple[int, int] | None, slo: Slo
 ) -> dict[str, Any]:
-    """Write the tables; returns the numbers of the summary."""
+    """Write requests.csv, iterations.csv, timing.json and, where there are any, beams.csv and
+    swaps.csv into the folder; returns the numbers of the summary. window_ps: the window of
+    averages, from and to; None: the whole run. num_slots: of the pool.
+    """
     write_columns(folder / "requests.csv", request_columns(records.recorder))
     times = [
         [f"{x:.7f}" for x in (one.gpu_s, one.host_s, one.waited_s, one.launch_s)]

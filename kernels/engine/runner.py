@@ -13,21 +13,11 @@ from testbed.kernels.engine.layout import Tables
 from testbed.kernels.engine.network import Network, PlainAttention
 from testbed.kernels.engine.on_device import Forward, eager
 from testbed.kernels.engine.pool_moves import Moves
-from testbed.kernels.engine.ragged import (
-    NO_DRAFTS,
-    Ahead,
-    Drafts,
-    Drawn,
-    Owner,
-    Part,
-    Ragged,
-    TokenBuffers,
-    parts_of,
-    ragged,
-)
+from testbed.kernels.engine.ragged import NO_DRAFTS, Ahead, Drafts, Ragged, parts_of, ragged
 from testbed.kernels.engine.records import DeviceTime, Timer
 from testbed.kernels.engine.sampler import Sampler, Wanted
 from testbed.kernels.engine.slot_checker import NoSlotChecker
+from testbed.kernels.engine.token_buffers import Drawn, Owner, Part, TokenBuffers
 from testbed.sched.beams import Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
@@ -216,7 +206,7 @@ class Runner:
             self.state.memory.non_sequence_slots().pinned,
             self.token_buffers.registered_prefix(num_tokens),
         )
-        part = self._prompt(-1, tokens, list(table), 0, "the registered prefix")
+        part = self._prompt(-1, tokens, list(table), written=0, name="the registered prefix")
         batch = ragged([part], [], self.token_buffers, self.tables)
         self.slot_checker.before(batch)
         self.slot_checker.after(batch, self.eager(batch))
@@ -250,4 +240,4 @@ class Runner:
             tokens,
             self.tables.layout.place(table, name),
         )
-        return Part(seq, len(tokens), 0, written, 1)
+        return Part(seq=seq, new=len(tokens), num_stored=0, written=written, wanted=1)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from testbed.core.sequence import Sequence, SequenceGroup
-from testbed.kernels.engine.ragged import Drafts, Drawn, Owner, TokenBuffers, upload
+from testbed.kernels.engine.ragged import Drafts, upload
+from testbed.kernels.engine.token_buffers import Drawn, Owner, TokenBuffers
 from testbed.sched.beams import Replacement, pairs
 
 Draw = tuple[Sequence, int, float]

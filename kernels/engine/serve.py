@@ -24,12 +24,12 @@ from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.parallel.watch import WorkerError, out_of_memory
 from testbed.kernels.engine.pool_moves import live_tables
-from testbed.kernels.engine.ragged import TokenBuffers
 from testbed.kernels.engine.records import Timer, write_run
 from testbed.kernels.engine.runner import Runner
 from testbed.kernels.engine.sampler import Sampler, TopP
 from testbed.kernels.engine.slot_checker import SlotChecker
 from testbed.kernels.engine.speculating import check_speculation, drafting_model, make_drafter
+from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.kernels.engine.weights import Weights
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 from testbed.kernels.measure.timing import fingerprint, memory_gib
@@ -77,23 +77,9 @@ def assemble(
     """An engine for this scheduler, whose policy manages `pool`; by kernels where the weights
     have 16 bits on a GPU. arch, weights: of rank 0, where `lead` leads workers.
     """
-    state, clock = scheduler.state, options.clock or WallClock()
-    layout = _checked_layout(scheduler.memory, arch, options)
-    device = on_device(arch, weights, pool, layout, live_tables(state), lead.ranks)
-    sampler = Sampler(
-        TokenBuffers(arch.spec.vocab_size, options.seed),
-        options.parallel or TopP(seed=options.seed),
-    )
+    clock = options.clock or WallClock()
     max_len = min(arch.spec.max_len, pool.max_len)
-    # In pages all layers share a pool, whose slots are those of one layer
-    num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
-    timer = Timer(weights.embedding.is_cuda, lead.device_wait)
-    parts = device.network, device.attention, lead.moves(device.moves)
-    runner = Runner(state, *parts, sampler, timer, min(max_len, num_tokens))
-    runner.drafter = make_drafter(scheduler, runner, pool, options.drafter)
-    if options.debug:
-        checker = SlotChecker(state, device.pools, runner.tables, sampler.token_buffers, pool)
-        _follow_slots(runner, checker, lead)
+    runner = _runner(scheduler, pool, arch, weights, options, lead)
     _get_ready(runner, pool, max_len, options, lead)
     lead.watched_by(clock)
     return GpuEngine(
@@ -106,6 +92,37 @@ def assemble(
         launches_ahead=options.launches_ahead,
         close=lead.close,
     )
+
+
+def _runner(
+    scheduler: Scheduler,
+    pool: PoolSpec,
+    arch: Architecture,
+    weights: Weights,
+    options: Options,
+    lead: Alone,
+) -> Runner:
+    """What carries the plans out on the device: the network, its caches, a sampler and a drafter,
+    with a checker of slots in debug mode.
+    """
+    state = scheduler.state
+    layout = _checked_layout(scheduler.memory, arch, options)
+    device = on_device(arch, weights, pool, layout, live_tables(state), lead.ranks)
+    sampler = Sampler(
+        TokenBuffers(arch.spec.vocab_size, options.seed),
+        options.parallel or TopP(seed=options.seed),
+    )
+    # In pages all layers share a pool, whose slots are those of one layer
+    num_tokens = pool.num_slots // (arch.spec.num_layers if isinstance(layout, Pages) else 1)
+    timer = Timer(weights.embedding.is_cuda, lead.device_wait)
+    parts = device.network, device.attention, lead.moves(device.moves)
+    longest = min(arch.spec.max_len, pool.max_len, num_tokens)
+    runner = Runner(state, *parts, sampler, timer, longest)
+    runner.drafter = make_drafter(scheduler, runner, pool, options.drafter)
+    if options.debug:
+        checker = SlotChecker(state, device.pools, runner.tables, sampler.token_buffers, pool)
+        _follow_slots(runner, checker, lead)
+    return runner
 
 
 def _follow_slots(runner: Runner, checker: SlotChecker, lead: Alone) -> None:
@@ -243,18 +260,18 @@ def _chosen(setup: Setup, options: EngineConfig, clock: WallClock | None) -> Opt
     )
     parallel = TopP(options.temperature, options.top_p, config.seed)
     return Options(
-        options.debug,
-        config.seed,
-        parallel,
-        clock,
-        config.window_s,
-        options.graphs,
-        options.warm,
-        prefix,
-        setup.lengths,
-        options.launches_ahead,
-        options.prompt_graphs,
-        drafting_model(setup, options),
+        debug=options.debug,
+        seed=config.seed,
+        parallel=parallel,
+        clock=clock,
+        window_s=config.window_s,
+        graphs=options.graphs,
+        warm=options.warm,
+        registered=prefix,
+        lengths=setup.lengths,
+        launches_ahead=options.launches_ahead,
+        prompt_graphs=options.prompt_graphs,
+        drafter=drafting_model(setup, options),
     )
 
 

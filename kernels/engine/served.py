@@ -98,7 +98,12 @@ def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) 
 def visits(
     decodes: int, lengths: Sequence[int], cost: CostModel, first_id: int, at_ps: int
 ) -> Phase:
-    """Requests that decode, and VISITS rounds of prompts with one output token each."""
+    """Requests that decode, and VISITS rounds of prompts with one output token each, which arrive
+    one after another while the others decode.
+
+    decodes: how many decode. lengths: of the prompts of a round, in tokens. cost: by which the gaps
+    are long enough. first_id: of the requests. at_ps: when the phase begins.
+    """
     together = Work(decodes, decodes * CONTEXT, CONTEXT)
     begun_ps = at_ps
     at_ps += 4 * cost.iteration(Work(prefill=((CONTEXT, 0),) * decodes))  # they run steadily

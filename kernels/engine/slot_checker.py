@@ -16,7 +16,8 @@ from torch import Tensor
 from testbed.contract.token_memory import TokenMemory
 from testbed.core.slots import DEVICE, Extent
 from testbed.kernels.engine.layout import Ints, Pools, Tables
-from testbed.kernels.engine.ragged import Ragged, TokenBuffers
+from testbed.kernels.engine.ragged import Ragged
+from testbed.kernels.engine.token_buffers import TokenBuffers
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Plan
 from testbed.sched.state import SchedulerState

@@ -113,7 +113,10 @@ def safetensors_of(folder: Path) -> dict[str, Any]:
 def load_weights(
     arch: Architecture, folder: Path, device: str, dtype: torch.dtype, part: Whole = WHOLE
 ) -> Weights:
-    """The weights in a Hugging Face folder, or a part of them."""
+    """The weights in a Hugging Face folder, or a part of them, on a device in a type. Raises
+    InputError for a tensor that is missing, or has another shape than config.json says or an
+    unknown type.
+    """
     files = safetensors_of(folder)
     bare = arch.is_opt and "model.decoder.embed_tokens.weight" not in files
 
@@ -134,17 +137,16 @@ def load_weights(
             )
         return part.cut(name, tensor).to(device=device, dtype=dtype)
 
-    names = [
-        f"model.layers.{i}.self_attn.{x}_scale" for i in range(arch.spec.num_layers) for x in "kv"
-    ]
-    scales, shape = None, (arch.spec.num_layers, 2, arch.spec.num_kv_heads)
-    if any(name in files for name in names):
-        scales = part.cut_kv_heads(
-            torch.stack([read(name).float().flatten().expand(shape[2:]) for name in names]).view(
-                shape
-            )
-        )
-    return replace(_built(arch, get), kv_scales=scales)
+    def kv_scales() -> Tensor | None:
+        """[num_layers, 2, num_kv_heads], where the folder has scales of K and V."""
+        num_layers, num_heads = arch.spec.num_layers, arch.spec.num_kv_heads
+        names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(num_layers) for x in "kv"]
+        if not any(name in files for name in names):
+            return None
+        scales = torch.stack([read(name).float().flatten().expand(num_heads) for name in names])
+        return part.cut_kv_heads(scales.view(num_layers, 2, num_heads))
+
+    return replace(_built(arch, get), kv_scales=kv_scales())
 
 
 def random_weights(
@@ -182,12 +184,12 @@ def _built(arch: Architecture, get: Get) -> Weights:
         at, bias = f"{prefix}layers.{i}.", arch.is_opt or arch.qkv_bias
         qkv = [_affine(get, bias, f"{at}self_attn.{x}_proj", n, hidden) for x, n in widths.items()]
         return Layer(
-            affine(at + norm_1, hidden),
-            _stacked(qkv),
-            affine(at + out, hidden, arch.q_width),
-            affine(at + norm_2, hidden),
-            _stacked([affine(at + x, ffn, hidden) for x in ups]),
-            affine(at + down, hidden, ffn),
+            norm_1=affine(at + norm_1, hidden),
+            qkv=_stacked(qkv),
+            out=affine(at + out, hidden, arch.q_width),
+            norm_2=affine(at + norm_2, hidden),
+            up=_stacked([affine(at + x, ffn, hidden) for x in ups]),
+            down=affine(at + down, hidden, ffn),
         )
 
     embedding, positions = get(f"{prefix}embed_tokens.weight", (s.vocab_size, hidden)), None

@@ -47,7 +47,7 @@ class Load(NamedTuple):
 
 CASES = (
     Case(Shape(14, 2, 64, 16), 3, 5),
-    Case(Shape(32, 8, 128, 16), 0, 6, 1500),
+    Case(shape=Shape(32, 8, 128, 16), num_prompts=0, num_decodes=6, longest=1500),
     Case(Shape(4, 4, 128, 1, torch.bfloat16), 2, 2),
     Case(Shape(12, 1, 80, 3), 2, 3),
     Case(Shape(8, 2, 256, 256, torch.bfloat16), 1, 4),

@@ -182,7 +182,10 @@ class Shapes:
 def check_attention(
     out: Any, q: Any, k_cache: Any, v_cache: Any, kv_scales: Any = None, window: int | None = None
 ) -> Shapes:
-    """Check queries, output and caches."""
+    """The shapes of queries, output and caches, in blocks or in rows. Raises ValueError where they
+    do not go together, or have a type or an alignment that the kernels do not read. kv_scales: of a
+    cache in e4m3; window: tokens that a query sees at most.
+    """
     queries = _check_queries(out, q)
     num_rows, num_heads, head_size = queries.shape
     blocks = len(view("k_cache", k_cache).shape) != 3
@@ -203,16 +206,16 @@ def check_attention(
     if window is not None:
         check_range("window", window, 1, (1 << 31) - 1)
     return Shapes(
-        num_rows,
-        num_heads,
-        num_kv_heads,
-        head_size,
-        cache_rows,
-        keys.shape[2] if blocks else ENDLESS,
-        queries.strides[0],
-        queries.bf16,
-        check_scales(kv_scales, num_kv_heads, head_size),
-        window or 0,
+        num_rows=num_rows,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        cache_rows=cache_rows,
+        block_size=keys.shape[2] if blocks else ENDLESS,
+        q_stride=queries.strides[0],
+        bf16=queries.bf16,
+        kv_scales=check_scales(kv_scales, num_kv_heads, head_size),
+        window=window or 0,
     )
 
 

@@ -62,7 +62,9 @@ def plan_decode(
     fp8: bool = False,
     window: int = 0,
 ) -> DecodePlan:
-    """The plan for caches of a type and a window (0: none).
+    """The plan for a batch, for caches of a type and a window (tokens; 0: none). groups: kv heads x
+    head tiles of a sequence. max_context_len: tokens of the longest sequence. num_sms:
+    multiprocessors of the GPU.
 
     A window may begin inside a tile, so every chunk has a tile more, and the number of chunks
     stays.

@@ -55,12 +55,22 @@ def view(name: str, array: Any) -> View:
     if is_torch(array):
         dtype = str(array.dtype).removeprefix("torch.")
         return View(
-            array.data_ptr(), tuple(array.shape), tuple(array.stride()), dtype, array.is_cuda
+            pointer=array.data_ptr(),
+            shape=tuple(array.shape),
+            strides=tuple(array.stride()),
+            dtype=dtype,
+            on_gpu=array.is_cuda,
         )
     if not hasattr(array, "__cuda_array_interface__"):
         raise TypeError(f"{name}: expected a torch or CuPy array, got {type(array).__name__}")
     strides = tuple(stride // array.dtype.itemsize for stride in array.strides)
-    return View(array.data.ptr, tuple(array.shape), strides, str(array.dtype), True)
+    return View(
+        pointer=array.data.ptr,
+        shape=tuple(array.shape),
+        strides=strides,
+        dtype=str(array.dtype),
+        on_gpu=True,
+    )
 
 
 def pointers(*arrays: Any) -> list[int]:

@@ -34,7 +34,14 @@ CALLS, REPLAYS = 20, 9  # fixed numbers: all ranks must enter the same collectiv
 TOKENS = (1, 8, 32, 128, 512, 2048)
 LIMIT_S = 180
 # The least that a data sheet may say; the cost model reads it only where nothing is measured.
-NO_DATA_SHEET = GpuSpec("measured", 1 << 20, 1e9, 1e9, 1e9, 1e9)
+NO_DATA_SHEET = GpuSpec(
+    name="measured",
+    memory_bytes=1 << 20,
+    memory_bandwidth=1e9,
+    fp16_flops=1e9,
+    host_bandwidth=1e9,
+    link_bandwidth=1e9,
+)
 
 
 class Case(NamedTuple):

@@ -183,7 +183,9 @@ class PrefillInputs(Inputs):
 
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
-    """The heads on one of num_gpus GPUs under tensor parallelism."""
+    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError where they
+    cannot be divided.
+    """
     if model.num_heads % num_gpus or (
         model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads
     ):

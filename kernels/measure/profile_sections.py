@@ -194,8 +194,10 @@ def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -
 
         return attend
 
-    layers = time_graph([partial(all_layers, network, x, inputs.context_lens, bind)], 5, 1000.0)
-    head = time_graph([partial(network.project_out, x, None, network.weights.head)], 5, 300.0)
+    of_layers = partial(all_layers, network, x, inputs.context_lens, bind)
+    of_head = partial(network.project_out, x, carried=None, head=network.weights.head)
+    layers = time_graph([of_layers], replays=5, min_us=1000.0)
+    head = time_graph([of_head], replays=5, min_us=300.0)
     return layers.median_us / len(network.layers) * num_layers + head.median_us
 
 
@@ -206,7 +208,7 @@ def evaluate_fit(
     batches.
     """
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
-    cost = ProfileCost(model, None, profile, Choices(overhead_s=0.0))
+    cost = ProfileCost(model, server=None, path=profile, choices=Choices(overhead_s=0.0))
     rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []
     num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):

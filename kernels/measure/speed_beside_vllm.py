@@ -65,11 +65,11 @@ def figures(log: Log) -> Figures:
     lasting_s, prompts = np.diff(log.ends_s), log.has_prompts
     decodes = ~prompts[1:] & ~prompts[:-1]
     return Figures(
-        float(requests.output_len.sum() / serving_s),
-        1e3 * float(tpot_s.mean()),
-        1e3 * float(np.median(lasting_s[decodes])),
-        1e3 * float(np.median(lasting_s[prompts[1:]])),
-        1e3 * float(np.median(with_neighbours_s(log.ends_s, prompts))),
+        tokens_per_s=float(requests.output_len.sum() / serving_s),
+        tpot_ms=1e3 * float(tpot_s.mean()),
+        decode_ms=1e3 * float(np.median(lasting_s[decodes])),
+        prompt_ms=1e3 * float(np.median(lasting_s[prompts[1:]])),
+        prompt_with_neighbours_ms=1e3 * float(np.median(with_neighbours_s(log.ends_s, prompts))),
     )
 
 

@@ -260,8 +260,8 @@ def overheads() -> list[Point]:
 
     return [
         point("graph_kernel", timing=time_graph([lambda: x.add_(1)] * 64)),
-        point("stream_launch", timing=_wall(lambda: x.add_(1), 10, 2000)),
-        point("iteration", timing=_wall(iteration, 50, 1)),
+        point("stream_launch", timing=_wall(lambda: x.add_(1), num_samples=10, repeats=2000)),
+        point("iteration", timing=_wall(iteration, num_samples=50, repeats=1)),
     ]
 
 

@@ -65,10 +65,15 @@ def cases(way: str) -> Iterator[Case]:
     pairs = product(EXTENT_BYTES, NUM_EXTENTS)
     sizes = [(count, size) for size, count in pairs if count * size <= MAX_BYTES]
     for method in ("copies", "batch"):
-        yield from (Case(method, way, count, size, 0) for count, size in sizes)
+        yield from (
+            Case(method=method, way=way, num_extents=count, extent_bytes=size, block_bytes=0)
+            for count, size in sizes
+        )
     for block in BLOCK_BYTES:
         yield from (
-            Case("gather", way, count, size, block) for count, size in sizes if size >= block
+            Case(method="gather", way=way, num_extents=count, extent_bytes=size, block_bytes=block)
+            for count, size in sizes
+            if size >= block
         )
 
 

@@ -104,15 +104,15 @@ def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
             cache[slot // cache.shape[2], :, slot % cache.shape[2]] = new[token]
 
 
-def relative_error(got: Tensor, want: Tensor) -> float:
-    """Largest over rows and heads of max|got - want| / max|want|; infinite where an output is
-    NaN.
+def relative_error(output: Tensor, expected: Tensor) -> float:
+    """Largest over rows and heads of max|output - expected| / max|expected|; infinite where an
+    output is NaN.
     """
-    got = got.double()
-    error = (got - want).abs().amax(dim=-1) / want.abs().amax(dim=-1).clamp_min(1e-30)
+    output = output.double()
+    error = (output - expected).abs().amax(dim=-1) / expected.abs().amax(dim=-1).clamp_min(1e-30)
     return (
         float("inf")
-        if not torch.isfinite(got).all()
+        if not torch.isfinite(output).all()
         else float(error.max())
         if error.numel()
         else 0.0
@@ -234,7 +234,15 @@ def random_batch(
         on_device(table),
         torch.tensor(list(lens), dtype=torch.int32).to(DEVICE),
     )
-    return Batch(shape, q, k_cache, v_cache, tables, context_lens, list(lens))
+    return Batch(
+        shape=shape,
+        q=q,
+        k_cache=k_cache,
+        v_cache=v_cache,
+        block_tables=tables,
+        context_lens=context_lens,
+        lens=list(lens),
+    )
 
 
 def to_extents(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -55,18 +55,26 @@ class Case:
         window = int(
             np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096))))
         )
-        other = [Form(True), Form(False, window), Form(True, window)][self.seed % 3]
-        return [PLAIN, other if self.shape.head_size in FP8_SIZES else Form(False, window)]
+        windowed = Form(window=window)
+        other = [Form(fp8=True), windowed, Form(fp8=True, window=window)][self.seed % 3]
+        return [PLAIN, other if self.shape.head_size in FP8_SIZES else windowed]
 
 
 SMALL_CASES = (
-    Case(Shape(3, 3, 64, 16, torch.float16), 1, DecodePlan(4, 3, 64), 200),
-    Case(Shape(4, 1, 128, 1, torch.bfloat16), 2, DecodePlan(4, 3, 64), 150),
-    Case(Shape(12, 1, 80, 8, torch.float16), 3, DecodePlan(2, 4, 128), 300),
-    Case(Shape(2, 2, 96, 32, torch.bfloat16), 4, DecodePlan(8, 1, 128), 300),
-    Case(Shape(4, 2, 256, 3, torch.float16), 5, DecodePlan(4, 2, 64), 130),
-    Case(Shape(8, 2, 128, 16, torch.float16), 6, DecodePlan(4, 3, 64), 300),
-    Case(Shape(16, 1, 128, 8, torch.float16), 7, DecodePlan(8, 1, 128, wave=True), 900),
+    Case(shape=Shape(3, 3, 64, 16, torch.float16), seed=1, plan=DecodePlan(4, 3, 64), longest=200),
+    Case(shape=Shape(4, 1, 128, 1, torch.bfloat16), seed=2, plan=DecodePlan(4, 3, 64), longest=150),
+    Case(shape=Shape(12, 1, 80, 8, torch.float16), seed=3, plan=DecodePlan(2, 4, 128), longest=300),
+    Case(
+        shape=Shape(2, 2, 96, 32, torch.bfloat16), seed=4, plan=DecodePlan(8, 1, 128), longest=300
+    ),
+    Case(shape=Shape(4, 2, 256, 3, torch.float16), seed=5, plan=DecodePlan(4, 2, 64), longest=130),
+    Case(shape=Shape(8, 2, 128, 16, torch.float16), seed=6, plan=DecodePlan(4, 3, 64), longest=300),
+    Case(
+        shape=Shape(16, 1, 128, 8, torch.float16),
+        seed=7,
+        plan=DecodePlan(8, 1, 128, wave=True),
+        longest=900,
+    ),
 )
 
 
@@ -202,17 +210,12 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
             window=form.window,
         )
 
-    return errors(
-        batch.q,
-        want,
-        {
-            f"{name}_prefill ({which}){form}": partial(run, caches, *kind)
-            for name, caches in layouts(batch, form, news).items()
-            for which, kind in prefill_kinds(
-                s.head_size, s.block_size if name == "paged" else ENDLESS, form
-            ).items()
-        },
-    )
+    runs: dict[str, Run] = {}
+    for name, caches in layouts(batch, form, news).items():
+        block_size = s.block_size if name == "paged" else ENDLESS
+        for which, kind in prefill_kinds(s.head_size, block_size, form).items():
+            runs[f"{name}_prefill ({which}){form}"] = partial(run, caches, *kind)
+    return errors(batch.q, want, runs)
 
 
 def prefill_kinds(

@@ -57,6 +57,7 @@ class ClauseBroken(AssertionError):
 
 
 def require(clause: int, condition: bool, message: str) -> None:
+    """Raise ClauseBroken with the clause's number and the message unless the condition holds."""
     if not condition:
         raise ClauseBroken(clause, message)
 
@@ -111,6 +112,9 @@ def check_ops(name: str, ops: object) -> None:
 
 
 def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> object:
+    """All that a caller can see of a policy's memory: usage, slots of no sequence, counters,
+    tables.
+    """
     policy = memory.policy
     return (
         policy.usage(),
@@ -120,7 +124,7 @@ def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> object:
     )
 
 
-def check_usage(used: object, given: int) -> None:
+def check_usage(used: object, num_slots: int) -> None:
     """Clause 4, on the policy's own account, at any time; it was given so many slots."""
     require(10, isinstance(used, Usage), f"usage() answered {used!r}")
     assert isinstance(used, Usage)
@@ -131,7 +135,9 @@ def check_usage(used: object, given: int) -> None:
         used.allocated + used.cached + used.in_transit + used.free == used.total and min(used) >= 0
     )
     require(4, adds_up, f"slots were lost or counted twice: {used}")
-    require(4, used.total <= given, f"usage() counts {used.total} slots; {given} were given")
+    require(
+        4, used.total <= num_slots, f"usage() counts {used.total} slots; {num_slots} were given"
+    )
     require(
         4,
         used.live <= used.held <= used.allocated,

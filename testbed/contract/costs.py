@@ -55,18 +55,21 @@ def works(random: Random, count: int) -> Iterator[Work]:
         prefill = tuple(
             (random.randint(1, 500), random.choice([0, 64])) for _ in range(num_prompts)
         )
-        moves = (Moved(DEVICE, HOST, 16, 3), Moved(HOST, DEVICE, 16, 2))
+        moves = (
+            Moved(source=DEVICE, target=HOST, length=16, num_transfers=3),
+            Moved(source=HOST, target=DEVICE, length=16, num_transfers=2),
+        )
         yield Work(
-            num_seqs,
-            sum(lengths),
-            max(lengths, default=0),
-            random.choice([0, 0, sum(lengths) // 2]),
-            prefill or (() if num_seqs else ((1, 0),)),
-            num_seqs + num_prompts + random.choice([0, 5]),
-            random.choice([(), (), ((16, 4),)]),
-            random.choice([(), (), (), moves]),
-            (),
-            random.choice([0, 0, 2]),
+            decode_seqs=num_seqs,
+            decode_context=sum(lengths),
+            decode_max_context=max(lengths, default=0),
+            decode_repeated=random.choice([0, 0, sum(lengths) // 2]),
+            prefill=prefill or (() if num_seqs else ((1, 0),)),
+            num_requests=num_seqs + num_prompts + random.choice([0, 5]),
+            copies=random.choice([(), (), ((16, 4),)]),
+            moves=random.choice([(), (), (), moves]),
+            extra=(),
+            forks=random.choice([0, 0, 2]),
         )
 
 

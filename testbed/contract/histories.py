@@ -275,7 +275,15 @@ class Histories:
                 prompt_len, output_len, random.randrange(2), shared, chunk, num_seqs, waits=waits
             )
         provided = self.memory.forks is not None and random.random() < 0.5
-        return Admit(prompt_len, output_len, 0, 0, chunk, num_seqs, provided)
+        return Admit(
+            prompt_len=prompt_len,
+            output_len=output_len,
+            story=0,
+            shared=0,
+            chunk=chunk,
+            num_seqs=num_seqs,
+            provided=provided,
+        )
 
     def length(self) -> int:
         return self.random.randint(1, self.max_len // 2)

@@ -82,13 +82,22 @@ class Questions:
             if self.thorough:
                 self._check_refused(name, ask, answers)
             return answers
-        num_found = answers[0].num_cached
-        looked_up = hit.num_cached(num_tokens)
+        looked_up, num_stored = hit.num_cached(num_tokens), max(certain, listed)
         require(
             8,
-            looked_up >= max(certain, listed),
-            f"lookup({first}) found {looked_up} tokens, but {max(certain, listed)} are stored",
+            looked_up >= num_stored,
+            f"lookup({first}) found {looked_up} tokens, but {num_stored} are stored",
         )
+        self._check_found(name, seqs, answers, most, certain)
+        return answers
+
+    def _check_found(
+        self, name: str, seqs: list[Sequence], answers: list[Grant], most: int, certain: int
+    ) -> None:
+        """Clause 8: what is reported as cached is stored, is no more than `most` tokens, and no
+        less than is certain to be found.
+        """
+        num_found = answers[0].num_cached
         self.hits.check(self.memory, seqs, num_found)
         for seq, grant in zip(seqs, answers, strict=True):
             require(
@@ -100,7 +109,6 @@ class Questions:
         require(8, num_found >= certain, f"{reported}, but others have {certain}")
         whole = num_found >= self.registered_prefix or not seqs[0].registered_prefix
         require(8, whole, f"{reported} of a registered prefix of {self.registered_prefix}")
-        return answers
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
         """What is refused for ever does not fit an empty pool, and what is refused for now does."""

@@ -54,7 +54,10 @@ AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
 C = TypeVar("C", bound=Any)
 Told: TypeAlias = Callable[[int, int], object]  # hears how much is done, of how much
 # Half of the layers have a window, for policies that know groups.
-GROUPS = (KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10))
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=1),
+    KvGroup("window", num_layers=1, slot_bytes=1, window=10),
+)
 
 
 def tiers_below(host_slots: int) -> tuple[Tier, ...]:

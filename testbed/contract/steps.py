@@ -21,7 +21,9 @@ def twin_of(
 def check_guaranteed_steps(
     memory: Capabilities, batch: Batch, shared: Sequence[object], max_len: int
 ) -> int:
-    """Clause 6; returns the guaranteed steps."""
+    """Clause 6, on all promised steps and on half of them, up to max_len; returns how many are
+    promised. shared: objects that the copies of the policy share, see twin_of.
+    """
     guaranteed_steps: object = memory.guaranteed_steps(batch)
     require(
         6,

@@ -79,13 +79,14 @@ class TokenMemory:
             tier in self.num_slots,
             f"ops name the tier {tier}; there are {', '.join(self.num_slots)}",
         )
-        given = self.num_slots[tier]
+        num_slots = self.num_slots[tier]
         for start, length in extents:
-            inside = start + length <= given
+            inside = start + length <= num_slots
             require(
                 4,
                 inside,
-                f"ops reach slots {start} to {start + length} of the {tier}; {given} were given",
+                f"ops reach slots {start} to {start + length} of the {tier}; {num_slots} were "
+                "given",
             )
         return self.read(slots_of(extents), tier)
 

@@ -155,9 +155,11 @@ class Witness:
         live = set(self.pinned[: self._num_pinned])
         for seq_id, seq in self.resident.items():
             check_footprint(self.capabilities, seq, tables[seq_id])
-            for _, extents, first, each in by_group[seq_id]:
+            for _, extents, first, slots_per_token in by_group[seq_id]:
                 slots = slots_of(extents)
-                live.update(slots[: (seq.num_slots - first) * each] if each else slots)
+                if slots_per_token:
+                    slots = slots[: (seq.num_slots - first) * slots_per_token]
+                live.update(slots)
         require(
             4,
             used.live == len(live),
@@ -199,22 +201,22 @@ class Witness:
         ran.
         """
         num_found = self.num_found_of.get(seq_id, 0)
-        for _, extents, first, each in tables:
+        for _, extents, first, slots_per_token in tables:
             skipped = max(num_found - first, 0)
-            held = extents if each else extents[skipped // self._tokens_per_page :]
-            yield from slots_of(held)[skipped * each :]
+            held = extents if slots_per_token else extents[skipped // self._tokens_per_page :]
+            yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
         """A token reads those before it: the last of them in a window, some where the policy drops
         tokens, else all.
         """
-        for group, extents, first, each in self.capabilities.group_tables(seq):
+        for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):
             window = self._windows[group]
             begin = max(token + 1 - window, 0) if window else 0
-            if not each or begin >= token:
+            if not slots_per_token or begin >= token:
                 continue
             name = f"{seq} does not read back the tokens before {token}, in group {group}"
-            expected = contents_of(group, self.tokens[seq.seq_id][begin:token], each)
+            expected = contents_of(group, self.tokens[seq.seq_id][begin:token], slots_per_token)
             slots = slots_of(extents)
             if self.capabilities.drops_tokens is not None:
                 read = self.memory.read(slots[: self.capabilities.num_stored(token)])
@@ -225,8 +227,9 @@ class Witness:
                 )
                 continue
             require(5, first <= begin, f"{name}: it begins at token {first}")
-            read = self.memory.read(slots[(begin - first) * each : (token - first) * each])
-            num_found = 0 if window else self.num_found_of.get(seq.seq_id, 0) * each
+            start, end = (place * slots_per_token for place in (begin - first, token - first))
+            read = self.memory.read(slots[start:end])
+            num_found = 0 if window else self.num_found_of.get(seq.seq_id, 0) * slots_per_token
             is_published = read[:num_found] == expected[:num_found]
             require(
                 8,
@@ -250,19 +253,21 @@ class Witness:
     def _written(
         self, seq: Sequence, table: GroupTable, start: int, end: int
     ) -> Iterator[tuple[list[int], list[Hashable]]]:
-        group, extents, first, each = table
-        tokens, start = (
-            self.tokens[seq.seq_id],
-            min(max(start, first), end),
-        )  # what is dropped at once is never stored
-        if each:
-            slots = slots_of(extents)[(start - first) * each : (end - first) * each]
+        group, extents, first, slots_per_token = table
+        tokens = self.tokens[seq.seq_id]
+        start = min(max(start, first), end)  # what is dropped at once is never stored
+        if slots_per_token:
+            begin_slot, end_slot = (
+                (start - first) * slots_per_token,
+                (end - first) * slots_per_token,
+            )
+            slots = slots_of(extents)[begin_slot:end_slot]
             require(
                 5,
-                len(slots) == (end - start) * each,
+                len(slots) == (end - start) * slots_per_token,
                 f"{seq} has no slots for token {end - 1} in group {group}",
             )
-            yield slots, contents_of(group, tokens[start:end], each)
+            yield slots, contents_of(group, tokens[start:end], slots_per_token)
             return
         for token in range(start, end):
             if token + 1 == end or (token + 1) % self._tokens_per_page == 0:

@@ -53,18 +53,18 @@ def model(cls: type[T]) -> type[T]:
     A mapping of its fields stands for it where a field of another model, or `read`, wants one.
     """
     cls.__get_pydantic_core_schema__ = classmethod(_schema)  # type: ignore[attr-defined]
-    made: Any = dataclass(frozen=True, slots=True, config=CONFIG)(cls)
-    checked = made.__init__
+    checked_class: Any = dataclass(frozen=True, slots=True, config=CONFIG)(cls)
+    checked = checked_class.__init__
 
     @wraps(checked)
     def __init__(self: Any, *positional: Any, **named: Any) -> None:
         try:
             checked(self, *positional, **named)
         except ValidationError as error:
-            raise InputError(one_line(error, made)) from None
+            raise InputError(one_line(error, checked_class)) from None
 
-    made.__init__ = __init__
-    return made  # type: ignore[no-any-return]
+    checked_class.__init__ = __init__
+    return checked_class  # type: ignore[no-any-return]
 
 
 def _schema(cls: type, source: type, handler: Any) -> Any:
@@ -95,8 +95,8 @@ def read(cls: type[T], values: Any, key: str = "") -> T:
     unknown or missing, and for a value against its field's annotation.
     """
     try:
-        made: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
-        return made
+        instance: T = cls.__pydantic_validator__.validate_python(values)  # type: ignore[attr-defined]
+        return instance
     except ValidationError as error:
         raise InputError(one_line(error, cls, key)) from None
 

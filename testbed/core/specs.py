@@ -187,7 +187,15 @@ class ModelSpec:
             groups.append(KvGroup("window", in_window, self.window_slot_bytes, self.window.size))
         if self.states:
             state_bytes = self.states.state_bytes or self.states.num_tokens * self.slot_bytes
-            groups.append(KvGroup("state", self.states.num_layers, 0, None, state_bytes))
+            groups.append(
+                KvGroup(
+                    name="state",
+                    num_layers=self.states.num_layers,
+                    slot_bytes=0,
+                    window=None,
+                    state_bytes=state_bytes,
+                )
+            )
         return tuple(group for group in groups if group.num_layers)
 
     @property

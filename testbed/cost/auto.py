@@ -4,9 +4,9 @@ else a roofline.
 The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import log
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,9 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import PositiveShare
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
+from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
 from testbed.cost.profile import ProfileCost
-from testbed.cost.sections import BALANCED, PROFILES, SYSTEM, Choices, has, read_profile, rows
+from testbed.cost.sections import BALANCED, SYSTEM, Choices, has, rows
 
 Costs = AnalyticCost | ProfileCost
 SOFTWARE = (
@@ -33,7 +34,6 @@ SOFTWARE = (
 )
 # Of the choices, what is about measured times; a roofline has none
 OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
-NAME = "profile"  # in that of a profile that ships and was taken by itself
 MEASURED = "measured"
 OTHER_GPU = "other GPU"
 OTHER_MODEL = "other model"
@@ -123,12 +123,12 @@ def _check_whole_iterations(
     """Raise InputError where the user's file has whole iterations of a system that are not those of
     the run: they are not carried elsewhere, and other costs would not compare with them.
     """
-    given = candidates[0] if path is not None and not Path(path).is_dir() else None
-    if given is not None and given.is_whole and given is not measured:
-        own = given.profile["fingerprint"]
+    named = candidates[0] if path is not None and not Path(path).is_dir() else None
+    if named is not None and named.is_whole and named is not measured:
+        own = named.profile["fingerprint"]
         raise InputError(
-            f"cost.path={path}: has whole iterations of {own['system']} with {given.model.name} on "
-            f"{given.profile['num_gpus']} x {own['device']}, which are not carried to another "
+            f"cost.path={path}: has whole iterations of {own['system']} with {named.model.name} on "
+            f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
             "model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
         )
 
@@ -203,89 +203,6 @@ def suited(choices: Choices, profile: Mapping[str, Any]) -> Choices:
     )
 
 
-class Known(NamedTuple):
-    """A profile, and the data sheet of the GPU that it was measured on."""
-
-    profile: Mapping[str, Any]
-    gpu: GpuSpec
-    of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
-
-    @property
-    def model(self) -> ModelSpec:
-        return ModelSpec(**self.profile["model"])
-
-    @property
-    def loads(self) -> Loads:
-        return Loads(self.model, self.profile["num_gpus"])
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it was measured on whole iterations of a system, whose sections are no kernels'
-        alone.
-        """
-        return SYSTEM in self.profile["fingerprint"]
-
-    def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
-        return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
-
-
-def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
-    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
-    is left out.
-    """
-    user_files: list[str | Path] = []
-    if path is not None:
-        user_files = [*sorted(Path(path).glob("*.json"))] if Path(path).is_dir() else [path]
-    data_sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
-    for profile in (*map(read_profile, user_files), *shipped()):
-        gpu = data_sheets.get(profile["fingerprint"].get("device"))
-        if gpu is None and profile.get("gpu"):
-            gpu = GpuSpec(**profile["gpu"])
-        if gpu is not None:
-            yield Known(profile, gpu)
-
-
-def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iterator[Known]:
-    """Shipped profiles of this GPU that no other model or GPU takes: whole iterations, then layers
-    of a system. Raises InputError for a folder of iterations that does not ship.
-    """
-    if iterations is not None:
-        if not shipped(iterations):
-            raise InputError(
-                f"cost.iterations={iterations}: no such folder of profiles ships (null: take none; "
-                "cost.path=FILE: a profile of yours)"
-            )
-        yield from profiles_of(iterations, gpu)
-    yield from profiles_of(system, gpu)
-
-
-def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
-    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
-    engine's fused ones.
-    """
-    for profile in shipped(system) if system else ():
-        candidate = Known(profile, gpu, of_system=True)
-        if not is_elsewhere(candidate, gpu):
-            yield candidate
-
-
-@cache
-def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
-    """The profiles that ship, read once: those of no system, or of this one."""
-    return tuple(
-        _named(read_profile(path), f"{system}/{path.stem}".lstrip("/"))
-        for path in sorted((PROFILES / system).glob("*.json"))
-    )
-
-
-def _named(profile: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """With its name in the fingerprint of whole iterations, which a summary quotes."""
-    fingerprint = profile["fingerprint"]
-    if SYSTEM not in fingerprint:
-        return profile
-    return {**profile, "fingerprint": {**fingerprint, NAME: name}}
-
-
 def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> dict[str, Known]:
     """The nearest profile of each way to this model's costs, the best way first; empty if none is
     near enough.
@@ -346,11 +263,6 @@ def _way(candidate: Known, shard: Loads, gpu: GpuSpec) -> str | None:
     return OTHER_MODEL if abs(log(loads.layer / shard.layer)) < FARTHEST else None
 
 
-def is_elsewhere(candidate: Known, gpu: GpuSpec) -> bool:
-    """Whether the profile was measured on another GPU."""
-    return candidate.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
-
-
 def distance(shard: Loads, other: Loads) -> float:
     """How different shards are, as logarithms of ratios: the weights of a layer, and the width that
     its small kernels (norms, residual adds) work on, whose time no bandwidth carries over.
@@ -382,7 +294,7 @@ def carried(
         for other in sources:
             is_of_gpu = other.gpu == nearest.gpu and other.model.is_plain
             if is_of_gpu and has(other.profile, "all_reduce"):
-                derived = derive(other.profile, other.gpu, server.gpu, None, shard)
+                derived = derive(other.profile, other.gpu, server.gpu, shard=shard)
                 profile["sections"]["all_reduce"] = derived["sections"]["all_reduce"]
                 break
     origin = {

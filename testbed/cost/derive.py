@@ -205,25 +205,40 @@ def _carrier(
     The share of the memory bandwidth is the device's, the share of the peak is the section's: that
     of its kernels.
     """
-    source_loads, target_loads = shards
-    source, target = gpus
     if name in UNMOVED:
         return lambda key, times: times
     if name in LINKS:
-        source_us_per_byte, target_us_per_byte = (
-            US / float(getattr(gpu, LINKS[name])) for gpu in gpus
-        )
+        return _over_link(name, shards, gpus)
+    _, flop_rate = best_rates(shards[0], name, points)
+    flops_share = flop_rate / gpus[0].fp16_flops
+    return _over_roofline(name, shards, gpus, bandwidth_share, flops_share)
 
-        def over_link(key: Key, times: list[float]) -> list[float]:
-            num_bytes = source_loads.sent(name, key)
-            more_bytes = target_loads.sent(name, key) - num_bytes
-            slower_us = num_bytes * (target_us_per_byte - source_us_per_byte)
-            more_us = more_bytes * target_us_per_byte
-            return [max(us / 4, us + slower_us + more_us) for us in times]
 
-        return over_link
-    _, flop_rate = best_rates(source_loads, name, points)
-    flops_share = flop_rate / source.fp16_flops
+def _over_link(name: str, shards: tuple["Loads", "Loads"], gpus: tuple[GpuSpec, GpuSpec]) -> Carry:
+    """By the bytes that the section sends, and the bandwidth of the link that it uses."""
+    source_loads, target_loads = shards
+    source_us_per_byte, target_us_per_byte = (US / float(getattr(gpu, LINKS[name])) for gpu in gpus)
+
+    def over_link(key: Key, times: list[float]) -> list[float]:
+        num_bytes = source_loads.sent(name, key)
+        more_bytes = target_loads.sent(name, key) - num_bytes
+        slower_us = num_bytes * (target_us_per_byte - source_us_per_byte)
+        more_us = more_bytes * target_us_per_byte
+        return [max(us / 4, us + slower_us + more_us) for us in times]
+
+    return over_link
+
+
+def _over_roofline(
+    name: str,
+    shards: tuple["Loads", "Loads"],
+    gpus: tuple[GpuSpec, GpuSpec],
+    bandwidth_share: float,
+    flops_share: float,
+) -> Carry:
+    """By the ratio of both rooflines, each at these shares of the bandwidth and of the peak."""
+    source_loads, target_loads = shards
+    source, target = gpus
 
     def over_roofline(key: Key, times: list[float]) -> list[float]:
         source_us = roofline_us(source, bandwidth_share, flops_share, *source_loads.load(name, key))
@@ -238,6 +253,8 @@ def _carrier(
 def roofline_us(
     gpu: GpuSpec, bandwidth_share: float, flops_share: float, num_bytes: float, flops: float
 ) -> float:
-    """Microseconds that a GPU needs at these shares of its data sheet."""
+    """Microseconds that a GPU needs to move num_bytes or to compute `flops`, whichever takes
+    longer, at these shares of its data sheet's bandwidth and peak.
+    """
     moving = num_bytes / (gpu.memory_bandwidth * bandwidth_share)
     return US * max(moving, flops / (gpu.fp16_flops * flops_share) if flops else 0.0)

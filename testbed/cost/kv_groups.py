@@ -61,7 +61,11 @@ class KvGroups:
 
     def span(self, work: Work) -> Affine:
         """Decode iterations in a row, the first of which is `work`."""
-        first, growth, steps = self._full.span(work) if self._full else Affine(0, 0, UNBOUNDED)
+        first, growth, steps = (
+            self._full.span(work)
+            if self._full
+            else Affine(first_ps=0, growth_ps=0, steps=UNBOUNDED)
+        )
         for decodes in self._decodes:
             affine = decodes(work)
             first += affine.first_ps
@@ -72,7 +76,7 @@ class KvGroups:
 
 def _by_seqs(points: Rows, num_layers: int) -> Decodes:
     curve = Knots((key[0], ps * num_layers) for key, ps in points)
-    return lambda work: Affine(curve(work.decode_seqs), 0, UNBOUNDED)
+    return lambda work: Affine(curve(work.decode_seqs), growth_ps=0, steps=UNBOUNDED)
 
 
 class WindowTable:
@@ -108,7 +112,7 @@ class WindowTable:
         all_longer_ps = self._beyond(num_seqs) if self._beyond else curve(num_seqs * self._size)
         longer_ps = all_longer_ps * (num_seqs - growing) // num_seqs
         if not growing:
-            return Affine(longer_ps, 0, UNBOUNDED)
+            return Affine(longer_ps, growth_ps=0, steps=UNBOUNDED)
         short_tokens = max(0, reads.tokens - (num_seqs - growing) * self._size)
         # The context of a batch of num_seqs sequences that are as long as the shorter ones
         context = short_tokens * num_seqs // growing

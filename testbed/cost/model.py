@@ -317,7 +317,7 @@ class CostModel(ABC):
         Args:
             work: the first of them (no prompts, copies, moves, extra, forks).
         """
-        return Affine(self.iteration(work), 0, 1)
+        return Affine(self.iteration(work), growth_ps=0, steps=1)
 
     def least(self, num_tokens: int) -> int:
         """Picoseconds that no iteration over so many tokens is below, whatever they read; 0 where

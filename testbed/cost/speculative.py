@@ -74,9 +74,9 @@ def verified_as_prompts(work: Work, num_drafts: int) -> Work:
     if not work.draft_tokens:
         return work
     num_drafted = min(ceil_div(work.draft_tokens, num_drafts), work.decode_seqs)
-    each, more = divmod(work.draft_tokens, num_drafted)
+    fewest, num_longer = divmod(work.draft_tokens, num_drafted)
     context, left = work.decode_context // work.decode_seqs, work.decode_seqs - num_drafted
-    new = [1 + each + (i < more) for i in range(num_drafted)]
+    new = [1 + fewest + (i < num_longer) for i in range(num_drafted)]
     return work._replace(
         decode_seqs=left,
         decode_context=left * context,

@@ -92,15 +92,17 @@ def all_reduce(profile: Mapping[str, Any], server: ServerSpec | None) -> Callabl
     """
     if server is None or server.num_gpus == 1:
         return lambda num_bytes: 0
-    n = server.num_gpus
+    wanted = server.num_gpus
     points = rows(profile, "all_reduce") if has(profile, "all_reduce") else []
     if points:
         degrees = {key[0] for key, _ in points}
-        m = max((degree for degree in degrees if degree <= n), default=min(degrees))
+        measured = max((degree for degree in degrees if degree <= wanted), default=min(degrees))
         return Knots(
-            (key[1], ps * (n - 1) * m // (n * (m - 1))) for key, ps in points if key[0] == m
+            (key[1], ps * (wanted - 1) * measured // (wanted * (measured - 1)))
+            for key, ps in points
+            if key[0] == measured
         )
-    ps_per_byte = 2 * (n - 1) / n / server.gpu.link_bandwidth * PS
+    ps_per_byte = 2 * (wanted - 1) / wanted / server.gpu.link_bandwidth * PS
     return lambda num_bytes: round(num_bytes * ps_per_byte)
 
 

@@ -56,11 +56,11 @@ def check_moves(policy: MemoryPolicy, ordered: Iterable[Ops], pool: PoolSpec) ->
         read = max((copy.src + copy.length for copy in copies), default=0)
         written = max((copy.dst + copy.length for copy in copies), default=0)
         for tier, end in ((source, read), (target, written)):
-            given = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
-            if end > given:
+            num_slots = pool.num_slots if tier == DEVICE else pool.slots_of(tier)
+            if end > num_slots:
                 raise PlugInError(
-                    f"{type(policy).__name__} moves slots up to {end} of the {tier}; {given} were "
-                    "given"
+                    f"{type(policy).__name__} moves slots up to {end} of the {tier}; {num_slots} "
+                    "were given"
                 )
 
 
@@ -153,14 +153,14 @@ def check_growth(policy: MemoryPolicy, before: Usage, grown: Grant) -> None:
 
 def check_balance(scheduler: Scheduler, totals: Totals) -> None:
     """Every request that has arrived has ended, or is in exactly one queue."""
-    r = scheduler.state
-    waiting, running = len(r.waiting), len(r.running)
+    state = scheduler.state
+    waiting, running, swapped = len(state.waiting), len(state.running), len(state.swapped)
     gone = totals.finished + totals.rejected + totals.cancelled
-    if totals.arrived - gone != waiting + running + len(r.swapped):
+    if totals.arrived - gone != waiting + running + swapped:
         raise PlugInError(
             f"{type(scheduler).__name__} lost a request, or has one twice: {totals.arrived} "
             f"arrived, {totals.finished} are finished, {totals.rejected} rejected, {waiting} "
-            f"waiting, {running} running and {len(r.swapped)} swapped"
+            f"waiting, {running} running and {swapped} swapped"
         )
 
 

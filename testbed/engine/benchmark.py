@@ -34,6 +34,9 @@ class Benchmark(AnswerDriven):
         self.burstiness = burstiness
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
+        """All rows in order, sent at `rate`, and with max_in_flight at most so many unanswered at a
+        time. Raises InputError where rows wait for answers, or the last one comes after LAST_S.
+        """
         self.check_no_turns(rows)
         rng, shape = np.random.default_rng([seed, 1]), 1 / self.burstiness
         seconds = np.cumsum(rng.gamma(shape, 1 / (self.rate * shape), size=len(rows)))

@@ -67,8 +67,9 @@ class ClosedLoop(Listener):
         awaited = [before or (~self._session[row],) for row, before in enumerate(turns.after)]
         self._num_awaited = list(map(len, awaited))
         self._followers = defaultdict[int, list[int]](list)
-        for row, one in ((row, one) for row, before in enumerate(awaited) for one in before):
-            self._followers[one].append(row)
+        for row, awaited_rows in enumerate(awaited):
+            for awaited_row in awaited_rows:
+                self._followers[awaited_row].append(row)
         self._left = Counter(self._session)
         self._unsent = len(self._requests)
         self._next_session = 0

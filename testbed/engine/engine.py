@@ -21,7 +21,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sides import Side
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
-from testbed.sched.plan import Outcome, Plan, Results, whole, windows_of, work_of
+from testbed.sched.plan import Outcome, Plan, Results, plain_int, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 
 Change: TypeAlias = Callable[[int], None]  # made at a boundary, which it is told in ps
@@ -109,7 +109,7 @@ class Engine:
         if final_len > self.max_len:
             return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
         longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
-        if final_len > whole(policy, "max_seq_len()", longest):
+        if final_len > plain_int(policy, "max_seq_len()", longest):
             return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         return ""
 
@@ -442,7 +442,7 @@ class Engine:
         is_prefilling = plan.preempted and state.running
         if plan.rejected or is_prefilling or executor.has_landed or self._changes_ahead:
             return True
-        wake_ps = whole(self.scheduler, "wake_ps", plan.wake_ps)
+        wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]
         is_waiting = executor.has_transfers or state.reserved or state.leased
         if queue and not is_waiting and wake_ps == UNBOUNDED:

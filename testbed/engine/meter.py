@@ -9,7 +9,7 @@ from testbed.core.slots import Usage
 from testbed.cost.model import Affine
 from testbed.engine.outputs import Outputs
 from testbed.engine.totals import SharedSlots, SpanMemory
-from testbed.sched.plan import Outcome, Plan, decoding, whole, wrong_answer
+from testbed.sched.plan import Outcome, Plan, decoding, plain_int, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
 
@@ -53,7 +53,9 @@ class Meter(ABC):
         if not (used.saved and (plan.decode_seqs or plan.drafts)):
             return 0
         batch, others = decoding(plan, self.state.batch)
-        repeated = whole(self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others))
+        repeated = plain_int(
+            self.policy, "repeated_reads()", self.memory.repeated_reads(batch, others)
+        )
         context = plan.decode_context + sum([draft.context for draft in plan.drafts])
         if not 0 <= repeated <= context:
             expected = f"repeated_reads() is from 0 to {context}, what decodes read"
@@ -69,7 +71,7 @@ class Meter(ABC):
         for seq in group.resident:
             used_len = max(final_len, seq.num_slots)
             for _, extents, first, slots_per_token in self.memory.group_tables(seq):
-                left = (used_len - whole(self.policy, "num_stored()", first)) * slots_per_token
+                left = (used_len - plain_int(self.policy, "num_stored()", first)) * slots_per_token
                 for start, length in self._whole(seq, extents) if slots_per_token else ():
                     if length > left:
                         pieces.add((start + left, length - left))

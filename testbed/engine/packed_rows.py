@@ -48,6 +48,7 @@ class PackedRows:
 
 
 def packed(column: tuple[int, ...]) -> Counts:
+    """The numbers as a column of 64 bits. Raises InputError for a time in ps that needs more."""
     try:
         return np.fromiter(column, np.int64, len(column))
     except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near

@@ -118,29 +118,31 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        r, first_ps = request, self._first_ps.pop(request.request_id)
-        counts = r.prompt_len, r.output_len, r.num_seqs, group.num_swaps, group.num_recomputes
-        found = hits(r, group)
-        self.requests.append((r.request_id, r.arrival_ps, first_ps, now_ps, *counts, found))
+        request_id, output_len, num_seqs = request.request_id, request.output_len, request.num_seqs
+        times_ps = request.arrival_ps, self._first_ps.pop(request_id), now_ps
+        lengths = request.prompt_len, output_len, num_seqs
+        preempted = group.num_swaps, group.num_recomputes
+        self.requests.append((request_id, *times_ps, *lengths, *preempted, hits(request, group)))
         self.totals.finished += 1
-        self.totals.generated += r.output_len * r.num_seqs
+        self.totals.generated += output_len * num_seqs
 
     def rejected(self, request: Request, reason: str) -> None:
         self.rejections[request.request_id] = reason
         self.totals.rejected += 1
-        r = request
-        counts = r.prompt_len, r.output_len, r.num_seqs, 0, 0, NOT_YET
-        self.requests.append((r.request_id, r.arrival_ps, NOT_YET, NOT_YET, *counts))
+        times_ps = request.arrival_ps, NOT_YET, NOT_YET
+        lengths = request.prompt_len, request.output_len, request.num_seqs
+        self.requests.append((request.request_id, *times_ps, *lengths, 0, 0, NOT_YET))
 
     def cancelled(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request was cancelled, and its group has left at now_ps."""
-        r, first_ps = request, self._first_ps.pop(request.request_id, NOT_YET)
-        self._tokens.left(r.request_id)
-        lengths = r.prompt_len, group.num_generated, r.num_seqs
-        counts = group.num_swaps, group.num_recomputes, hits(r, group)
-        self.cancellations[r.request_id] = now_ps
+        request_id = request.request_id
+        self._tokens.left(request_id)
+        self.cancellations[request_id] = now_ps
         self.totals.cancelled += 1
-        self.requests.append((r.request_id, r.arrival_ps, first_ps, NOT_YET, *lengths, *counts))
+        times_ps = request.arrival_ps, self._first_ps.pop(request_id, NOT_YET), NOT_YET
+        lengths = request.prompt_len, group.num_generated, request.num_seqs
+        preempted = group.num_swaps, group.num_recomputes
+        self.requests.append((request_id, *times_ps, *lengths, *preempted, hits(request, group)))
 
     def moved_on(self, request: Request, now_ps: int) -> None:
         """The request leaves unanswered, for another engine, whose recorder has its row."""
@@ -329,9 +331,11 @@ def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):
-            known = column != NOT_YET
+            has_happened = column != NOT_YET
             seconds = column / PS
-            table[f"{name[:-3]}_s"] = seconds if known.all() else np.where(known, seconds, np.nan)
+            table[f"{name[:-3]}_s"] = (
+                seconds if has_happened.all() else np.where(has_happened, seconds, np.nan)
+            )
         else:
             table[name] = column
     return table

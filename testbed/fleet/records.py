@@ -54,12 +54,12 @@ def summed(parts: Sequence[Totals]) -> Totals:
     """The sums of several engines together."""
     whole = Totals()
     for part in parts:
-        for one in fields(Totals):
-            own, other = getattr(whole, one.name), getattr(part, one.name)
+        for field in fields(Totals):
+            own, other = getattr(whole, field.name), getattr(part, field.name)
             if isinstance(own, Measures):
-                setattr(whole, one.name, Measures(*map(add, own, other)))
+                setattr(whole, field.name, Measures(*map(add, own, other)))
             else:
-                setattr(whole, one.name, own + other)
+                setattr(whole, field.name, own + other)
     return whole
 
 

@@ -27,7 +27,7 @@ def summarize_fleet(
     """
     if len(recorders) == 1:
         return summarize(whole, pool_slots[0], window_ps, slo)
-    summary = summarize(whole, 1, None, slo)
+    summary = summarize(whole, num_slots=1, slo=slo)
     sums = {
         "per_iteration": (whole.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
         "over_time": (whole.totals.over_time, sum(pool_slots) * whole.end_ps),

@@ -206,7 +206,9 @@ class Capabilities:
         if self.layered is not None:
             return self.layered.group_tables(seq)
         dropped = seq.num_slots - self.num_stored(seq.num_slots)
-        return [GroupTable(0, self.policy.table(seq), dropped, 1)]
+        return [
+            GroupTable(group=0, extents=self.policy.table(seq), first=dropped, slots_per_token=1)
+        ]
 
     def repeated_reads(self, batch: Batch, others: Collection[Sequence] = ()) -> int:
         """Tokens that these sequences read more than once in their next step."""
@@ -241,10 +243,10 @@ class Capabilities:
         if self.follows_sessions is not None:
             self.follows_sessions.close_session(session)
 
-    def pool_in_slots(self, given: PoolSpec) -> PoolSpec:
+    def pool_in_slots(self, pool: PoolSpec) -> PoolSpec:
         """The pool in the policy's own slots, which are units where it keeps KV groups apart."""
         layout = self.layout
-        return layout.pool if isinstance(layout, PageLayout) else given
+        return layout.pool if isinstance(layout, PageLayout) else pool
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:

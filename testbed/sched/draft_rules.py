@@ -33,6 +33,6 @@ RULES: Mapping[str, DraftRules] = {
 def draft_rules(release: str) -> DraftRules:
     """The rules of a release of vLLM. Raises InputError for one whose rules are not known."""
     if release not in RULES:
-        known = ", ".join(RULES)
-        raise InputError(f"scheduler.drafts_as={release}: is no release of vLLM here ({known})")
+        releases = ", ".join(RULES)
+        raise InputError(f"scheduler.drafts_as={release}: is no release of vLLM here ({releases})")
     return RULES[release]

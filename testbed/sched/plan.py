@@ -253,11 +253,11 @@ def summed(ops: list[Ops]) -> Summed:
     """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
-    moves = counted(move for one in ops for move in one.moves)
-    for one in ops:
-        for copy in one.copies:
+    moves = counted(move for requested in ops for move in requested.moves)
+    for requested in ops:
+        for copy in requested.copies:
             copies[copy.length] = copies.get(copy.length, 0) + 1
-        for name, count in one.extra:
+        for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
     wrong = [
         *[f"copy {length} slots" for length in copies if length < 1],
@@ -287,9 +287,9 @@ def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInEr
     )
 
 
-def whole(plug_in: object, name: str, answer: object) -> int:
-    """The answer, if it is an int of Python's own: an object of another class would hear what it is
-    compared with.
+def plain_int(plug_in: object, name: str, answer: object) -> int:
+    """The answer, if its type is int itself: a subclass could learn the output lengths by
+    overloading comparisons.
     """
     if type(answer) is not int:
         raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")
@@ -297,4 +297,5 @@ def whole(plug_in: object, name: str, answer: object) -> int:
 
 
 def wrong_answer(plug_in: object, answer: object, expected: str) -> PlugInError:
+    """The error of a plug-in that gave this answer; expected: what it should be, as a sentence."""
     return PlugInError(f"{type(plug_in).__name__} answered {answer!r}; {expected}")

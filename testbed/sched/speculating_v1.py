@@ -10,7 +10,7 @@ from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.draft_rules import OLDEST, DraftRules, draft_rules
 from testbed.sched.drafting_prefills import DraftingPrefills
-from testbed.sched.plan import Draft, Outcome, Plan, Results, whole
+from testbed.sched.plan import Draft, Outcome, Plan, Results, plain_int
 from testbed.sched.preemption import (
     PreemptionRule,
     Recompute,
@@ -103,7 +103,7 @@ class SpeculatingV1(VllmV1):
         super().__init__(policy, preemption, **release)
         assert isinstance(self.state, SpeculatingState), "made by state_class"
         self.speculation = speculation
-        self.max_len = min(max_len, whole(policy, "max_seq_len()", policy.max_seq_len(1, 1)))
+        self.max_len = min(max_len, plain_int(policy, "max_seq_len()", policy.max_seq_len(1, 1)))
         self._speculating = self.state
         self.counts = DraftCounts()
         self._proposed: dict[int, int] = {}

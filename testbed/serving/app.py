@@ -68,8 +68,8 @@ class Service:
 
     def check_key(self, request: Request) -> None:
         """Refuse a client without the key, where there is one."""
-        given = request.headers.get("authorization", "").encode("utf-8", "replace")
-        if self._api_key is not None and not hmac.compare_digest(given, self._api_key):
+        authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
+        if self._api_key is not None and not hmac.compare_digest(authorization, self._api_key):
             raise ApiError(401, "Authorization: is not the API key", code="invalid_api_key")
 
     async def body(self, request: Request) -> bytes:

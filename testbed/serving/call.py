@@ -82,11 +82,11 @@ class Call:
         output_len = answering.output_len(request_id, most, body)
         request = Request(
             request_id,
-            0,  # it arrives when the engine has it
-            len(prompt_ids),
-            output_len,
-            body.num_seqs,
-            bool(body.use_beam_search),
+            arrival_ps=0,  # it arrives when the engine has it
+            prompt_len=len(prompt_ids),
+            output_len=output_len,
+            num_seqs=body.num_seqs,
+            beam=bool(body.use_beam_search),
             prompt_ids=prompt_ids,
             priority=body.priority or 0,
         )

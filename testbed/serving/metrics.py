@@ -49,8 +49,8 @@ class Metrics:
     def _histogram(self, name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
         text = f"Seconds {about}, by the engine's clock."
         limits: list[float | str] = [*buckets]
-        made = Histogram(f"vllm:{name}", text, [MODEL], buckets=limits, registry=self.registry)
-        return made.labels(self.model)
+        histogram = Histogram(f"vllm:{name}", text, [MODEL], buckets=limits, registry=self.registry)
+        return histogram.labels(self.model)
 
     def _counter(self, name: str, about: str) -> Counter:
         counter = Counter(f"vllm:{name}", f"Number of {about}.", [MODEL], registry=self.registry)

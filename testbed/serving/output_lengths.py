@@ -17,7 +17,9 @@ class OutputLengths:
         self._seed = seed
 
     def draw(self, request_id: int, max_tokens: int, min_tokens: int, ignore_eos: bool) -> int:
-        """The output tokens of each sequence of a request."""
+        """The output tokens of each sequence of a request: max_tokens with ignore_eos or without a
+        length model, else a draw of at least min_tokens and at most max_tokens.
+        """
         if self._model is None or ignore_eos:
             return max_tokens
         uniform = np.random.default_rng([self._seed, request_id]).random(2)

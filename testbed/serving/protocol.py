@@ -171,9 +171,9 @@ class ChatBody(Sampling):
     def plain_messages(self) -> list[dict[str, str]]:
         """The messages as a chat template reads them."""
         plain = [{"role": message.role, "content": message.text} for message in self.messages]
-        for message, given in zip(plain, self.messages, strict=True):
-            if given.name is not None:
-                message["name"] = given.name
+        for message, plain_message in zip(self.messages, plain, strict=True):
+            if message.name is not None:
+                plain_message["name"] = message.name
         return plain
 
     @property

@@ -67,8 +67,8 @@ class Numbers:
 @lru_cache(maxsize=1 << 16)
 def piece_id(piece: str) -> int:
     """The id of a piece, the same on every machine."""
-    data = piece.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "big") >> 1
+    encoded = piece.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=4).digest(), "big") >> 1
 
 
 class FolderTokenizer:

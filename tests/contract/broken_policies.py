@@ -334,8 +334,8 @@ class ReversesItsWindow(Window):
 
 @breaks(5)
 class SharesPartialBlock(Paged):
-    def _allocate_tables(self, seqs, num_tokens, found):
-        blocks = super()._allocate_tables(seqs[:1], num_tokens, found)
+    def _allocate_tables(self, seqs, num_tokens, cached):
+        blocks = super()._allocate_tables(seqs[:1], num_tokens, cached)
         for seq in seqs[1:]:
             self._tables.fork(seqs[0], seq)
         return blocks

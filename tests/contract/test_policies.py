@@ -94,7 +94,11 @@ POOLS = [
     PoolSpec(num_slots=90, max_len=120, tiers=host(32)),
     PoolSpec(num_slots=131, max_len=80, tiers=host(60)),
 ]
-GROUPS = KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10), KvGroup("state", 3, 0, None, 250)
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=64),
+    KvGroup("window", num_layers=1, slot_bytes=64, window=10),
+    KvGroup("state", num_layers=3, slot_bytes=0, window=None, state_bytes=250),
+)
 
 
 def found_in(policy, **options):

@@ -9,7 +9,8 @@ import hf_configs
 import pytest
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import model_of, types
+from testbed.core.hf_config import model_of
+from testbed.core.hf_fields import types
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec

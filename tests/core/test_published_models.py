@@ -38,30 +38,53 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
 
 
 @pytest.mark.parametrize(
-    ("given", "model", "max_len", "bits"),
+    ("hf_name", "shape"),
     [
-        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen3-30b-a3b", 262144, None),
-        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b", 262144, 8),
-        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", None, 4.15625),
-        ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4", "qwen2.5-14b", None, 4.15625),
-        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "llama-3.1-70b", None, 4.125),
-        ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8-dynamic", "llama-3.1-405b", None, 8),
-        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b", None, 4.5),
-        ("mistralai/Mistral-Large-Instruct-2411", "mistral-large", None, None),
-        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b", None, None),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", None, None),
-        ("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1", None, None),
-        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3", None, None),
-        ("google/gemma-4-31B-it", "gemma-4-31b", None, None),
-        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", 262144, None),
-        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking", None, None),
-        ("someone/unheard-of-7b-instruct", "unheard-of-7b", None, None),
+        ("mistralai/Mistral-Large-Instruct-2411", "mistral-large"),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+        ("google/gemma-4-31B-it", "gemma-4-31b"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking"),
+        ("someone/unheard-of-7b-instruct", "unheard-of-7b"),
     ],
 )
-def test_a_name_with_training_date_and_quantiser_finds_its_shape(given, model, max_len, bits):
-    name = name_of(given, sorted(PUBLISHED) + KNOWN)
-    assert (name.model, name.max_len, name.weight_bits) == (model, max_len, bits)
-    assert name.fp8_products == ("-FP8" in given or None)
+def test_a_published_name_finds_its_shape_and_changes_nothing_of_it(hf_name, shape):
+    name = named(hf_name)
+    assert name.model == shape
+    assert name.max_len is name.weight_bits is name.fp8_products is None
+
+
+@pytest.mark.parametrize(
+    ("hf_name", "shape", "bits"),
+    [
+        ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", 4.15625),
+        ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4", "qwen2.5-14b", 4.15625),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "llama-3.1-70b", 4.125),
+        ("neuralmagic/Meta-Llama-3.1-405B-Instruct-FP8-dynamic", "llama-3.1-405b", 8),
+        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b", 4.5),
+    ],
+)
+def test_a_quantised_name_says_the_bits_of_a_weight(hf_name, shape, bits):
+    name = named(hf_name)
+    assert (name.model, name.weight_bits, name.max_len) == (shape, bits, None)
+    assert name.fp8_products == ("-FP8" in hf_name or None)
+
+
+def test_a_name_with_a_training_date_may_have_a_longer_context():
+    dated = named("Qwen/Qwen3-30B-A3B-Instruct-2507")
+    assert (dated.model, dated.max_len, dated.weight_bits) == ("qwen3-30b-a3b", 262144, None)
+    kimi = named("moonshotai/Kimi-K2-Instruct-0905")
+    assert (kimi.model, kimi.max_len, kimi.weight_bits) == ("kimi-k2", 262144, None)
+    assert dated.fp8_products is kimi.fp8_products is None
+    in_fp8 = named("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
+    assert (in_fp8.model, in_fp8.max_len, in_fp8.weight_bits) == ("qwen3-235b-a22b", 262144, 8)
+    assert in_fp8.fp8_products
+
+
+def named(hf_name):
+    return name_of(hf_name, sorted(PUBLISHED) + KNOWN)
 
 
 KNOWN = ["qwen3-30b-a3b", "mistral-7b", "mistral-7b-v0.1", "mistral-small-3.1-24b", "deepseek-v3"]

@@ -100,8 +100,15 @@ def test_operations_are_summed_by_length_tier_and_name():
     ]
     copies, moves, extra = summed(ops)
     assert copies == ((4, 1), (16, 2))
-    out, back = Moved("device", "host", 16, 3, 2), Moved("host", "device", 16, 1, 1)
-    assert moves == (Moved("device", "host", 8, 1, 1), out, back)
+    out, back = (
+        Moved(source="device", target="host", length=16, num_transfers=3, num_runs=2),
+        Moved(source="host", target="device", length=16, num_transfers=1, num_runs=1),
+    )
+    assert moves == (
+        Moved(source="device", target="host", length=8, num_transfers=1, num_runs=1),
+        out,
+        back,
+    )
     assert extra == (("pages mapped", 5), ("unmapped", 1))
     assert summed([]) == ((), (), ())
 
@@ -152,8 +159,10 @@ def test_batch_counts_equal_counts_per_member(seed):
 
 
 def test_request_has_plain_defaults():
-    assert Request(3, 4, 5, 6).incoming == (3, 4, 5, 1, False, 0, None, 1, None, 0)
-    assert Request(3, 4, 5, 6)[3:] == (6, *Incoming(3, 4, 5)[3:])
+    request = Request(3, arrival_ps=4, prompt_len=5, output_len=6)
+    incoming = Incoming(3, arrival_ps=4, prompt_len=5)
+    assert request.incoming == incoming
+    assert request[3:] == (request.output_len, *incoming[3:])
 
 
 def test_member_counts_cannot_be_set_directly():

@@ -158,7 +158,7 @@ def test_windows_are_read_by_their_own_count():
     window in 4 steps.
     """
     times = special(window={"size": 20, "num_layers": 1})
-    work = Work(2, 100, 80, windows=(WindowReads(20, 30, 1, 5),))
+    work = Work(2, 100, 80, windows=(WindowReads(size=20, tokens=30, growing=1, steps=5),))
     plain, layers = special(), MODEL.num_layers
     layer_ps = MODEL.slot_bytes * 1000
     assert plain.iteration(work) - times.iteration(work) == (100 - 30) * layer_ps
@@ -298,7 +298,12 @@ def test_swaps_take_a_call_for_each_block_layer_and_k_or_v():
     """
     gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, host_bandwidth=1e9, link_bandwidth=1e30)
     times = AnalyticCost(MODEL, ServerSpec("server", gpu, 1), Efficiencies(copy_s=4e-6))
-    work = DECODES._replace(moves=(Moved("device", "host", 16, 2), Moved("host", "device", 16, 1)))
+    work = DECODES._replace(
+        moves=(
+            Moved(source="device", target="host", length=16, num_transfers=2),
+            Moved(source="host", target="device", length=16, num_transfers=1),
+        )
+    )
     swap_ps = 3 * 6 * (3_200_000 + 4_000_000)
     assert swap_ps < cost().iteration(DECODES)
     assert times.iteration(work) - times.iteration(DECODES) == swap_ps // 3
@@ -308,7 +313,7 @@ def test_roofline_hides_tier_transfers_behind_computing():
     gpu = GpuSpec("gpu", 10**9, 1e9, 1e30, host_bandwidth=1e9, link_bandwidth=1e30)
     tiers = {"dram": TierSpec(1, latency_s=1e-4)}
     times = AnalyticCost(MODEL, ServerSpec("server", gpu, 1, tiers=tiers), Efficiencies())
-    move = Moved("device", "dram", 16, 3)
+    move = Moved(source="device", target="dram", length=16, num_transfers=3)
     moving_ps = 100 * PS_PER_US + 3 * 16 * 1200 * 1000
     assert times.transfer((move,)) == moving_ps
     added = times.iteration(DECODES._replace(moves=(move,))) - times.iteration(DECODES)

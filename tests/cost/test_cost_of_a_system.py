@@ -1,12 +1,12 @@
 """Shipped profiles that are of one system's layers alone."""
 
-from testbed.cost.auto import profiles_of
+from testbed.cost.known_profiles import profiles_of
 from testbed.experiments.runs.compose import configured
 
 
 def test_profiles_of_the_engine_are_of_that_system_alone():
     gpu = configured(("server=h200",)).server.gpu
-    known = list(profiles_of("engine", gpu))
-    assert known
-    assert all(profile.of_system for profile in known)
+    profiles = list(profiles_of("engine", gpu))
+    assert profiles
+    assert all(profile.of_system for profile in profiles)
     assert not list(profiles_of(None, gpu))

@@ -173,7 +173,7 @@ def test_a_shipped_profile_adds_software_and_swaps():
     assert cost_of().iteration(work) - free == 19_278_000
     configured = cost_of(overhead_s=0.003, overhead_per_worker_s=0.001, overhead_per_request_s=7e-6)
     assert configured.iteration(work) - free == (3000 + 1000 + 8 * 7) * 10**6
-    swapped = work._replace(moves=(Moved(DEVICE, HOST, 16, 1),))
+    swapped = work._replace(moves=(Moved(source=DEVICE, target=HOST, length=16, num_transfers=1),))
     hidden = cost_of().iteration(swapped) - cost_of().iteration(work)
     measured = Measured("h200-opt-13b-tp1").points("swap")["fused", "out", 16, 1]
     assert hidden == measured // 40  # felt in one of 40 layers

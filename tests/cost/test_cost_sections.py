@@ -102,8 +102,11 @@ def test_missing_section_is_refused_only_when_needed():
     cost = cost_of(profile_with(prefill_attention=None, decode_attention=None, cache_write=None))
     for work, section in (
         (Work(1, 16, 16), "cache_write"),  # nothing includes it now
-        (Work(0, 0, 0, 0, (), 0, ((16, 1),)), "block_copy"),
-        (Work(0, 0, 0, 0, (), 0, (), (Moved("DEVICE", "HOST", 16, 1),)), "swap"),
+        (Work(copies=((16, 1),)), "block_copy"),
+        (
+            Work(moves=(Moved(source="DEVICE", target="HOST", length=16, num_transfers=1),)),
+            "swap",
+        ),
     ):
         refuses(section if section != "swap" else "swap|transfers", cost.iteration, work)
     there = measured("num_tokens", [[1, 0.0]])
@@ -144,7 +147,12 @@ def test_mixed_batch_times_are_measured_and_interpolated():
     layers = cost._layers.time_ps
 
     def attention_us(*prefill, seqs=0, mean=0):
-        work = Work(seqs, seqs * mean, mean, 0, prefill)
+        work = Work(
+            decode_seqs=seqs,
+            decode_context=seqs * mean,
+            decode_max_context=mean,
+            prefill=prefill,
+        )
         return (cost.iteration(work) - layers(work.num_tokens, seqs + len(prefill))) / 2e6
 
     assert attention_us((16, 0)) == 6
@@ -173,7 +181,13 @@ def test_span_cost_equals_its_steps_exactly(cost, num_seqs, longest, shorter, sh
         else longest
     )
     context = min(context, num_seqs * longest)
-    work = Work(num_seqs, context, longest, context * shared_percent // 100, (), num_seqs)
+    work = Work(
+        decode_seqs=num_seqs,
+        decode_context=context,
+        decode_max_context=longest,
+        decode_repeated=context * shared_percent // 100,
+        num_requests=num_seqs,
+    )
     span = cost.decode(work)
     assert span.steps >= 1
     assert span.growth_ps >= 0

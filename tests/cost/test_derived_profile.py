@@ -23,9 +23,9 @@ from testbed.cost.auto import (
     best_shipped,
     by_way,
     carried,
-    profiles_at_hand,
 )
 from testbed.cost.derive import STREAMS, Loads, derive, measured
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
@@ -232,29 +232,41 @@ def cost(model, on, **options):
     return auto_cost(model, on, H200, Choices(), Efficiencies(), **options)
 
 
-@pytest.mark.parametrize(
-    ("model", "on", "way", "found"),
-    [
-        (replace(LLAMA, name="another name", max_len=131_072), server(), MEASURED, "llama-3-8b"),
-        (LLAMA, server(L4), OTHER_GPU, "llama-3-8b"),
-        (LLAMA, server(num_gpus=2), OTHER_MODEL, "llama-3-8b"),
-        (replace(LLAMA, ffn_size=15_000), server(), OTHER_MODEL, "llama-3-8b"),
-        (
-            replace(read_model("opt-66b"), vocab_size=51_200),
-            server(num_gpus=4),
-            OTHER_MODEL,
-            "opt-66b",
-        ),
-    ],
-)
-def test_ways_are_listed_from_best_to_worst(model, on, way, found):
-    first, nearest_profile = next(iter(by_way(model, on, SHIPPED).items()))
-    assert (first, nearest_profile.profile["model"]["name"]) == (way, found)
+def best_way(model, on):
+    """The best way to costs of a model on a server, and the model whose profile it takes."""
+    way, nearest_profile = next(iter(by_way(model, on, SHIPPED).items()))
+    return way, nearest_profile.profile["model"]["name"]
+
+
+def test_a_measured_profile_is_the_best_way_whatever_the_models_name():
+    same_shape = replace(LLAMA, name="another name", max_len=131_072)
+    assert best_way(same_shape, server()) == (MEASURED, "llama-3-8b")
+
+
+def test_another_gpus_profile_comes_before_another_models():
+    assert best_way(LLAMA, server(L4)) == (OTHER_GPU, "llama-3-8b")
+
+
+def test_a_like_shape_is_the_best_way_where_no_profile_has_the_shard():
+    assert best_way(LLAMA, server(num_gpus=2)) == (OTHER_MODEL, "llama-3-8b")
+    wider = replace(LLAMA, ffn_size=15_000)
+    assert best_way(wider, server()) == (OTHER_MODEL, "llama-3-8b")
+    other_vocabulary = replace(read_model("opt-66b"), vocab_size=51_200)
+    assert best_way(other_vocabulary, server(num_gpus=4)) == (OTHER_MODEL, "opt-66b")
 
 
 @pytest.mark.parametrize("on", [server(), server(L4), server(num_gpus=2)])
 def test_a_profile_that_is_kept_for_the_next_run_equals_one_computed_anew(on):
-    question = Question(LLAMA, on.gpu, on.num_gpus, H200, "engine", None, 0.8, 0.9)
+    question = Question(
+        model=LLAMA,
+        gpu=on.gpu,
+        num_gpus=on.num_gpus,
+        source=H200,
+        software="engine",
+        iterations=None,
+        share=0.8,
+        byte_kv_bandwidth=0.9,
+    )
     kept = best_shipped(question)
     ProfileCost(LLAMA, on, kept, Choices()).iteration(Work(8, 4096, 512))
     assert kept is best_shipped(question)
@@ -302,17 +314,17 @@ def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(o
 
 
 def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and_gpu_alone():
-    def found(model, on, **options):
+    def costs(model, on, **options):
         return auto_cost(
             model, on, H200, Choices(software="engine"), Efficiencies(), **options
         ).fingerprint
 
     opt = read_model("opt-13b")
-    assert "two runs of the engine" in found(opt, server())["tested"]
-    assert "tested" not in found(opt, server(), path="h200-opt-13b-tp1")
+    assert "two runs of the engine" in costs(opt, server())["tested"]
+    assert "tested" not in costs(opt, server(), path="h200-opt-13b-tp1")
     assert "tested" not in cost(opt, server()).fingerprint
     for model, on in ((opt, server(L4)), (replace(opt, ffn_size=25_000), server())):
-        assert "tested" not in found(model, on)["from"]
+        assert "tested" not in costs(model, on)["from"]
 
 
 def test_a_profile_of_one_gpu_borrows_the_all_reduces_of_another():
@@ -341,9 +353,9 @@ def test_user_profile_comes_before_shipped_ones(tmp_path):
 
 def test_an_unmeasured_block_size_takes_the_next_larger_one():
     work = Work(64, 64 * 1024, 1024)
-    found = [
+    costs = [
         auto_cost(LLAMA, server(), H200, Choices(block_size=size), Efficiencies())
         for size in (24, 32, 512, 256)
     ]
-    assert found[0].iteration(work) == found[1].iteration(work)
-    assert found[2].iteration(work) == found[3].iteration(work)
+    assert costs[0].iteration(work) == costs[1].iteration(work)
+    assert costs[2].iteration(work) == costs[3].iteration(work)

@@ -9,7 +9,13 @@ from testbed.experiments.runs.summary_table import remark_on_ways
 from testbed.machine import make_cost
 
 DECODES = [
-    Work(n, n * context, longest, 0, prompts, n + len(prompts))
+    Work(
+        decode_seqs=n,
+        decode_context=n * context,
+        decode_max_context=longest,
+        prefill=prompts,
+        num_requests=n + len(prompts),
+    )
     for n in (1, 8, 64, 200)
     for context, longest in ((128, 128), (1000, 4000), (8000, 8000))
     for prompts in ((), ((1500, 0),))

@@ -90,30 +90,42 @@ def test_extents_are_counted_on_the_lower_tier():
     out = Move(
         DEVICE, HOST, (Copy(0, 64, 16), Copy(160, 80, 16), Copy(32, 96, 5), Copy(48, 32, 16))
     )
-    assert counted([out]) == (Moved(DEVICE, HOST, 5, 1, 0), Moved(DEVICE, HOST, 16, 3, 2))
+    assert counted([out]) == (
+        Moved(source=DEVICE, target=HOST, length=5, num_transfers=1, num_runs=0),
+        Moved(source=DEVICE, target=HOST, length=16, num_transfers=3, num_runs=2),
+    )
     back = Move(HOST, DEVICE, (Copy(64, 0, 16), Copy(96, 16, 16)))
-    assert counted([back, back]) == (Moved(HOST, DEVICE, 16, 4, 4),)
+    assert counted([back, back]) == (
+        Moved(source=HOST, target=DEVICE, length=16, num_transfers=4, num_runs=4),
+    )
     assert sum(move.extents for move in counted([out])) == 2
-    assert Moved(DEVICE, HOST, 16, 3).extents == 3  # nobody counted
+    of_no_counted_runs = Moved(source=DEVICE, target=HOST, length=16, num_transfers=3)
+    assert of_no_counted_runs.extents == 3
 
 
 def test_a_fragmented_host_makes_a_swap_dearer():
     qwen = read_model("qwen2.5-0.5b")  # a block of 16 has 4 KiB of K in a layer, 192 KiB in all
     link = measured_link(qwen, server())
-    whole, parts = (Moved(DEVICE, HOST, 16, 64, runs) for runs in (1, 64))
+    whole, parts = (
+        Moved(source=DEVICE, target=HOST, length=16, num_transfers=64, num_runs=runs)
+        for runs in (1, 64)
+    )
     assert link(GATHER, OUT, [whole]) < link(GATHER, OUT, [parts]) < link(COPIES, OUT, [whole])
     assert link(GATHER, OUT, []) == 0
     assert link(GATHER, OUT, [parts]) == link.times(
         GATHER, OUT, 64, 1024 * qwen.kv_bytes_per_token, 4096
     )
-    each = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
-    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == each
+    expected_ps = link.times(COPIES, OUT, 64 * 48, 1024 * qwen.kv_bytes_per_token, 0)
+    assert link(COPIES, OUT, [parts]) == link(COPIES, OUT, [whole]) == expected_ps
 
 
 @pytest.mark.parametrize("swap", ["fused", "per block"])
 def test_swaps_take_the_measured_time(swap):
     cost = ProfileCost(OPT, server(), "h200-opt-13b-tp1", Choices(swap=swap))
-    moves = (Moved(DEVICE, HOST, 16, 40, 3), Moved(HOST, DEVICE, 16, 10, 10))
+    moves = (
+        Moved(source=DEVICE, target=HOST, length=16, num_transfers=40, num_runs=3),
+        Moved(source=HOST, target=DEVICE, length=16, num_transfers=10, num_runs=10),
+    )
     method = {"fused": GATHER, "per block": COPIES}[swap]
     expected = cost.link(method, OUT, moves[:1]) + cost.link(method, INTO, moves[1:])
     assert cost.iteration(Work(moves=moves)) == expected
@@ -127,10 +139,13 @@ def test_swaps_take_the_measured_time(swap):
 
 def test_tiers_over_the_gpu_s_link_take_the_measured_time():
     dram, nvme = TierSpec(1, latency_s=1e-5, extent_s=1e-6), TierSpec(1, 6.8e9, 4e9)
-    moves = (Moved(DEVICE, "dram", 16, 40, 3), Moved(DEVICE, "dram", 5, 2, 0))
+    moves = (
+        Moved(source=DEVICE, target="dram", length=16, num_transfers=40, num_runs=3),
+        Moved(source=DEVICE, target="dram", length=5, num_transfers=2, num_runs=0),
+    )
     cost = ProfileCost(OPT, server(dram=dram, nvme=nvme), "h200-opt-13b-tp1")
     assert cost.transfer(moves) == cost.link(GATHER, OUT, moves) + 13 * PS // 10**6
-    away = (Moved("nvme", DEVICE, 16, 40, 3),)
+    away = (Moved(source="nvme", target=DEVICE, length=16, num_transfers=40, num_runs=3),)
     bytes_s = 640 * OPT.kv_bytes_per_token / 6.8e9
     assert cost.transfer(away) == pytest.approx(bytes_s * PS)
     plain = ProfileCost(OPT, server(SLOW, dram=dram), "h200-opt-13b-tp1")

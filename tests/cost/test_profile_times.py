@@ -213,18 +213,20 @@ def test_block_copies_are_added():
     assert us(cost_of(), work) == DECODES_US + block_copy(16, 3) + block_copy(8, 7)
 
 
-@pytest.mark.parametrize(
-    ("length", "count", "copied_us"),
-    [
-        (12, 10, block_copy(12, 10)),  # between 8 and 16
-        (40, 2, block_copy(16, 6)),  # longer than any: as three blocks of 16 each
-    ],
+def test_copies_between_measured_lengths_are_interpolated():
+    of_12_slots = DECODES._replace(copies=((12, 10),))  # 8 and 16 were measured
+    assert us(cost_of(), of_12_slots) == DECODES_US + block_copy(12, 10)
+
+
+def test_copies_longer_than_any_measured_are_taken_as_several():
+    of_40_slots = DECODES._replace(copies=((40, 2),))  # as three of 16 each
+    assert us(cost_of(), of_40_slots) == DECODES_US + block_copy(16, 6)
+
+
+OUT, IN = (
+    Moved(source=DEVICE, target=HOST, length=16, num_transfers=20),
+    Moved(source=HOST, target=DEVICE, length=16, num_transfers=10),
 )
-def test_copies_of_unmeasured_lengths_are_interpolated(length, count, copied_us):
-    assert us(cost_of(), DECODES._replace(copies=((length, count),))) == DECODES_US + copied_us
-
-
-OUT, IN = Moved(DEVICE, HOST, 16, 20), Moved(HOST, DEVICE, 16, 10)
 FUSED_US = swap("fused", "out", 16, 20) + swap("fused", "in", 16, 10)
 COMPUTING_US = DECODES_US - 2 * 3  # requests are served after the swaps have been waited for
 
@@ -236,7 +238,7 @@ def test_swaps_hide_behind_computing_but_for_one_layer():
 
 
 def test_computing_hides_behind_long_swaps():
-    many = Moved(DEVICE, HOST, 16, 600)
+    many = Moved(source=DEVICE, target=HOST, length=16, num_transfers=600)
     swap_us = swap("fused", "out", 16, 600)
     assert swap_us > COMPUTING_US
     work = DECODES._replace(moves=(many,))
@@ -246,7 +248,9 @@ def test_computing_hides_behind_long_swaps():
 
 def test_copies_beyond_the_drivers_queue_are_waited_for():
     """Per block, layer, K and V: 2 x 4 x 160 = 1,280 copies, of which 1,024 are pending."""
-    work = DECODES._replace(moves=(Moved(DEVICE, HOST, 16, 160),))
+    work = DECODES._replace(
+        moves=(Moved(source=DEVICE, target=HOST, length=16, num_transfers=160),)
+    )
     swap_us = swap("per block", "out", 16, 160)
     waiting = swap_us * 256 / 1280
     pending = swap_us - waiting
@@ -259,7 +263,7 @@ def test_all_in_waits_for_swap_ins_before_computing():
     cost = cost_of(swap_waits="all in")
     work = DECODES._replace(moves=(OUT, IN))
     assert us(cost, work) == DECODES_US + swap("fused", "in", 16, 10)
-    long_out = Moved(DEVICE, HOST, 16, 600)
+    long_out = Moved(source=DEVICE, target=HOST, length=16, num_transfers=600)
     both_us = swap("fused", "out", 16, 600) + swap("fused", "in", 16, 10)
     assert us(cost, DECODES._replace(moves=(long_out, IN))) == both_us + 2 * 3
 
@@ -278,12 +282,25 @@ TIERS = {"dram": TierSpec(1), "nvme": TierSpec(1, 3e9, 1e9, latency_s=1e-4, exte
 @pytest.mark.parametrize(
     ("move", "expected_us"),
     [
-        (Moved(DEVICE, "dram", 8, 30), 8 * 30 * KV_BYTES / 8e9 * 1e6),
-        (Moved("dram", DEVICE, 8, 6), 8 * 6 * KV_BYTES / 8e9 * 1e6),
+        (
+            Moved(source=DEVICE, target="dram", length=8, num_transfers=30),
+            8 * 30 * KV_BYTES / 8e9 * 1e6,
+        ),
+        (
+            Moved(source="dram", target=DEVICE, length=8, num_transfers=6),
+            8 * 6 * KV_BYTES / 8e9 * 1e6,
+        ),
         # Each of 11 runs takes 10 us; the slower end counts: nvme writes 1 GB/s and reads 3.
-        (Moved("dram", "nvme", 8, 11), 100 + 11 * 10 + 8 * 11 * KV_BYTES / 1e9 * 1e6),
-        (Moved("nvme", "dram", 4, 2), 100 + 2 * 10 + 4 * 2 * KV_BYTES / 3e9 * 1e6),
-        (Moved(DEVICE, HOST, 16, 3), 0),  # a swap, which is no transfer of tiers
+        (
+            Moved(source="dram", target="nvme", length=8, num_transfers=11),
+            100 + 11 * 10 + 8 * 11 * KV_BYTES / 1e9 * 1e6,
+        ),
+        (
+            Moved(source="nvme", target="dram", length=4, num_transfers=2),
+            100 + 2 * 10 + 4 * 2 * KV_BYTES / 3e9 * 1e6,
+        ),
+        # a swap, which is no transfer of tiers
+        (Moved(source=DEVICE, target=HOST, length=16, num_transfers=3), 0),
     ],
 )
 def test_transfers_between_tiers_take_latency_runs_and_bytes(move, expected_us):
@@ -293,14 +310,14 @@ def test_transfers_between_tiers_take_latency_runs_and_bytes(move, expected_us):
 
 def test_transfers_between_the_same_tiers_wait_once():
     cost = cost_of(server=server(**TIERS))
-    move = Moved(DEVICE, "nvme", 8, 3)
+    move = Moved(source=DEVICE, target="nvme", length=8, num_transfers=3)
     each_us = 3 * 10 + 8 * 3 * KV_BYTES / 1e9 * 1e6
     assert cost.transfer((move, move)) / PS_PER_US == pytest.approx(100 + 2 * each_us, abs=1e-4)
 
 
 def test_transfers_in_an_iteration_hide_as_swaps_do():
     cost = cost_of(server=server(**TIERS))
-    move = Moved("nvme", DEVICE, 8, 1)
+    move = Moved(source="nvme", target=DEVICE, length=8, num_transfers=1)
     moved_us = cost.transfer((move,)) / PS_PER_US
     work = DECODES._replace(moves=(move,))
     expected = DECODES_US + min(moved_us, COMPUTING_US) / LAYERS

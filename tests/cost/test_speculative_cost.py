@@ -72,7 +72,7 @@ def test_host_launches_the_decodes_that_have_drafts(as_prompts, step):
     options = {"speculation": speculation, "max_len": 64}
     scheduler = SpeculatingV1(policy, Recompute(), **options, **limits)
     launched = Launched()
-    requests = [Request(i, 0, 10, 5) for i in range(2)]
+    requests = [Request(i, arrival_ps=0, prompt_len=10, output_len=5) for i in range(2)]
     simulate(
         requests, scheduler, cost_of(launched, as_prompts), 64, acceptance=speculation.acceptance
     )

@@ -176,7 +176,7 @@ def test_more_slots_than_the_pool_has_are_reported(pool, reported):
     scheduler = scheduler_of(
         SeparatePrefill, Paged(replace(given, **pool), block_size=4, watermark=0), Swap()
     )
-    requests = [Request(i, 0, 10, 40) for i in range(2)]
+    requests = [Request(i, arrival_ps=0, prompt_len=10, output_len=40) for i in range(2)]
     refuses(
         reported, simulate, requests, scheduler, OneMillisecond(), 64, pool=given, error=PlugInError
     )
@@ -209,7 +209,7 @@ def test_scheduler_must_run_every_request_once(kind):
 def run_of(kind, rule=Recompute, num_seqs=1):
     policy = kind(PoolSpec(256, 64, host(64)), block_size=4)
     run = ManualDriver(scheduler_of(SeparatePrefill, policy, rule()))
-    run.add(Request(0, 0, 10, 20, num_seqs=num_seqs))
+    run.add(Request(0, arrival_ps=0, prompt_len=10, output_len=20, num_seqs=num_seqs))
     return run
 
 
@@ -245,7 +245,7 @@ def test_victim_must_be_running():
 
     run = run_of(Paged, PreemptsWaiting)
     run.step()
-    run.add(Request(1, 0, 10, 20))
+    run.add(Request(1, arrival_ps=0, prompt_len=10, output_len=20))
     refuses(
         r"PreemptsWaiting answered SequenceGroup\(1, waiting\); victim\(\) gives",
         run.preempt,

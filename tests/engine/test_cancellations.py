@@ -14,7 +14,8 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1
 
 MAX_LEN = 64
-LONG_PROMPT = Request(0, 0, 40, 5)  # ten chunks of the token budget
+# Ten chunks of the token budget
+LONG_PROMPT = Request(0, arrival_ps=0, prompt_len=40, output_len=5)
 
 
 def scheduler():
@@ -71,7 +72,11 @@ def test_a_plan_of_cancelled_prompts_alone_takes_no_time(fast_forward):
 
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_the_next_request_begins_where_the_plan_in_flight_is_dropped(fast_forward):
-    recorder = run([LONG_PROMPT, Request(1, 0, 4, 1)], 1, fast_forward=fast_forward)
+    recorder = run(
+        [LONG_PROMPT, Request(1, arrival_ps=0, prompt_len=4, output_len=1)],
+        1,
+        fast_forward=fast_forward,
+    )
     _, (second_start_ps, second_ps, _), (third_start_ps, third_ps, _) = times_of(recorder)
     assert third_start_ps == second_start_ps + second_ps
     columns = recorder.requests.columns()
@@ -81,7 +86,7 @@ def test_the_next_request_begins_where_the_plan_in_flight_is_dropped(fast_forwar
 
 
 def test_dropped_plans_are_the_same_fast_and_slow():
-    requests = [LONG_PROMPT, Request(1, 0, 7, 9)]
+    requests = [LONG_PROMPT, Request(1, arrival_ps=0, prompt_len=7, output_len=9)]
     for cancel_ps in range(1, 10**9, 10**8 // 3):
         fast, slow = (run(requests, cancel_ps, fast_forward=way) for way in (True, False))
         assert_same(fast, slow)

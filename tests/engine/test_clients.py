@@ -66,14 +66,20 @@ def times(links, *, at_once=1, gap_s=0.0, lengths=(10, 5), max_len=512, kind=Pag
 
 
 def test_next_turn_follows_the_last_answer_after_think_time():
-    (sent, ends), _ = times(turns([0, 0, 0], [(), (0,), (1,)], [0, 0.1, 0.007]))
-    assert (sent, ends) == ([0, 105, 117], [5, 110, 122])
+    one_after_another = turns(session=[0, 0, 0], after=[(), (0,), (1,)], wait_s=[0, 0.1, 0.007])
+    (sent_ms, ends_ms), _ = times(one_after_another)
+    assert sent_ms == [0, 5 + 100, 110 + 7]
+    assert ends_ms == [5, 105 + 5, 117 + 5]
 
 
 def test_parent_waits_for_its_last_sub_agent():
-    (sent, ends), _ = times(turns([0] * 4, [(), (0,), (0,), (0, 1, 2)], [0, 0.01, 0.03, 0.002]))
-    assert sent == [0, 15, 35, 42]
-    assert ends[2] == 40
+    """Rows 1 and 2 follow row 0, and row 3 follows all of them."""
+    sub_agents = turns(
+        session=[0] * 4, after=[(), (0,), (0,), (0, 1, 2)], wait_s=[0, 0.01, 0.03, 0.002]
+    )
+    (sent_ms, ends_ms), _ = times(sub_agents)
+    assert sent_ms == [0, 5 + 10, 5 + 30, 40 + 2]
+    assert ends_ms[2] == 40
 
 
 def test_concurrent_sessions_are_limited_and_staggered():
@@ -165,7 +171,10 @@ def first_tokens_ms(requests, fast_forward):
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("arrival_ms", [1, 2, 57])
 def test_arrival_at_an_iteration_end_joins_the_next_iteration(arrival_ms, fast_forward):
-    requests = [Request(0, 0, 10, 200), Request(1, arrival_ms * MS, 10, 2)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=10, output_len=200),
+        Request(1, arrival_ps=arrival_ms * MS, prompt_len=10, output_len=2),
+    ]
     assert first_tokens_ms(requests, fast_forward) == {0: 1, 1: arrival_ms + 1}
 
 

@@ -40,7 +40,10 @@ class Launched(CostModel):
 
 def served(arrivals_ms, cost, scheduler=ASYNC, **options):
     """Columns of requests of 4 + 20 tokens that arrive then."""
-    requests = [Request(i, ms * MS, 4, 20) for i, ms in enumerate(arrivals_ms)]
+    requests = [
+        Request(i, arrival_ps=ms * MS, prompt_len=4, output_len=20)
+        for i, ms in enumerate(arrivals_ms)
+    ]
     policy = paged(100, max_len=512)
     recorder = simulate(
         requests, scheduler_of(scheduler, policy, Recompute()), cost, 512, **options

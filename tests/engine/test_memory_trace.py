@@ -186,10 +186,10 @@ def requests():
     return [
         Request(
             i,
-            i * PS // 500,
-            prompt,
-            output,
-            1 + i % 2,
+            arrival_ps=i * PS // 500,
+            prompt_len=prompt,
+            output_len=output,
+            num_seqs=1 + i % 2,
             prompt_ids=tuple(range(i % 3, i % 3 + prompt)),
         )
         for i, prompt, output in shapes

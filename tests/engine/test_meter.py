@@ -34,7 +34,7 @@ BY_HAND = {  # reserved, internal, rounding, the pool's largest free run
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_memory_is_split_into_its_categories(kind, fast_forward):
-    totals = totals_of(kind, [Request(0, 0, 7, 3)], fast_forward)
+    totals = totals_of(kind, [Request(0, arrival_ps=0, prompt_len=7, output_len=3)], fast_forward)
     reserved, internal, rounding, largest_free = BY_HAND[kind]
     held = LIVE + reserved + internal
     seen = totals.per_iteration
@@ -49,7 +49,9 @@ def test_memory_saving_is_the_mean_of_ratios(fast_forward):
     """Two samples of 8 tokens: 2 blocks for 4, then 4 for 6 twice; 2, 1.5 and 1.5 are 5/3 on
     average.
     """
-    totals = totals_of(Paged, [Request(0, 0, 8, 3, num_seqs=2)], fast_forward)
+    totals = totals_of(
+        Paged, [Request(0, arrival_ps=0, prompt_len=8, output_len=3, num_seqs=2)], fast_forward
+    )
     assert (totals.shared, totals.shared_ps) == ({8: 8, 16: 16}, {8: 8 * MS, 16: 16 * MS})
     assert saving(totals) == pytest.approx({"per_iteration": 1 - 3 / 5, "over_time": 1 - 3 / 5})
 
@@ -68,7 +70,10 @@ def test_shared_unused_block_end_is_counted_once(fast_forward):
     """Between their fork and their next step the samples share a block of 8: 5 tokens, 2 to come, 1
     slot too many.
     """
-    requests = [Request(0, 0, 5, 2, num_seqs=4), Request(1, MS, 8, 1)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=5, output_len=2, num_seqs=4),
+        Request(1, arrival_ps=MS, prompt_len=8, output_len=1),
+    ]
     policy = Paged(PoolSpec(256, 64), block_size=8)
     scheduler = scheduler_of(SeparatePrefill, policy, Recompute())
     recorder = simulate(requests, scheduler, FastMillisecond(), 64, fast_forward=fast_forward)

@@ -26,7 +26,7 @@ from testbed.sched.time_to_live import TimeToLive
 MAX_LEN = 512
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 16}
 FIRST_PS, AGAIN_PS = 1_000_000, 300_000  # a first read of a token, and one of a token read before
-ONE_GROUP = (KvGroup("full", 4, 64),)
+ONE_GROUP = (KvGroup("full", num_layers=4, slot_bytes=64),)
 POOL = PoolSpec(1024, MAX_LEN, host(1024))
 GROUPS_POOL = PoolSpec(1024, MAX_LEN, layer_bytes=64, num_layers=4, groups=ONE_GROUP)
 CACHES = {
@@ -77,7 +77,10 @@ def prompt(num_shared, length, request_id):
 def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast_forward):
     """Case (a): the second request finds 56 of its 64 tokens, and nobody decodes beside it."""
     ids = prompt(64, 64, 0)
-    requests = [Request(i, i * PS, 64, 9, prompt_ids=ids, session=i) for i in range(2)]
+    requests = [
+        Request(i, arrival_ps=i * PS, prompt_len=64, output_len=9, prompt_ids=ids, session=i)
+        for i in range(2)
+    ]
     scheduler = TimeToLive(CACHES[cache](), Recompute(), **LIMITS, time_to_live_s=100.0)
     columns, works = served(requests, scheduler, fast_forward)
     assert scheduler.policy.counters()["hit_tokens"] == 56
@@ -91,7 +94,10 @@ def test_retained_slots_of_finished_requests_do_not_speed_up_decodes(cache, fast
 @pytest.mark.parametrize("cache", CACHES)
 def test_shared_tokens_are_counted_in_tokens_of_a_layer(cache, fast_forward):
     """Case (b): of four layers in one KV group, and 16 of 40 tokens that three decodes share."""
-    requests = [Request(i, i * MS, 40, 9, prompt_ids=prompt(16, 40, i)) for i in range(3)]
+    requests = [
+        Request(i, arrival_ps=i * MS, prompt_len=40, output_len=9, prompt_ids=prompt(16, 40, i))
+        for i in range(3)
+    ]
     scheduler = MixedPrefill(CACHES[cache](), Recompute(), **{**LIMITS, "max_num_seqs": 3})
     _, works = served(requests, scheduler, fast_forward)
     together = [work for work in works if work.decode_seqs == 3]
@@ -106,8 +112,11 @@ def test_prompts_in_prefill_share_nothing_with_decodes(cache):
     """Case (c): one request decodes, while two others share 64 tokens in 5 chunks of their
     prompts.
     """
-    alone = Request(0, 0, 40, 30)
-    shared = [Request(i, 2 * MS, 120, 1, prompt_ids=prompt(64, 120, i)) for i in (1, 2)]
+    alone = Request(0, arrival_ps=0, prompt_len=40, output_len=30)
+    shared = [
+        Request(i, arrival_ps=2 * MS, prompt_len=120, output_len=1, prompt_ids=prompt(64, 120, i))
+        for i in (1, 2)
+    ]
     for requests in ([alone], [alone, *shared]):
         scheduler = ChunkedPrefill(CACHES[cache](), Recompute(), **LIMITS)
         columns, works = served(requests, scheduler)
@@ -121,7 +130,10 @@ def test_prompts_in_prefill_share_nothing_with_decodes(cache):
 def test_decodes_share_a_registered_prefix_and_one_alone_does_not(fast_forward):
     policy = Paged(POOL, 8)
     policy.register_prefix(20)
-    requests = [Request(i, 0, 30, 5 + 5 * i, registered_prefix=20) for i in range(3)]
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=30, output_len=5 + 5 * i, registered_prefix=20)
+        for i in range(3)
+    ]
     _, works = served(requests, MixedPrefill(policy, Recompute(), **LIMITS), fast_forward)
     pairs_seen = dict.fromkeys((work.decode_seqs, work.decode_repeated) for work in works)
     assert list(pairs_seen) == [(3, 2 * 16), (2, 16), (1, 0)]  # the two whole blocks of the prefix
@@ -130,7 +142,7 @@ def test_decodes_share_a_registered_prefix_and_one_alone_does_not(fast_forward):
 @pytest.mark.parametrize("fast_forward", [True, False])
 def test_samples_share_whole_blocks_and_copy_the_partial_one(fast_forward):
     """Three samples of a prompt of 20 tokens; the first step copies what is behind its 16th."""
-    requests = [Request(0, 0, 20, 20, num_seqs=3)]
+    requests = [Request(0, arrival_ps=0, prompt_len=20, output_len=20, num_seqs=3)]
     scheduler = MixedPrefill(Paged(POOL, 8), Recompute(), **LIMITS)
     _, works = served(requests, scheduler, fast_forward)
     assert {work.decode_repeated for work in works} == {2 * 16}
@@ -138,7 +150,10 @@ def test_samples_share_whole_blocks_and_copy_the_partial_one(fast_forward):
 
 def test_beams_share_what_their_parents_have_generated():
     """By the tables of every step, which forks change while the beams decode."""
-    requests = [Request(i, 0, 11, 60, num_seqs=3, beam=True) for i in range(2)]
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=11, output_len=60, num_seqs=3, beam=True)
+        for i in range(2)
+    ]
     runs = [
         served(requests, MixedPrefill(Paged(POOL, 4), Recompute(), **LIMITS), fast_forward)[1]
         for fast_forward in (True, False)
@@ -153,7 +168,9 @@ def test_beams_share_what_their_parents_have_generated():
 def test_a_group_that_comes_back_from_the_host_shares_in_its_first_step(fast_forward):
     """Both groups of two have 16 shared tokens; the pool holds both for part of their outputs."""
     policy = Paged(PoolSpec(112, 64, host(1024)), 8, watermark=0.0)
-    requests = [Request(i, 0, 16, 40, num_seqs=2) for i in range(2)]
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=16, output_len=40, num_seqs=2) for i in range(2)
+    ]
     cost_works = served(requests, MixedPrefill(policy, Swap(), **LIMITS), fast_forward)[1]
     back = [work for work in cost_works if work.moves and work.moves[0].target == "device"]
     assert back
@@ -178,7 +195,14 @@ def measured(overrides, requests, fast_forward=True):
 def with_shared_ids(num_seqs, num_shared, num_tokens, output_len):
     """Requests that arrive together, with ids of 64 tokens of which the first are those of all."""
     return [
-        Request(i, 0, num_tokens, output_len, 1, False, 0, ids, 64)
+        Request(
+            i,
+            arrival_ps=0,
+            prompt_len=num_tokens,
+            output_len=output_len,
+            prompt_ids=ids,
+            tokens_per_id=64,
+        )
         for i in range(num_seqs)
         for ids in [prompt(num_shared // 64, num_tokens // 64, i + 1)]
     ]
@@ -189,7 +213,15 @@ def test_measured_decodes_beside_a_retained_request():
     num_tokens, steps = 120_000, 49
     ids = tuple(range(num_tokens // 64))
     requests = [
-        Request(i, 30 * i * PS, num_tokens, steps + 1, 1, False, 0, ids, 64, session=i)
+        Request(
+            i,
+            arrival_ps=30 * i * PS,
+            prompt_len=num_tokens,
+            output_len=steps + 1,
+            prompt_ids=ids,
+            tokens_per_id=64,
+            session=i,
+        )
         for i in range(2)
     ]
     lives = ["scheduler=time_to_live", "scheduler.time_to_live_s=100", "policy=prefix_caching"]
@@ -220,7 +252,10 @@ def test_measured_decode_beside_prompts_that_share():
     """Case (c): one request decodes; in one iteration two prompts share 64 of their tokens."""
     steps = 29
     shared = with_shared_ids(3, 64, 128, 1)[1:]
-    requests = [Request(0, 0, 64, steps + 1), *[r._replace(arrival_ps=1) for r in shared]]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=64, output_len=steps + 1),
+        *[r._replace(arrival_ps=1) for r in shared],
+    ]
     columns, cost = measured(
         ["model=llama-3.1-8b", "scheduler=mixed", "policy=prefix_caching"], requests
     )
@@ -238,7 +273,12 @@ def test_measured_decodes_of_a_model_with_windows(fast_forward):
     columns, cost = measured(overrides, requests, fast_forward)
     works = [
         Work(
-            2, 2 * n, n, 2048, num_requests=2, windows=(WindowReads(4096, 2 * n, 2, 4096 - n + 1),)
+            decode_seqs=2,
+            decode_context=2 * n,
+            decode_max_context=n,
+            decode_repeated=2048,
+            num_requests=2,
+            windows=(WindowReads(size=4096, tokens=2 * n, growing=2, steps=4096 - n + 1),),
         )
         for n in range(2113, 2113 + steps)
     ]
@@ -258,7 +298,7 @@ class WithoutCount(Paged):
     repeated_reads = None
 
 
-SAMPLES = [Request(0, 0, 20, 20, num_seqs=3)]
+SAMPLES = [Request(0, arrival_ps=0, prompt_len=20, output_len=20, num_seqs=3)]
 
 
 def test_a_policy_without_a_count_has_that_of_its_tables():

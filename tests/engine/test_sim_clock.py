@@ -21,6 +21,9 @@ def clock():
 
 
 def run(clock, *times_ps):
+    """The notes of three engines, each of which wakes at its own times: for each turn its time, and
+    for each engine whether its turn of that time is over.
+    """
     notes = []
     for alarm, own_ps in zip(clock.alarms, times_ps, strict=True):
         clock.start(turns(clock, alarm, own_ps, notes))
@@ -38,18 +41,21 @@ def test_a_turn_is_over_when_the_engine_or_a_later_one_has_had_its_own(clock):
 
 
 def test_an_engine_that_does_not_wake_has_missed_its_turn_behind_a_later_one(clock):
-    assert run(clock, [9], [5], [9])[0] == (5, [True, True, False])
+    """At 5 ps only the second engine wakes."""
+    turn_of_second, *_ = run(clock, [9], [5], [9])
+    assert turn_of_second == (5, [True, True, False])
 
 
 def test_time_that_goes_on_gives_everybody_a_turn_again(clock):
-    assert run(clock, [5, 6], [5], [5])[-1] == (6, [True, False, False])
+    """All three wake at 5 ps, the first one at 6 ps again."""
+    *_, last_turn = run(clock, [5, 6], [5], [5])
+    assert last_turn == (6, [True, False, False])
 
 
 def test_an_alarm_that_is_set_again_for_the_same_time_has_rung(clock):
-    assert run(clock, [5, 5], [7], [7])[:2] == [
-        (5, [True, False, False]),
-        (5, [True, False, False]),
-    ]
+    first_turn, second_turn, *_ = run(clock, [5, 5], [7], [7])
+    assert first_turn == (5, [True, False, False])
+    assert second_turn == (5, [True, False, False])
 
 
 def test_calls_come_before_all_turns_of_their_time(clock):

@@ -57,21 +57,33 @@ def tight(kind=Paged):
     return paged(10, kind, host_blocks=100, max_len=512)
 
 
-PAIR = [Request(i, 0, 8, 20) for i in range(2)]
+PAIR = [Request(i, arrival_ps=0, prompt_len=8, output_len=20) for i in range(2)]
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_run_stops_at_the_end_of_an_iteration(cost):
-    for stop, end in ((3 * MS, 3 * MS), (3 * MS - 1, 3 * MS), (3 * MS + 1, 4 * MS)):
-        recorder = run([Request(0, 0, 4, 10)], cost, stop_ps=stop)
-        assert (recorder.end_ps, recorder.totals.iterations) == (end, end // MS)
+@pytest.mark.parametrize(
+    ("stop_ps", "num_iterations"),
+    [
+        pytest.param(3 * MS, 3, id="at a boundary"),
+        pytest.param(3 * MS - 1, 3, id="before a boundary"),
+        pytest.param(3 * MS + 1, 4, id="behind a boundary"),
+    ],
+)
+def test_run_stops_at_the_end_of_an_iteration(cost, stop_ps, num_iterations):
+    request = Request(0, arrival_ps=0, prompt_len=4, output_len=10)
+    recorder = run([request], cost, stop_ps=stop_ps)
+    assert recorder.totals.iterations == num_iterations
+    assert recorder.end_ps == num_iterations * MS
 
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_an_idle_run_stops_on_time_before_later_arrivals(cost):
     """The first request ends at 10 ms; the next would come at 90."""
     recorder = run(
-        [Request(0, 0, 4, 10), Request(1, 90 * MS, 4, 10)],
+        [
+            Request(0, arrival_ps=0, prompt_len=4, output_len=10),
+            Request(1, arrival_ps=90 * MS, prompt_len=4, output_len=10),
+        ],
         cost,
         snapshots_ps=[30 * MS],
         stop_ps=50 * MS,
@@ -100,7 +112,9 @@ LAST_MS = 9_000_000_000  # of what may arrive; 64 bits count 223 days of millise
 @pytest.mark.parametrize("kind", [OneMillisecond, FastMillisecond])
 def test_simulation_continues_past_the_last_arrival(kind):
     """2^62 ps, where runs once stopped without a word, are 4,611,686 s."""
-    requests = [Request(i, i * 10**6 * PS, 4, 10) for i in range(10)]
+    requests = [
+        Request(i, arrival_ps=i * 10**6 * PS, prompt_len=4, output_len=10) for i in range(10)
+    ]
     fast, slow = (
         run(requests, kind(), fast_forward=fast_forward) for fast_forward in (True, False)
     )
@@ -123,7 +137,7 @@ def test_a_run_beyond_the_end_of_time_is_refused(output_len, fast_forward):
         def decode(self, work):
             return Affine((1 << 62) + 1, 0, UNBOUNDED)
 
-    requests = [Request(0, 9_000_000 * PS, 4, output_len)]
+    requests = [Request(0, arrival_ps=9_000_000 * PS, prompt_len=4, output_len=output_len)]
     with pytest.raises(InputError, match=r"64 bits count picoseconds up to 9,223,372 s"):
         run(requests, Slow(), fast_forward=fast_forward).requests.columns()
 
@@ -136,12 +150,25 @@ class SaysItLate(Paged):
 
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize(
-    "others", [[], [Request(0, 0, 8, 20)], [Request(0, 0, 8, 20), Request(2, 0, 8, 20)]]
+    "others",
+    [
+        [],
+        [Request(0, arrival_ps=0, prompt_len=8, output_len=20)],
+        [
+            Request(0, arrival_ps=0, prompt_len=8, output_len=20),
+            Request(2, arrival_ps=0, prompt_len=8, output_len=20),
+        ],
+    ],
 )
 def test_request_that_never_fits_is_rejected_and_others_are_served(others, cost):
     """The second of these prompts is longer than the pool of 40 slots."""
     requests = sorted(
-        [*others, Request(1, 0, 80, 20), Request(3, 200 * MS, 80, 20), Request(4, 201 * MS, 8, 2)]
+        [
+            *others,
+            Request(1, arrival_ps=0, prompt_len=80, output_len=20),
+            Request(3, arrival_ps=200 * MS, prompt_len=80, output_len=20),
+            Request(4, arrival_ps=201 * MS, prompt_len=8, output_len=2),
+        ]
     )
     recorder = run(requests, cost, tight(SaysItLate))
     assert recorder.rejections == dict.fromkeys((1, 3), "the memory policy can never hold it")
@@ -152,12 +179,16 @@ def test_request_that_never_fits_is_rejected_and_others_are_served(others, cost)
 
 @pytest.mark.parametrize("cost", COSTS)
 def test_snapshots_have_the_totals_at_their_times(cost):
-    recorder = run([Request(0, 0, 4, 10)], cost, snapshots_ps=[7 * MS, 2 * MS + 5])
-    found = {
+    recorder = run(
+        [Request(0, arrival_ps=0, prompt_len=4, output_len=10)],
+        cost,
+        snapshots_ps=[7 * MS, 2 * MS + 5],
+    )
+    kept = {
         requested: (snapshot.time_ps, snapshot.totals.iterations)
         for requested, snapshot in recorder.snapshots.items()
     }
-    assert found == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
+    assert kept == {2 * MS + 5: (3 * MS, 3), 7 * MS: (7 * MS, 7)}
     live = [snapshot.totals.per_iteration.live for snapshot in recorder.snapshots.values()]
     assert live == [4 + 5 + 6, 4 + 5 + 6 + 7 + 8 + 9 + 10]
 
@@ -173,7 +204,13 @@ def test_first_token_time_survives_recompute(cost):
 
 def test_work_counts_requests_and_repeated_shared_context():
     cost = RecordingCost()
-    run([Request(0, 0, 8, 4, num_seqs=3), Request(1, 0, 8, 4)], cost)
+    run(
+        [
+            Request(0, arrival_ps=0, prompt_len=8, output_len=4, num_seqs=3),
+            Request(1, arrival_ps=0, prompt_len=8, output_len=4),
+        ],
+        cost,
+    )
     prompts, *decodes = cost.works
     assert prompts.prefill == ((8, 0), (8, 0))
     assert [work.num_requests for work in cost.works] == [2] * 4
@@ -189,7 +226,11 @@ def test_work_counts_requests_and_repeated_shared_context():
 
 def test_work_counts_copies_and_swaps_by_length():
     cost = RecordingCost()
-    recorder = run([Request(0, 0, 10, 5, num_seqs=3)], cost, ContiguousMax(PoolSpec(4 * 512, 512)))
+    recorder = run(
+        [Request(0, arrival_ps=0, prompt_len=10, output_len=5, num_seqs=3)],
+        cost,
+        ContiguousMax(PoolSpec(4 * 512, 512)),
+    )
     assert (recorder.totals.generated, recorder.totals.copies) == (15, 2)
     assert [work.copies for work in cost.works if work.copies] == [((512, 2),)]
     cost = RecordingCost()
@@ -209,7 +250,10 @@ def test_cached_blocks_are_counted_until_eviction(cost):
     another of them.
     """
     policy = paged(10, PrefixCaching)
-    requests = [Request(0, 0, 17, 1, prompt_ids=tuple(range(17))), Request(1, 5 * MS, 4, 30)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=17, output_len=1, prompt_ids=tuple(range(17))),
+        Request(1, arrival_ps=5 * MS, prompt_len=4, output_len=30),
+    ]
     recorder = simulate(requests, scheduler_of(SeparatePrefill, policy, Recompute()), cost, 64)
     assert policy.counters()["evictions"] == 3  # the last token is never stored: nine blocks
     cached = 30 * 16 - 4 * (
@@ -233,7 +277,13 @@ def serve_static(requests, cost):
 
 def test_static_batch_pads_every_sequence_to_the_maximum():
     cost = RecordingCost()
-    serve_static([Request(0, 0, 30, 2), Request(1, 0, 10, 3)], cost)
+    serve_static(
+        [
+            Request(0, arrival_ps=0, prompt_len=30, output_len=2),
+            Request(1, arrival_ps=0, prompt_len=10, output_len=3),
+        ],
+        cost,
+    )
     assert [work.prefill for work in cost.works] == [((30, 0), (30, 0)), (), ()]
     assert [work.decode_context for work in cost.works] == [
         0,
@@ -249,10 +299,10 @@ def test_static_batch_ends_with_its_last_output():
     others alone.
     """
     requests = [
-        Request(0, 0, 200, 5),
-        Request(1, 0, 10, 300),
-        Request(2, 0, 10, 313),
-        Request(3, 0, 490, 10),
+        Request(0, arrival_ps=0, prompt_len=200, output_len=5),
+        Request(1, arrival_ps=0, prompt_len=10, output_len=300),
+        Request(2, arrival_ps=0, prompt_len=10, output_len=313),
+        Request(3, arrival_ps=0, prompt_len=490, output_len=10),
     ]
     log = serve_static(requests, OneMillisecond()).requests.columns()
     ends = dict(zip(log["request_id"].tolist(), log["finish_ps"].tolist(), strict=True))
@@ -288,8 +338,19 @@ def test_events_of_another_engine_on_the_clock_end_no_span():
     """The second engine has an arrival in each millisecond."""
     clock = SimClock()
     engines = [engine_on(clock) for _ in range(2)]
-    OpenLoop(clock, engines[0], [Request(0, 0, 8, 200), Request(1, 90 * MS, 8, 20)]).start()
-    OpenLoop(clock, engines[1], [Request(i, i * MS, 4, 2) for i in range(180)]).start()
+    OpenLoop(
+        clock,
+        engines[0],
+        [
+            Request(0, arrival_ps=0, prompt_len=8, output_len=200),
+            Request(1, arrival_ps=90 * MS, prompt_len=8, output_len=20),
+        ],
+    ).start()
+    OpenLoop(
+        clock,
+        engines[1],
+        [Request(i, arrival_ps=i * MS, prompt_len=4, output_len=2) for i in range(180)],
+    ).start()
     clock.env.run()
     spans = engines[0].recorder.spans.columns()["iterations"].tolist()
     assert spans == [1, 89, 1, 19, 91]
@@ -300,8 +361,10 @@ def test_events_of_another_engine_on_the_clock_end_no_span():
 def test_an_unannounced_arrival_ends_the_span_at_the_next_boundary(at_ps, steps):
     clock = SimClock()
     engine = engine_on(clock)
-    engine.submit(Request(0, 0, 8, 200))
-    clock.call_at(at_ps, lambda: engine.submit(Request(1, at_ps, 8, 20)))
+    engine.submit(Request(0, arrival_ps=0, prompt_len=8, output_len=200))
+    clock.call_at(
+        at_ps, lambda: engine.submit(Request(1, arrival_ps=at_ps, prompt_len=8, output_len=20))
+    )
     clock.call_at(at_ps, engine.close)
     clock.env.run()
     assert engine.recorder.spans.columns()["iterations"].tolist()[:2] == [1, steps]

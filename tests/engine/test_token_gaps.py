@@ -96,7 +96,10 @@ def test_spread_of_counted_times_is_that_of_all_times():
 
 def test_preempted_request_has_one_long_gap():
     """Six blocks of four tokens for two requests of 8 + 8: the later one is preempted."""
-    requests = [Request(0, 0, 8, 8), Request(1, 0, 8, 8)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=8, output_len=8),
+        Request(1, arrival_ps=0, prompt_len=8, output_len=8),
+    ]
     scheduler = scheduler_of(MixedPrefill, paged(6), Recompute())
     recorder, listener = heard(requests, scheduler, ANALYTIC)
     assert recorder.totals.recomputes == 1

@@ -28,7 +28,14 @@ def run(tmp_path_factory):
     result = tiny_result(tmp_path_factory.mktemp("tiny"))
     summary = json.loads(json.dumps(result.summary))
     values = result.setup.config.values
-    return FinishedRun("one", None, values, summary, result.requests, result.iterations)
+    return FinishedRun(
+        name="one",
+        folder=None,
+        config=values,
+        summary=summary,
+        requests=result.requests,
+        spans=result.iterations,
+    )
 
 
 def changed(run, name, **more):
@@ -301,7 +308,9 @@ def launched_in_turn(num_iterations):
     """
     values = configured(OF_THE_LOADS).values
     table = pd.read_csv(LOADS / "in-turn-12/iterations.csv.gz", nrows=num_iterations)
-    simulated = FinishedRun("simulated", None, values, {}, None, None)
+    simulated = FinishedRun(
+        name="simulated", folder=None, config=values, summary={}, requests=None, spans=None
+    )
     return simulated, of_a_gpu(replace(simulated, spans=table))
 
 

@@ -91,12 +91,12 @@ def run(folder, options, env):
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    found = {
+    written = {
         path.name: path.read_bytes()
         for path in (folder / "out").iterdir()
         if path.name != "timing.json"
     }
-    found.pop("contents.json", None)  # digests, of a summary that names the build too
-    summary = json.loads(found["summary.json"])
+    written.pop("contents.json", None)  # digests, of a summary that names the build too
+    summary = json.loads(written["summary.json"])
     version = summary["run"].pop("version")
-    return {**found, "summary.json": summary, "version": version}
+    return {**written, "summary.json": summary, "version": version}

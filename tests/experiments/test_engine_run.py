@@ -120,10 +120,10 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
         main(["run", "engine=gpu", "arrivals.duration_s=1", f"hydra.run.dir={tmp_path / 'x'}"]) == 2
     )
     error = capsys.readouterr().err
-    (said,) = [
+    (message,) = [
         line for line in error.splitlines() if line.startswith("testbed")
     ]  # an import may warn beside it
-    assert "engine.device=cuda: the NVIDIA driver lists no GPU" in said, error
+    assert "engine.device=cuda: the NVIDIA driver lists no GPU" in message, error
     assert list(tmp_path.iterdir()) == []
 
 

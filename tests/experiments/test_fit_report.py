@@ -9,11 +9,11 @@ from testbed.experiments.validation.software_fit import Fitted
 
 ITERATION_S, REQUEST_S = 2e-3, 1e-4
 FITTED = Fitted(
-    {"iteration": ITERATION_S, "request": REQUEST_S},
-    {"a.csv": 1.0, "b.csv": 1.2},
-    {"iteration": 1e-3, "request": 5.1e-5, "b.csv": 0.1},
-    {("iteration", "request"): -0.95, ("iteration", "token"): 0.9},
-    0.0625,
+    times_s={"iteration": ITERATION_S, "request": REQUEST_S},
+    slowness={"a.csv": 1.0, "b.csv": 1.2},
+    standard_errors={"iteration": 1e-3, "request": 5.1e-5, "b.csv": 0.1},
+    correlations={("iteration", "request"): -0.95, ("iteration", "token"): 0.9},
+    error=0.0625,
 )
 
 
@@ -46,7 +46,13 @@ def test_times_that_are_strongly_correlated_are_named_as_a_pair():
 def test_disagreement_of_logs_beyond_two_standard_errors_is_reported():
     agreeing = "\n".join(fit.report(FITTED, ["token"]))
     assert "the logs disagree" not in agreeing  # 0.2 of 0.1
-    other = Fitted({}, {"a.csv": 1.0, "b.csv": 0.79}, {"b.csv": 0.1}, {}, 0.5)
+    other = Fitted(
+        times_s={},
+        slowness={"a.csv": 1.0, "b.csv": 0.79},
+        standard_errors={"b.csv": 0.1},
+        correlations={},
+        error=0.5,
+    )
     assert "the logs disagree" in "\n".join(fit.report(other, ["token"]))
 
 

@@ -108,12 +108,12 @@ def test_capacity_answers_with_every_tried_rate(testbed):
     answer = json.loads(printed)
     assert code == 0
     check(answer, CapacityAnswer, "capacity")
-    assert [found["seed"] for found in answer["seeds"]] == [0, 1]
-    assert sum(len(found["tried"]) for found in answer["seeds"]) == progress.count("req/s")
-    for found in answer["seeds"]:
-        best = next(point for point in found["tried"] if point["rate"] == found["rate"])
-        assert best["share_inside"] == found["share_inside"] >= answer["share"] == 0.9
-    rates = [found["rate"] for found in answer["seeds"]]
+    assert [of_seed["seed"] for of_seed in answer["seeds"]] == [0, 1]
+    assert sum(len(of_seed["tried"]) for of_seed in answer["seeds"]) == progress.count("req/s")
+    for of_seed in answer["seeds"]:
+        best = next(point for point in of_seed["tried"] if point["rate"] == of_seed["rate"])
+        assert best["share_inside"] == of_seed["share_inside"] >= answer["share"] == 0.9
+    rates = [of_seed["rate"] for of_seed in answer["seeds"]]
     assert answer["rate"] == sum(rates) / 2
     assert answer["half_width"] == pytest.approx(12.7062 * abs(rates[0] - rates[1]) / 2, rel=1e-4)
     table = testbed(*words, "--seeds", "2")[1]
@@ -132,10 +132,10 @@ def test_capacity_says_how_sensitive_it_is(testbed):
     _, printed, _ = testbed(*words, "seed=3", "--sensitivity", "--json")
     answer = json.loads(printed)
     check(answer, CapacityAnswer, "capacity")
-    (found,) = answer["seeds"]
-    for each in answer["intervals"]:
-        assert each["lowest"] <= found[each["metric"]] <= each["highest"]
-    assert [each["metric"] for each in answer["intervals"]] == ["rate", "share_inside"]
+    (of_seed,) = answer["seeds"]
+    for interval in answer["intervals"]:
+        assert interval["lowest"] <= of_seed[interval["metric"]] <= interval["highest"]
+    assert [interval["metric"] for interval in answer["intervals"]] == ["rate", "share_inside"]
     fails = ("faults=engine 0 at 1 s", "replicas=2", "--sensitivity")
     assert "faults: --sensitivity" in testbed.refused(*words, *fails)
 

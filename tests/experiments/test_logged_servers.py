@@ -60,43 +60,38 @@ def simulated(folder, name, rows, profile, *overrides, machine=None):
 
 
 def test_fit_recovers_the_front_end_and_slowness_of_simulated_logs(testbed, tmp_path, profile):
-    base = (*SMALL, "scheduler=vllm_v1")
-    software = [
-        f"cost.choices.overhead_{name}"
-        for name in ("s=4e-4", "per_request_s=3e-5", "per_token_s=2e-6")
-    ]
-    logs = [
-        simulated(
-            tmp_path,
-            f"{i}.csv",
-            MANY,
-            profile,
-            *base,
-            *software,
-            machine=LoggedMachine(9e-3, 2e-3, slow),
-        )
-        for i, slow in enumerate((0.8, 1.25))
-    ]
-    line = (*SYSTEM, *base, f"cost.path={profile}")
-    reported = testbed.done("calibrate", "fit", "software", *logs, *line, "--out", "fitted.json")
-    built = read_profile(tmp_path / "fitted.json")
-    times = dict(built["sections"]["overhead"]["points"])
-    expected = {
-        "before_first_token": 9000,
-        "after_last_token": 2000,
-        "iteration": 400,
-        "request": 30,
-    }
-    assert {name: times[name] for name in expected} == pytest.approx(expected, rel=0.05)
-    assert times["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
-    assert sorted(built["fingerprint"]["slowness"].values()) == pytest.approx([0.8, 1.25], rel=0.02)
+    server = (*SMALL, "scheduler=vllm_v1")
+    planted = (
+        "cost.choices.overhead_s=4e-4",
+        "cost.choices.overhead_per_request_s=3e-5",
+        "cost.choices.overhead_per_token_s=2e-6",
+    )
+
+    def log_of(name, slowness):
+        machine = LoggedMachine(before_first_s=9e-3, after_last_s=2e-3, slowness=slowness)
+        return simulated(tmp_path, name, MANY, profile, *server, *planted, machine=machine)
+
+    logs = [log_of("fast.csv", slowness=0.8), log_of("slow.csv", slowness=1.25)]
+    words = (*SYSTEM, *server, f"cost.path={profile}", "--out", "fitted.json")
+    reported = testbed.done("calibrate", "fit", "software", *logs, *words)
+    check_planted_times(read_profile(tmp_path / "fitted.json"))
     overhead_s = float(re.search(r"cost\.choices\.overhead_s=(\S+)", reported)[1])
     assert overhead_s == pytest.approx(4e-4, rel=0.05)
     assert "not of one machine at one speed" in reported
-    validated = testbed.done(
-        "validate", logs[1], *line[:-1], "cost.path=fitted.json", "--within", "5"
-    )
+    words = (*SYSTEM, *server, "cost.path=fitted.json", "--within", "5")
+    validated = testbed.done("validate", logs[1], *words)
     assert "times were fitted on this very log; validate another one" in validated
+
+
+def check_planted_times(fitted):
+    times_us = dict(fitted["sections"]["overhead"]["points"])
+    assert times_us["before_first_token"] == pytest.approx(9000, rel=0.05)
+    assert times_us["after_last_token"] == pytest.approx(2000, rel=0.05)
+    assert times_us["iteration"] == pytest.approx(400, rel=0.05)
+    assert times_us["request"] == pytest.approx(30, rel=0.05)
+    assert times_us["token"] == pytest.approx(2, rel=0.2)  # a thousandth of an iteration's time
+    slowness = sorted(fitted["fingerprint"]["slowness"].values())
+    assert slowness == pytest.approx([0.8, 1.25], rel=0.02)
 
 
 def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
@@ -148,43 +143,60 @@ def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
         testbed.done("validate", log, *SYSTEM, *base, "cost.path=mine.json", "--within", "3")
 
 
-def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet():
-    model = model_named("llama-3.1-8b")
-    here, there = (nearest(model, 1, gpu_named(name)) for name in ("h200", "a100-80gb"))
-    assert [profile_here["model"]["name"] for profile_here in (here, there)] == ["llama-3.1-8b"] * 2
-    assert [profile_here["gpu"]["name"] for profile_here in (here, there)] == ["h200", "a100-80gb"]
-    assert [profile_here["fingerprint"]["source"] for profile_here in (here, there)] == [
-        "measured",
-        "derived",
-    ]
-    assert there["fingerprint"]["device"] == "a100-80gb"
-    unknown = {**here, "gpu": None, "fingerprint": {**here["fingerprint"], "device": "Toy"}}
-    said = "--from: there is no data sheet of Toy, so no profile can be derived for l4"
-    refuses(said, carried, unknown, None, gpu_named("l4"))
-    assert carried(unknown, None, None)["gpu"] is None
-    assert carried({**here, "gpu": None}, None, None)["gpu"]["name"] == "h200"
+@pytest.fixture(scope="module")
+def of_h200():
+    """The shipped profile of the model on an H200."""
+    return nearest(model_named("llama-3.1-8b"), 1, gpu_named("h200"))
+
+
+def test_the_nearest_profile_is_carried_to_the_model_and_the_data_sheet(of_h200):
+    of_a100 = nearest(model_named("llama-3.1-8b"), 1, gpu_named("a100-80gb"))
+    assert of_h200["model"]["name"] == of_a100["model"]["name"] == "llama-3.1-8b"
+    assert of_h200["gpu"]["name"] == "h200"
+    assert of_h200["fingerprint"]["source"] == "measured"
+    assert of_a100["gpu"]["name"] == of_a100["fingerprint"]["device"] == "a100-80gb"
+    assert of_a100["fingerprint"]["source"] == "derived"
+
+
+def test_a_profile_without_a_data_sheet_is_not_carried_elsewhere(of_h200):
+    fingerprint = {**of_h200["fingerprint"], "device": "Toy"}
+    of_toy = {**of_h200, "gpu": None, "fingerprint": fingerprint}
+    reason = "--from: there is no data sheet of Toy, so no profile can be derived for l4"
+    refuses(reason, carried, of_toy, None, gpu_named("l4"))
+    assert carried(of_toy, None, None)["gpu"] is None
+    assert carried({**of_h200, "gpu": None}, None, None)["gpu"]["name"] == "h200"
+
+
+def test_a_fitted_profile_has_the_software_times_and_the_slowness_of_its_log(of_h200):
     log = str(PROFILES / "h200-opt-13b-tp1.json")  # any file
-    fitted = fitted_profile(
-        here, Fitted({"iteration": 5e-4, "after_last": 2e-3}, {log: 1 / 3}, {}, {}, 0.0), log
+    fit_of_log = Fitted(
+        times_s={"iteration": 5e-4, "after_last": 2e-3},
+        slowness={log: 1 / 3},
+        standard_errors={},
+        correlations={},
+        error=0.0,
     )
+    fitted = fitted_profile(of_h200, fit_of_log, log)
     assert fitted["fingerprint"]["kernel_factor"] == 0.3333
-    times = [
-        ["before_first_token", 0],
-        ["after_last_token", 2000],
-        ["iteration", 500],
-        ["request", 0],
-        ["token", 0],
-    ]
-    assert sorted(fitted["sections"].pop("overhead")["points"]) == sorted(times)
-    slower = scaled(here, 1 / 3)["sections"]
-    assert {**slower, "overhead": None} == {**fitted["sections"], "overhead": None}
-    for name, section in here["sections"].items():
-        times = [
-            (row[-1], new[-1])
-            for row, new in zip(section["points"], slower[name]["points"], strict=True)
-        ]
-        is_kernel = name not in ("unequal_lengths", "overhead", "all_reduce", "swap")
-        assert all(new == (round(1 / 3 * us, 3) if is_kernel else us) for us, new in times), name
+    overhead_us = dict(fitted["sections"].pop("overhead")["points"])
+    assert overhead_us == {
+        "before_first_token": 0,
+        "after_last_token": 2000,
+        "iteration": 500,
+        "request": 0,
+        "token": 0,
+    }
+    scaled_sections = scaled(of_h200, 1 / 3)["sections"]
+    assert {**scaled_sections, "overhead": None} == {**fitted["sections"], "overhead": None}
+
+
+def test_kernels_of_a_scaled_profile_alone_take_longer(of_h200):
+    scaled_sections = scaled(of_h200, 1 / 3)["sections"]
+    for name, section in of_h200["sections"].items():
+        us = [point[-1] for point in section["points"]]
+        if name not in ("unequal_lengths", "overhead", "all_reduce", "swap"):
+            us = [round(1 / 3 * time_us, 3) for time_us in us]
+        assert [point[-1] for point in scaled_sections[name]["points"]] == us, name
 
 
 def test_a_log_is_halved_where_both_halves_have_enough(tmp_path):
@@ -291,7 +303,11 @@ def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused
     shifted = VllmLog(write_log(tmp_path / "b.csv", rows, late))
     last_s = float(shifted.times.finish_s[-1])
     left = [
-        fit(Problem([shifted], [config], ["iteration"], True, end_s)).error
+        fit(
+            Problem(
+                logs=[shifted], configs=[config], names=["iteration"], scales=True, until_s=end_s
+            )
+        ).error
         for end_s in (last_s, last_s - 0.1)
     ]
     assert (left[0] > 0.1, left[1] < 1e-6) == (True, True)
@@ -309,28 +325,44 @@ def test_late_requests_are_left_out_and_profiles_slower_than_the_log_are_refused
     assert problem.progress() == "fitting: 30 simulations, 226.6% of a request's times remain"
 
 
-def test_doubtful_logs_are_reported(testbed, tmp_path, profile):
-    lengths = np.array([10, 20, 30, 40, 50, 60, 70, 80] * 3)
-    assert recurrence(lengths) == recurrence(lengths[:16]) == (8, 1.0)
-    assert recurrence(np.append(lengths[:17], 99)) == (8, 0.9)  # all but one of ten
-    assert recurrence(np.append(lengths[:16], [98, 99])) is None
-    assert recurrence(lengths.clip(max=70)) is None  # seven lengths
+RECURRING = np.array([10, 20, 30, 40, 50, 60, 70, 80] * 3)  # every eighth is as long
+
+
+def test_lengths_that_recur_are_noticed():
+    assert recurrence(RECURRING) == recurrence(RECURRING[:16]) == (8, 1.0)
+    assert recurrence(np.append(RECURRING[:17], 99)) == (8, 0.9)  # all but one of ten
+    assert recurrence(np.append(RECURRING[:16], [98, 99])) is None
+    assert recurrence(RECURRING.clip(max=70)) is None  # seven lengths
     assert recurrence(np.full(24, 512)) is None
-    again = write_log(tmp_path / "again.csv", [(int(n), 5, 0.1 * i) for i, n in enumerate(lengths)])
+
+
+def test_prompts_that_recur_are_refused_with_a_prefix_cache_until_a_file_has_them(
+    testbed, tmp_path, profile
+):
+    rows = [(int(length), 5, 0.1 * i) for i, length in enumerate(RECURRING)]
+    again = write_log(tmp_path / "again.csv", rows)
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
     assert "100% of the prompts are as long as the one 8 requests before" in testbed.refused(*line)
     testbed.done(*line, "policy=paged")
-    (tmp_path / "w.jsonl").write_text(
-        "".join(json.dumps({"input_tok_ids": [1] * int(n)}) + "\n" for n in lengths)
+    prompts = [json.dumps({"input_tok_ids": [1] * int(length)}) for length in RECURRING]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(prompts) + "\n")
+    testbed.done(*line, "--workload", "prompts.jsonl")
+
+
+def test_more_tokens_than_a_request_that_decoded_all_the_while_are_noticed():
+    inside = Times(
+        arrival_s=np.zeros(2),
+        first_token_s=np.array([1.0, 2.0]),
+        finish_s=np.array([5.0, 4.0]),
+        output_len=np.array([10, 20]),
     )
-    testbed.done(*line, "--workload", "w.jsonl")
-    inside = Times(np.zeros(2), np.array([1.0, 2.0]), np.array([5.0, 4.0]), np.array([10, 20]))
     assert impossible_lengths(inside) == 1  # 20 tokens while the other had 10
+    first_token_s = np.arange(50.0).clip(max=48)
     twins = Times(
-        np.zeros(50),
-        np.arange(50.0).clip(max=48),
-        np.arange(50.0).clip(max=48) + 1,
-        np.full(50, 10),
+        arrival_s=np.zeros(50),
+        first_token_s=first_token_s,
+        finish_s=first_token_s + 1,
+        output_len=np.full(50, 10),
     )
     twins.output_len[-1] = 20
     assert impossible_lengths(twins) == 0  # one in fifty may be

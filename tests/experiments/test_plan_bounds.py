@@ -118,7 +118,7 @@ def test_bounds_exclude_what_is_far_too_slow(slo, rate, words, limit):
     given = ["model=opt-13b", "gpu=a100-40gb", "arrivals.duration_s=20", *words]
     (deployment,) = deployments(given)
     candidate = candidate_of(deployment)
-    arithmetic = Arithmetic(Question(slo, 0.9, (0, 1), 0.1))
+    arithmetic = Arithmetic(Question(slo=slo, share=0.9, seeds=(0, 1), precision=0.1))
     reason = arithmetic.reason(candidate, [(0, rate), (1, rate)])
     assert reason is not None
     assert reason.limit == limit
@@ -133,8 +133,8 @@ def test_a_limit_of_gaps_is_compared_with_the_longest_gap_of_each_request():
     summary = run(candidate_of(deployment).config).summary
     limit_s = (summary["itl_s"]["p90"] + summary["itl_max_s"]["p90"]) / 2
     assert summary["itl_s"]["p90"] < limit_s
-    question = Question(Slo(itl_s=limit_s), 0.9, (0,), 0.1)
-    outcome = Outcome(None, 0, 0.0, summary)
+    question = Question(slo=Slo(itl_s=limit_s), share=0.9, seeds=(0,), precision=0.1)
+    outcome = Outcome(rate=None, seed=0, share_inside=0.0, summary=summary)
     ((work, ratio),) = strains(outcome, question)
     assert (work, ratio) == (DECODE, summary["itl_max_s"]["p90"] / limit_s)
     assert f"{summary['itl_max_s']['p90']:.3g} s of {limit_s:g} s" in broken([outcome], question)

@@ -92,25 +92,34 @@ def test_an_slo_that_nothing_keeps_names_the_nearest_miss(testbed):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("more", "reason"),
     [
-        ((*SPACE, "arrivals.rate=1"), "no objective"),
-        ((*SPACE, *LOAD, "policy=no_such"), "no_such"),
-        ((*SPACE, *LOAD, "bogus=1"), "bogus"),
-        (("model=llama-3.1-70b", "gpu=a10g,l4", *LOAD), "2 by does not fit"),
-        ((*SPACE, *LOAD, "--gpus", "7"), "by number of GPUs"),
-        ((*SPACE, *LOAD, "--share", "1.5"), "--share 1.5"),
-        ((*SPACE, *LOAD, "--prices", "none.toml"), "none.toml"),
-        ((*SPACE, *WORKLOAD, "arrivals.rate=1,2"), "arrivals.rate=1,2"),
-        ((*SPACE, *LOAD, "trace.input_len=10,20"), "trace.input_len=10,20"),
-        ((*SPACE, *LOAD, "--html", "no/folder.html"), "the folder no does not exist"),
-        ((*SPACE, *LOAD, "hydra/launcher=no_such"), "no_such"),
+        pytest.param("policy=no_such", "no_such", id="a policy that is unknown"),
+        pytest.param("bogus=1", "bogus", id="an option that is unknown"),
+        pytest.param("--gpus 7", "by number of GPUs", id="a number of GPUs that none has"),
+        pytest.param("--share 1.5", "--share 1.5", id="a share above 1"),
+        pytest.param("--prices none.toml", "none.toml", id="no file of prices"),
+        pytest.param("trace.input_len=10,20", "trace.input_len=10,20", id="two workloads"),
+        pytest.param("--html no/folder.html", "the folder no does not exist", id="no folder"),
+        pytest.param("hydra/launcher=no_such", "no_such", id="a launcher that is unknown"),
     ],
 )
-def test_what_makes_no_plan_is_refused_in_one_line(testbed, words, said):
-    code, output, error = testbed("plan", *words)
+def test_an_option_that_makes_no_plan_is_refused_in_one_line(testbed, more, reason):
+    check_no_plan(testbed("plan", *SPACE, *LOAD, *more.split()), reason)
+
+
+def test_what_leaves_nothing_to_compare_is_refused_in_one_line(testbed):
+    check_no_plan(testbed("plan", *SPACE, "arrivals.rate=1"), "no objective")
+    too_large = testbed("plan", "model=llama-3.1-70b", "gpu=a10g,l4", *LOAD)
+    check_no_plan(too_large, "2 by does not fit")
+    two_rates = testbed("plan", *SPACE, *WORKLOAD, "arrivals.rate=1,2")
+    check_no_plan(two_rates, "arrivals.rate=1,2")
+
+
+def check_no_plan(ended, reason):
+    code, output, error = ended
     assert (code, output) == (2, "")
-    assert said in error.splitlines()[-1]
+    assert reason in error.splitlines()[-1]
     assert "Traceback" not in error
 
 

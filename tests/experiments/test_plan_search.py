@@ -54,9 +54,9 @@ def check_optimum(plan, everything):
     """Both find the same cheapest deployments, and say the same of what both have examined."""
     assert plan.ranked[0].costs == everything.ranked[0].costs
     assert plan.ranked[0].inside == everything.ranked[0].inside
-    costs = {each.candidate.deployment.words: each.costs for each in everything.ranked}
-    for each in plan.ranked:
-        assert each.costs == costs[each.candidate.deployment.words]
+    costs = {verdict.candidate.deployment.words: verdict.costs for verdict in everything.ranked}
+    for verdict in plan.ranked:
+        assert verdict.costs == costs[verdict.candidate.deployment.words]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from testbed.traces.synthetic import Fitted
 
 POOL = PoolSpec(64, 32)
 SMALL = ServerSpec("small", GpuSpec("gpu", 10**9, 1e9, 1e12, 1e8, 1e9), 1)
-ONE = Request(0, 0, 5, 5)
+ONE = Request(0, arrival_ps=0, prompt_len=5, output_len=5)
 ROWS = Rows(np.array([1]), np.array([1]))
 LENGTHS = {"prompt_len": [1], "output_len": [1]}
 BUILT = ChunkedPrefill(Paged(POOL), Swap(), max_num_batched_tokens=64, max_num_seqs=4)

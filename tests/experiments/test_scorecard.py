@@ -78,7 +78,9 @@ def made_up(row, factor):
 def card_of(factor):
     """The scorecard of all published numbers times the factor, and one finding beside them."""
     rows = reference().query("figure != 'fig16b'").to_dict("records")
-    beside = Finding("fig2", "another setting", "vllm", "all_waste", 5.0)
+    beside = Finding(
+        figure="fig2", setting="another setting", system="vllm", quantity="all_waste", simulated=5.0
+    )
     figures = list(dict.fromkeys(reference()["figure"]))
     return scorecard([*(made_up(row, factor) for row in rows), beside], figures)
 
@@ -147,7 +149,11 @@ def test_every_cause_names_rows_and_a_miss_without_one_says_so():
         assert (testbed, command) == ("testbed", "reproduce")
         assert set(words) <= {*available(), "alternatives"}
     finding = Finding(
-        "fig12", "sharegpt", "vllm vs fastertransformer", "sustained_rate_ratio_max", 1
+        figure="fig12",
+        setting="sharegpt",
+        system="vllm vs fastertransformer",
+        quantity="sustained_rate_ratio_max",
+        simulated=1,
     )
     row = scorecard([finding], ["fig12"]).set_index("quantity").loc["sustained_rate_ratio_max"]
     assert (row["verdict"], row["cause"]) == ("miss", "unexplained")

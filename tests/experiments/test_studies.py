@@ -258,5 +258,5 @@ def test_claims_of_lmcache_are_judged_from_the_table():
         ("before eviction", 3.7, 40, 9.6),
     ]
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
-    said = [finding.simulated for finding in load("store_rules").findings(table)[-3:]]
-    assert said == ["yes", "yes", "no"]
+    claims = [finding.simulated for finding in load("store_rules").findings(table)[-3:]]
+    assert claims == ["yes", "yes", "no"]

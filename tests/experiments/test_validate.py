@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from refusals import refuses
 
 import testbed.kernels
-from testbed.cost.auto import profiles_at_hand
+from testbed.cost.known_profiles import profiles_at_hand
 from testbed.experiments.cli.main import call
 from testbed.experiments.importers.known_shapes import gpu_named
 from testbed.experiments.validation.gauss_newton import Point, descend, uncertainty
@@ -105,11 +105,11 @@ def test_assumed_server_settings_and_large_errors_are_reported(
         "server.workspace_gib=0",
         "cost.choices.overhead_s=1e-3",
     )
-    for word, said in (
+    for word, reason in (
         ("server.num_block=9", "server.num_blocks"),
         ("trace=csv", "the log has every request and its"),
     ):
-        assert said in testbed.refused("validate", *line, word)
+        assert reason in testbed.refused("validate", *line, word)
     code, reported, _ = testbed(
         "validate", *line, "--within", "5", "--what-if", "seed=1 scheduler.max_num_seqs=2"
     )
@@ -250,4 +250,7 @@ def test_standard_error_is_that_of_a_mean():
 
 def test_times_with_a_correlation_above_0_9_are_inseparable():
     correlations = {("a", "b"): 0.9, ("a", "c"): -0.91, ("b", "c"): 0.95}
-    assert list(Fitted({}, {}, {}, correlations, 0.0).alike) == [("a", "c"), ("b", "c")]
+    fitted = Fitted(
+        times_s={}, slowness={}, standard_errors={}, correlations=correlations, error=0.0
+    )
+    assert list(fitted.alike) == [("a", "c"), ("b", "c")]

@@ -79,7 +79,10 @@ def table(batches, **columns):
 
 def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
     lengths = ((20, 8), (60, 20), (30, 18), (128, 20), (80, 200))
-    batches = [*(Batch("m", 1, 4, *lens) for lens in lengths), Batch("m", 2, 4, 80, 200)]
+    batches = [
+        *(Batch("m", 1, 4, *lens) for lens in lengths),
+        Batch(model="m", tensor_parallel=2, batch_size=4, input_len=80, output_len=200),
+    ]
     ms = [100.0, 180.0, 153.0, 190.0, 900.0, 1.0]
     compared = with_steps(
         table(
@@ -97,7 +100,8 @@ def test_a_step_is_a_difference_to_the_nearest_shorter_prompt():
 
 
 def test_layer_time_adds_kernels_all_reduce_and_wait(kernels):
-    models, batch = dense_gpts(SHAPES), Batch("small", 2, 4, 16, 3)
+    models = dense_gpts(SHAPES)
+    batch = Batch(model="small", tensor_parallel=2, batch_size=4, input_len=16, output_len=3)
     bare, missing = (
         predict(costs(kernels, models, wait)("small", 2, ""), batch) for wait in ({}, {2: WAIT_S})
     )

@@ -29,7 +29,13 @@ from testbed.traces.vllm_log import VllmLog
 KEPT = Path(vllm_engine.__file__).with_name("results")
 MODEL = read_model("llama-3.1-8b")
 MS = 1e9  # picoseconds
-MACHINE = Machine(MODEL, 1, planted.SIZES, None, {"source": "measured", "host": "a host"})
+MACHINE = Machine(
+    model=MODEL,
+    num_gpus=1,
+    graph_sizes=planted.SIZES,
+    gpu=None,
+    fingerprint={"source": "measured", "host": "a host"},
+)
 
 
 @pytest.fixture(scope="module")

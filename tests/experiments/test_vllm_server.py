@@ -289,7 +289,9 @@ GLM = ModelSpec(
     3,
     154_880,
     1 << 20,
-    latent=Latent(512, 0, 256, 1536, index_bytes=132 // 4, index_pool=4),
+    latent=Latent(
+        kv_rank=512, rope_size=0, v_size=256, q_rank=1536, index_bytes=132 // 4, index_pool=4
+    ),
     states=States(34, 64 * 128 * 128 * 4 + 3 * KDA_ROW, draft_bytes=KDA_ROW),
 )
 

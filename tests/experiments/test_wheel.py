@@ -67,11 +67,11 @@ def installed_here():
     """Files and folders by name, of all folders of packages that this interpreter sees: an
     environment may build on another one. The first of a name is the one that is imported.
     """
-    found = {}
+    paths = {}
     for folder in map(Path, sys.path):
         if folder.name in ("site-packages", "dist-packages") and folder.is_dir():
-            found = {path.name: path for path in folder.iterdir()} | found
-    return found
+            paths = {path.name: path for path in folder.iterdir()} | paths
+    return paths
 
 
 @pytest.fixture
@@ -115,10 +115,10 @@ def output(environment, tool, *arguments, cwd):
 
 def names_in(folder):
     """Every file of the package, behind its links too; none of those that Python itself writes."""
-    found = (
+    paths = (
         Path(at) / name for at, _, files in os.walk(folder, followlinks=True) for name in files
     )
-    return {str(path.relative_to(folder.parent)) for path in found if path.suffix != ".pyc"}
+    return {str(path.relative_to(folder.parent)) for path in paths if path.suffix != ".pyc"}
 
 
 def test_wheel_contains_exactly_the_package(tree, wheel):
@@ -146,14 +146,14 @@ def test_installed_wheel_runs_from_an_empty_folder(wheel, environment, tmp_path)
     )
     run = json.loads((elsewhere / "out" / "summary.json").read_text())["run"]
     assert (run["simulator"], run["commit"]) == (software()["simulator"], None)
-    found = output(
+    paths = output(
         environment,
         "python",
         "-c",
         "import testbed.experiments as e; print(e.__file__)",
         cwd=elsewhere,
     )
-    assert Path(found.strip()).is_relative_to(environment)
+    assert Path(paths.strip()).is_relative_to(environment)
 
 
 @pytest.mark.slow

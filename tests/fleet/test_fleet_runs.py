@@ -24,9 +24,9 @@ def conversations(count=40):
     return [
         Request(
             number,
-            number * PS // 5,
-            400,
-            50,
+            arrival_ps=number * PS // 5,
+            prompt_len=400,
+            output_len=50,
             prompt_ids=(number % 4, *range(1000 * number, 1000 * number + 24)),
             tokens_per_id=16,
             session=number % 4,
@@ -90,9 +90,9 @@ def alike(count=40):
     return [
         Request(
             number,
-            number * PS // 5,
-            400,
-            50,
+            arrival_ps=number * PS // 5,
+            prompt_len=400,
+            output_len=50,
             prompt_ids=(*shared, *range(1000 * (number + 1), 1000 * (number + 1) + 15)),
             tokens_per_id=16,
         )
@@ -289,10 +289,16 @@ def test_vllms_balancer_counts_what_waits_four_times_and_hears_of_it_late():
             self.number, self.num_waiting, self.num_running = number, waiting, running
 
     router, engines = VllmBalancer(interval_s=0.1), [View(0, 0, 9), View(1, 1, 0)]
-    chosen = [router.route(Request(0, 0, 1, 1).incoming, engines).number for _ in range(3)]
+    chosen = [
+        router.route(Request(0, arrival_ps=0, prompt_len=1, output_len=1).incoming, engines).number
+        for _ in range(3)
+    ]
     assert chosen == [1, 1, 0]  # scores 9 and 4, 9 and 8, 9 and 12
     engines[0].num_running = 1
-    early, late = (Request(0, at_ps, 1, 1).incoming for at_ps in (PS // 11, PS // 10))
+    early, late = (
+        Request(0, arrival_ps=at_ps, prompt_len=1, output_len=1).incoming
+        for at_ps in (PS // 11, PS // 10)
+    )
     assert router.route(early, engines).number == 1  # 13 and 12
     assert router.route(late, engines).number == 0
 

@@ -58,7 +58,13 @@ def run(rule, requests, *, cancelled=(), faults=(), decode_slots=20_000, decode_
         return EngineParts(scheduler, PrefillAndDecode(), MAX_LEN)
 
     clock, recorders = SimClock(), [Recorder(), Recorder()]
-    split = Split(1, rule, RoundRobin(), SLOT_BYTES, NUM_LAYERS)
+    split = Split(
+        num_prefill=1,
+        rule=rule,
+        decode_router=RoundRobin(),
+        slot_bytes=SLOT_BYTES,
+        num_layers=NUM_LAYERS,
+    )
     fleet = make_fleet(clock, make_parts, recorders, RoundRobin(), split=split)
     OpenLoop(clock, fleet, requests).start()
     Faults(clock, fleet, faults).start()
@@ -77,7 +83,13 @@ def ways_ps(rule, *prompts):
     """Time from the first token of each prompt, all computed at once, to its landing: its second
     token is a step of 1 ms later.
     """
-    rows, _ = run(rule, [Request(i, 0, prompt, 2) for i, prompt in enumerate(prompts)])
+    rows, _ = run(
+        rule,
+        [
+            Request(i, arrival_ps=0, prompt_len=prompt, output_len=2)
+            for i, prompt in enumerate(prompts)
+        ],
+    )
     assert set(rows["first_token_ps"]) == {64 * MS}
     assert set(rows["engine"]) == {1}
     return [finish_ps - 65 * MS for finish_ps in rows["finish_ps"]]
@@ -125,8 +137,18 @@ def test_parts_of_a_prompt_are_sent_while_later_ones_are_computed():
     """Two parts of 1,000 tokens: the link is free of the first at 2 + 65.536 ms, of the second
     65.536 ms later, 5.072 ms behind the end of the prefill.
     """
-    parts = (Computed(0, 1000, 0, 64 * MS), Computed(1000, 1000, 64 * MS, 128 * MS))
-    sending = Sending(2000, 0, 1, SLOT_BYTES, NUM_LAYERS, parts)
+    parts = (
+        Computed(num_stored=0, new=1000, start_ps=0, end_ps=64 * MS),
+        Computed(num_stored=1000, new=1000, start_ps=64 * MS, end_ps=128 * MS),
+    )
+    sending = Sending(
+        num_tokens=2000,
+        num_skipped=0,
+        num_extents=1,
+        slot_bytes=SLOT_BYTES,
+        num_layers=NUM_LAYERS,
+        parts=parts,
+    )
     assert ByLayer(2e9).left_ps(sending) == 5_072 * US
 
 
@@ -144,14 +166,16 @@ def test_blocks_of_different_sizes_are_cut_where_either_ends():
     copies = (Copy(0, 100, 8), Copy(8, 200, 8), Copy(16, 208, 8))
     assert num_runs(copies, 0) == 2
     assert num_runs(copies, 8) == 1
-    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 2)], decode_block=10)
+    rows, _ = run(
+        Whole(2e9), [Request(0, arrival_ps=0, prompt_len=1000, output_len=2)], decode_block=10
+    )
     assert rows["finish_ps"] == [65 * MS + 65_536 * US]
 
 
 @pytest.mark.parametrize("reserves", [False, True])
 def test_the_decode_pool_bounds_what_is_on_the_way(reserves):
     """It has room for one of two prompts. Reserved first, the second prompt is not even begun."""
-    requests = [Request(i, 0, 1000, 2) for i in range(2)]
+    requests = [Request(i, arrival_ps=0, prompt_len=1000, output_len=2) for i in range(2)]
     rows, _ = run(Whole(2e9, reserves=reserves), requests, decode_slots=1008)
     first_end = 65 * MS + 65_536 * US
     assert rows["first_token_ps"] == [64 * MS, first_end + 64 * MS if reserves else 64 * MS]
@@ -160,7 +184,10 @@ def test_the_decode_pool_bounds_what_is_on_the_way(reserves):
 
 
 def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
-    requests = [Request(0, 0, 1000, 50), Request(1, 0, 1000, 200)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=1000, output_len=50),
+        Request(1, arrival_ps=0, prompt_len=1000, output_len=200),
+    ]
     rows, fleet = run(Whole(2e9), requests, cancelled=[(100 * MS, 0)])
     assert rows["output_len"] == [1, 200]
     assert rows["finish_ps"] == [-1, 64 * MS + 131_072 * US + 199 * MS]  # it lands all the same
@@ -172,13 +199,15 @@ def test_a_request_that_is_cancelled_on_the_way_leaves_with_its_first_token():
 def test_a_request_whose_engine_fails_begins_anew(engine):
     """It is on the way at 100 ms; the engine is back at once, at 101 ms."""
     fault = Fault(engine, 100 * MS, 101 * MS)
-    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 2)], faults=(fault,))
+    rows, _ = run(
+        Whole(2e9), [Request(0, arrival_ps=0, prompt_len=1000, output_len=2)], faults=(fault,)
+    )
     assert rows["first_token_ps"] == [101 * MS + 64 * MS]
     assert rows["finish_ps"] == [101 * MS + 65 * MS + 65_536 * US]
 
 
 def test_an_output_of_one_token_is_never_handed_over():
-    rows, _ = run(Whole(2e9), [Request(0, 0, 1000, 1)])
+    rows, _ = run(Whole(2e9), [Request(0, arrival_ps=0, prompt_len=1000, output_len=1)])
     assert rows["engine"] == [0]
     assert rows["finish_ps"] == [64 * MS]
 
@@ -214,6 +243,8 @@ def test_what_is_not_modelled_is_refused(options, message):
 
 
 def test_schedulers_that_serve_by_rank_are_refused():
-    requests = [Request(i, 0, 100, 5, priority=i) for i in range(2)]
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=100, output_len=5, priority=i) for i in range(2)
+    ]
     with pytest.raises(InputError, match="serves in order of arrival"):
         simulate(replicas=2, prefill_replicas=1, scheduler="priority", trace=requests)

@@ -100,14 +100,22 @@ def test_a_block_that_one_engine_is_storing_is_not_stored_by_another():
 
 
 def test_an_exclusive_tier_loses_what_an_engine_has_loaded_unless_another_loads_it_too():
-    lazy = {"exclusive": True, "store": BeforeEviction(16)}
-    filler = [prompt(10 * number, 10 * number, number) for number in (1, 2, 3)]  # on engine 0
-    fleet, _ = run([*filler, prompt(1, 100, 1)], **lazy)
-    assert counters(fleet, 1)["loaded_blocks"] == 8
-    stored = {key for key, _ in fleet.tiers.memories["dram"].blocks.items()}
-    both, _ = run([*filler, prompt(1, 100, 1), prompt(2, 101, 1)], 3, **lazy)
-    assert [counters(both, number)["loaded_blocks"] for number in (1, 2)] == [8, 8]
-    assert len(stored) == counters(fleet, 0)["stored_blocks"] - 8
+    exclusive = {"exclusive": True, "store": BeforeEviction(16)}
+    # On engine 0, whose device they fill, so that content 1 is stored in the tier
+    fillers = [
+        prompt(request_id=10 * content, arrival_ms=10 * content, content=content)
+        for content in (1, 2, 3)
+    ]
+    on_engine_1 = prompt(request_id=1, arrival_ms=100, content=1)
+    alone, _ = run([*fillers, on_engine_1], **exclusive)
+    assert counters(alone, 1)["loaded_blocks"] == 8
+    num_left = len(alone.tiers.memories["dram"].blocks)
+    assert num_left == counters(alone, 0)["stored_blocks"] - 8
+
+    on_engine_2 = prompt(request_id=2, arrival_ms=101, content=1)
+    both, _ = run([*fillers, on_engine_1, on_engine_2], num_engines=3, **exclusive)
+    assert counters(both, 1)["loaded_blocks"] == 8
+    assert counters(both, 2)["loaded_blocks"] == 8
 
 
 def test_an_engine_that_fails_leaves_what_has_landed_and_frees_the_rest():

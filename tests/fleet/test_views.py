@@ -119,13 +119,23 @@ def test_a_router_hears_of_an_eviction_in_the_iteration_that_needs_the_block(nam
     """16 blocks: request 0 leaves 8 in the cache, its last one first to be evicted. Request 1 takes
     the 8 free ones with its first 64 tokens, and one of the others with every 8th token after.
     """
-    known, other = (tuple(range(start, start + 64)) for start in (0, 100))
-    requests = [Request(0, 0, 65, 1, prompt_ids=(*known, 0))]
-    requests.append(Request(1, 10 * MS, 64, 60, prompt_ids=other))
+    first_text, second_text = (tuple(range(start, start + 64)) for start in (0, 100))
+    requests = [Request(0, arrival_ps=0, prompt_len=65, output_len=1, prompt_ids=(*first_text, 0))]
+    requests.append(
+        Request(1, arrival_ps=10 * MS, prompt_len=64, output_len=60, prompt_ids=second_text)
+    )
     arrivals_ms = (20, 28, 36, 44)
     for request_id, at_ms in enumerate(arrivals_ms, 2):
         arrival_ps = at_ms * MS + MS // 2
-        requests.append(Request(request_id, arrival_ps, 65, 1, prompt_ids=(*known, 0)))
+        requests.append(
+            Request(
+                request_id,
+                arrival_ps=arrival_ps,
+                prompt_len=65,
+                output_len=1,
+                prompt_ids=(*first_text, 0),
+            )
+        )
     places = dict.fromkeys(range(2, 6), 1)  # the other engine has them
     seen, _ = run(requests, CacheReader(places), CACHES[name], fast_forward=fast_forward)
     first_engine = [views[0] for _, views in seen[2:]]

@@ -6,8 +6,9 @@ import pytest
 def violations_of(page):
     """Each kind of violation in a tab: its name, how many there are, and the first."""
     module = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core")
-    found = module.Axe().run(page).response["violations"]
-    return [
-        f"{one['id']} ({len(one['nodes'])}): {one['help']}: {one['nodes'][0]['html']}"
-        for one in found
-    ]
+    return list(map(_line, module.Axe().run(page).response["violations"]))
+
+
+def _line(violation):
+    nodes = violation["nodes"]
+    return f"{violation['id']} ({len(nodes)}): {violation['help']}: {nodes[0]['html']}"

@@ -177,7 +177,13 @@ class FakeGpu:
             assert type(value) is value_type, f"{parameter.name} is a {parameter.type}"
         named = {p.name: value for p, value in zip(expected, arguments, strict=True)}
         recorded = RecordedLaunch(
-            kernel.source, kernel.name, kernel.defines, tuple(grid), threads, shared_bytes, named
+            source=kernel.source,
+            kernel=kernel.name,
+            defines=kernel.defines,
+            grid=tuple(grid),
+            threads=threads,
+            shared_bytes=shared_bytes,
+            arguments=named,
         )
         self.launches.append(recorded)
         self.log.append("launch")

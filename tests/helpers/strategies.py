@@ -196,11 +196,11 @@ def workloads(draw, prefix=0):
     return [
         Request(
             i,
-            at,
-            max(prompt, prefix),
-            output,
-            n,
-            beam and n > 1 and i % 3 > 0,
+            arrival_ps=at,
+            prompt_len=max(prompt, prefix),
+            output_len=output,
+            num_seqs=n,
+            beam=beam and n > 1 and i % 3 > 0,
             registered_prefix=prefix,
         )
         for i, (at, (prompt, output), n, prefix) in enumerate(

@@ -1,6 +1,7 @@
 """How a decode launch is cut: every token read once, thread blocks that fit, chunks that fill."""
 
 import re
+from functools import partial
 from itertools import product
 
 import pytest
@@ -107,60 +108,101 @@ def test_short_contexts_that_fill_the_gpu_are_not_split(num_seqs, longest):
         assert plan.num_chunks(longest, 0) == 1, head_size
 
 
-# (sequences, groups of heads, head size, longest context), at both ends of each rule.
-@pytest.mark.parametrize(
-    ("batch", "expected"),
-    [
-        # Heads of 64, at most two rows a multiprocessor: 8 warps.
-        ((1, 1, 64, 1), DecodePlan(8, 2, 128)),
-        ((8, 8, 64, 1024), DecodePlan(8, 2, 1024)),  # 64 rows are a third of 132: one chunk
-        ((5, 8, 64, 1024), DecodePlan(8, 2, 256)),  # 40 rows are less: 6 chunks of 171 tokens
-        ((8, 8, 64, 1025), DecodePlan(8, 2, 384)),  # beyond 1,024 tokens: 4 chunks of 257
-        ((1, 8, 64, 65_536), DecodePlan(8, 2, 1024)),  # at most 64 chunks
-        ((1, 8, 64, 65_537), DecodePlan(8, 2, 1152)),
-        ((1, 1, 64, 1024), DecodePlan(8, 2, 128)),  # at least a tile for each warp
-        ((264, 1, 64, 4096), DecodePlan(8, 2, 1024)),
-        ((265, 1, 64, 4096), DecodePlan(4, 5, 512)),  # 9 chunks of 456, but at least 512 tokens
-        # Few rows: 8 warps, half as many thread blocks.
-        ((1, 8, 128, 16_384), DecodePlan(8, 1, 1024)),
-        ((33, 1, 128, 4096), DecodePlan(8, 1, 512)),  # a quarter of 132: 8 chunks
-        ((34, 1, 128, 4096), DecodePlan(4, 3, 384)),
-        ((66, 1, 128, 512), DecodePlan(8, 1, 256)),  # half of 132, up to 512 tokens
-        ((66, 1, 128, 513), DecodePlan(4, 3, 256)),
-        ((1, 8, 256, 16_384), DecodePlan(4, 2, 512)),  # never with heads of 256
-        # Two chunks of each row nearly fill a wave of 132: 120 to 132, heads of 128.
-        ((8, 8, 128, 8192), DecodePlan(8, 1, 512, wave=True)),
-        ((8, 8, 128, 1024), DecodePlan(4, 3, 256)),  # not up to 1,024 tokens
-        ((32, 2, 128, 1025), DecodePlan(8, 1, 256, wave=True)),
-        ((11, 6, 128, 2048), DecodePlan(8, 1, 256, wave=True)),  # exactly 132
-        ((17, 4, 128, 2048), DecodePlan(4, 3, 256)),  # 136: more than a wave
-        ((30, 2, 128, 2048), DecodePlan(8, 1, 256, wave=True)),
-        ((29, 2, 128, 2048), DecodePlan(4, 3, 256)),  # 116: less than nine tenths
-        ((33, 2, 128, 2048), DecodePlan(4, 3, 256)),  # at most 32 sequences
-        ((8, 8, 96, 8192), DecodePlan(4, 4, 1024)),
-        # Rows that fill the GPU.
-        ((132, 1, 128, 1024), DecodePlan(4, 3, 1024)),
-        ((131, 1, 128, 1024), DecodePlan(4, 3, 256)),
-        ((132, 1, 128, 8192), DecodePlan(4, 3, 960)),  # 9 chunks of 911 tokens in 3 waves
-        ((1980, 1, 128, 8192), DecodePlan(4, 3, 2048)),  # five times all resident thread blocks
-        ((1979, 1, 128, 8192), DecodePlan(4, 3, 1024)),  # 8 chunks
-        # Thread blocks of 2 warps end more evenly.
-        ((792, 1, 128, 256), DecodePlan(2, 6, 256)),
-        ((791, 1, 128, 256), DecodePlan(4, 3, 256)),
-        ((1188, 1, 128, 1024), DecodePlan(2, 6, 1024)),
-        ((1187, 1, 128, 1024), DecodePlan(4, 3, 1024)),
-        # At most 128 chunks.
-        ((1, 1, 128, 65_536), DecodePlan(8, 1, 512)),
-        ((1, 1, 128, 65_537), DecodePlan(8, 1, 640)),
-        # Thread blocks of 4 warps that are resident, by head size.
-        ((132, 1, 80, 8192), DecodePlan(4, 4, 1024)),  # 8 chunks in two waves of 528
-        ((132, 1, 96, 8192), DecodePlan(4, 4, 1024)),
-        ((132, 1, 256, 8192), DecodePlan(4, 2, 1024)),  # in four of 264
-        ((265, 1, 64, 1024), DecodePlan(4, 5, 1024)),
-    ],
-)
-def test_plans_follow_the_measured_rules(batch, expected):
-    assert plan_decode(*batch, NUM_SMS) == expected
+def planned(num_seqs, *, groups=1, head_size=128, longest):
+    """The plan on an H100 for sequences of up to `longest` tokens; groups: of heads."""
+    return plan_decode(num_seqs, groups, head_size, longest, NUM_SMS)
+
+
+def eight_warps(chunk_tokens, *, ctas_per_sm=1, wave=False):
+    return DecodePlan(8, ctas_per_sm, chunk_tokens, wave)
+
+
+def four_warps(chunk_tokens, *, ctas_per_sm=3):
+    return DecodePlan(4, ctas_per_sm, chunk_tokens)
+
+
+# The rules below were measured; each is asked at both of its ends.
+
+
+def test_heads_of_64_take_eight_warps_up_to_two_rows_a_multiprocessor():
+    eight = partial(eight_warps, ctas_per_sm=2)
+    assert planned(264, head_size=64, longest=4096) == eight(1024)
+    # 9 chunks of 456, but at least 512 tokens
+    assert planned(265, head_size=64, longest=4096) == four_warps(512, ctas_per_sm=5)
+
+
+def test_chunks_of_heads_of_64_follow_rows_and_contexts():
+    eight = partial(eight_warps, ctas_per_sm=2)
+    # At least a tile for each warp
+    assert planned(1, head_size=64, longest=1) == eight(128)
+    assert planned(1, head_size=64, longest=1024) == eight(128)
+    # 64 rows are a third of 132: one chunk; 40 rows are less: 6 chunks of 171 tokens
+    assert planned(8, groups=8, head_size=64, longest=1024) == eight(1024)
+    assert planned(5, groups=8, head_size=64, longest=1024) == eight(256)
+    # Beyond 1,024 tokens: 4 chunks of 257
+    assert planned(8, groups=8, head_size=64, longest=1025) == eight(384)
+
+
+def test_few_rows_take_eight_warps_and_half_as_many_thread_blocks():
+    assert planned(1, groups=8, longest=16_384) == eight_warps(1024)
+    # Rows of a quarter of 132: 8 chunks
+    assert planned(33, longest=4096) == eight_warps(512)
+    assert planned(34, longest=4096) == four_warps(384)
+    # Up to 512 tokens rows of half of 132
+    assert planned(66, longest=512) == eight_warps(256)
+    assert planned(66, longest=513) == four_warps(256)
+    # Never with heads of 256
+    assert planned(1, groups=8, head_size=256, longest=16_384) == four_warps(512, ctas_per_sm=2)
+
+
+def test_two_chunks_of_each_row_that_nearly_fill_a_wave_are_one_wave():
+    assert planned(8, groups=8, longest=8192) == eight_warps(512, wave=True)
+    # Beyond 1,024 tokens only
+    assert planned(8, groups=8, longest=1024) == four_warps(256)
+    assert planned(32, groups=2, longest=1025) == eight_warps(256, wave=True)
+    # Exactly 132 chunks; 136 are more than a wave
+    assert planned(11, groups=6, longest=2048) == eight_warps(256, wave=True)
+    assert planned(17, groups=4, longest=2048) == four_warps(256)
+    # 120 chunks; 116 are less than nine tenths
+    assert planned(30, groups=2, longest=2048) == eight_warps(256, wave=True)
+    assert planned(29, groups=2, longest=2048) == four_warps(256)
+    # At most 32 sequences
+    assert planned(33, groups=2, longest=2048) == four_warps(256)
+    # Heads of 128 only
+    assert planned(8, groups=8, head_size=96, longest=8192) == four_warps(1024, ctas_per_sm=4)
+
+
+def test_rows_that_fill_the_gpu_have_few_chunks():
+    assert planned(132, longest=1024) == four_warps(1024)
+    assert planned(131, longest=1024) == four_warps(256)
+    # 9 chunks of 911 tokens in 3 waves
+    assert planned(132, longest=8192) == four_warps(960)
+    # Five times all resident thread blocks; below that 8 chunks
+    assert planned(1980, longest=8192) == four_warps(2048)
+    assert planned(1979, longest=8192) == four_warps(1024)
+
+
+def test_many_short_rows_take_two_warps_which_end_more_evenly():
+    assert planned(792, longest=256) == DecodePlan(2, 6, 256)
+    assert planned(791, longest=256) == four_warps(256)
+    assert planned(1188, longest=1024) == DecodePlan(2, 6, 1024)
+    assert planned(1187, longest=1024) == four_warps(1024)
+
+
+def test_a_row_has_a_bounded_number_of_chunks():
+    # At most 64, and 128 where there is a single row
+    assert planned(1, groups=8, head_size=64, longest=65_536) == eight_warps(1024, ctas_per_sm=2)
+    assert planned(1, groups=8, head_size=64, longest=65_537) == eight_warps(1152, ctas_per_sm=2)
+    assert planned(1, longest=65_536) == eight_warps(512)
+    assert planned(1, longest=65_537) == eight_warps(640)
+
+
+def test_resident_thread_blocks_of_four_warps_follow_the_head_size():
+    # 8 chunks in two waves of 528, and in four of 264
+    assert planned(132, head_size=80, longest=8192) == four_warps(1024, ctas_per_sm=4)
+    assert planned(132, head_size=96, longest=8192) == four_warps(1024, ctas_per_sm=4)
+    assert planned(132, head_size=256, longest=8192) == four_warps(1024, ctas_per_sm=2)
+    assert planned(265, head_size=64, longest=1024) == four_warps(1024, ctas_per_sm=5)
 
 
 def test_chunks_of_one_byte_values_are_longer():

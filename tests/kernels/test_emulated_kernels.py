@@ -31,7 +31,9 @@ from testbed.kernels.verify.verify_moves import check_copy, check_write
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++")
 
-OF_BLOCKS = Case(Shape(4, 2, 64, 16, torch.float16), 1, SMALL_CASES[0].plan, 200)
+OF_BLOCKS = Case(
+    shape=Shape(4, 2, 64, 16, torch.float16), seed=1, plan=SMALL_CASES[0].plan, longest=200
+)
 
 
 @pytest.fixture(scope="module")

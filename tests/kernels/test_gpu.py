@@ -38,19 +38,19 @@ def test_block_copies_and_swaps_are_exact(name: str) -> None:
 def test_cupy_streams_and_graphs_give_equal_results() -> None:
     batch = random_batch(np.random.default_rng(0), Shape(8, 2, 128), [5, 700, 64])
     inputs = (batch.q, batch.k_cache, batch.v_cache, batch.block_tables, batch.context_lens)
-    want, got = torch.empty_like(batch.q), torch.zeros_like(batch.q)
-    decode(want, *inputs, max_context_len=700)
-    decode(*(cupy.asarray(x) for x in (got, *inputs)), max_context_len=700)
+    expected, output = torch.empty_like(batch.q), torch.zeros_like(batch.q)
+    decode(expected, *inputs, max_context_len=700)
+    decode(*(cupy.asarray(x) for x in (output, *inputs)), max_context_len=700)
     cupy.cuda.get_current_stream().synchronize()
-    assert torch.equal(got, want)
+    assert torch.equal(output, expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        decode(got, *inputs, max_context_len=700)
+        decode(output, *inputs, max_context_len=700)
     for _ in range(3):
-        got.zero_()
+        output.zero_()
         graph.replay()
         torch.cuda.synchronize()
-        assert torch.equal(got, want)
+        assert torch.equal(output, expected)
 
 
 @pytest.mark.parametrize("case", ladder.CASES, ids=str)

@@ -1,7 +1,7 @@
 """The bench's table: kernels' times, goals and verdicts, in the kept results and in a new run."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.kernels.measure import bench_kernels, speed_beside_vllm
-from testbed.kernels.measure.bench_kernels import CASES, Report
+from testbed.kernels.measure.bench_kernels import Report
+from testbed.kernels.measure.cache_forms import CASES
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.reference import Shape
 
@@ -80,9 +81,14 @@ def found(report: Report, what: str, case: str) -> dict[str, object]:
 
 
 def test_bench_has_the_rows_of_the_kept_table(report) -> None:
+    kept = [case_of(row) for row in table(KEPT) if row["what"] in BENCHED]
+    assert [case_of(row) for row in report.rows] == kept
+
+
+def case_of(row: Mapping[str, object]) -> dict[str, str]:
+    """What a row has measured, in words."""
     axes = ("what", "case", "kernel", "spread", "batch", "context", "num_heads", "head_size")
-    kept = [tuple(row[axis] for axis in axes) for row in table(KEPT) if row["what"] in BENCHED]
-    assert [tuple(str(row[axis]) for axis in axes) for row in report.rows] == kept
+    return {axis: str(row[axis]) for axis in axes}
 
 
 @pytest.mark.parametrize(
@@ -171,15 +177,16 @@ def test_tables_are_written_as_csv_and_markdown(report, tmp_path, capsys) -> Non
 def test_kept_times_of_cache_forms_meet_their_goals() -> None:
     rows = table(KEPT.with_name("h200-cache-forms.csv"))
     assert len(rows) == len(CASES)
-    for row, (kind, _, batch, tokens, form, _, goal) in zip(rows, CASES, strict=True):
-        assert (row["kind"], int(row["batch"]), int(row["tokens"])) == (kind, batch, tokens)
-        assert row["cache"] == ("e4m3" if form.fp8 else "fp16")
-        assert row["window"] == str(form.window or "")
-        assert row["goal"] == ("" if goal is None else str(goal))
+    for row, case in zip(rows, CASES, strict=True):
+        assert row["kind"] == case.kind
+        assert (int(row["batch"]), int(row["tokens"])) == (case.batch, case.tokens)
+        assert row["cache"] == ("e4m3" if case.form.fp8 else "fp16")
+        assert row["window"] == str(case.form.window or "")
+        assert row["goal"] == ("" if case.goal is None else str(case.goal))
         ratio = float(row["ratio"])
         assert ratio == pytest.approx(float(row["median_us"]) / float(row["base_us"]), rel=2e-3)
-        assert goal is None or ratio <= goal
-    assert sum(goal is not None for *_, goal in CASES) == 6
+        assert case.goal is None or ratio <= case.goal
+    assert sum(case.goal is not None for case in CASES) == 6
 
 
 def test_kept_rows_give_the_table_beside_vllm(capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,8 +186,8 @@ def test_kernel_compiles_without_spills_or_serialized_wgmma(head_size, block_siz
     from ptxas import resources
 
     defines = shapes(head_size, block_size, window=window).defines | constants(4, block_size, pack)
-    (found,) = resources("prefill_tma.cu", defines, "sm_90a")
-    assert (found.spill_bytes, found.notes) == (0, "")
+    (used,) = resources("prefill_tma.cu", defines, "sm_90a")
+    assert (used.spill_bytes, used.notes) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def test_full_attention_equals_torch(rng: np.random.Generator) -> None:
     args = [
         x.transpose(0, 1)[None] for x in (q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1))
     ]
-    want = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)[0].transpose(
+    expected = torch.nn.functional.scaled_dot_product_attention(*args, is_causal=True)[0].transpose(
         0, 1
     )
-    assert torch.allclose(reference.full_attention(q, k, v), want, atol=1e-12)
+    assert torch.allclose(reference.full_attention(q, k, v), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("block_size", [1, 5, 16])
@@ -45,9 +45,11 @@ def test_paged_decode_equals_full_attention(rng: np.random.Generator, block_size
     order = rng.permutation(-(-37 // block_size) + 2)
     (k_cache, table), (v_cache, _) = cache_of(k, block_size, order), cache_of(v, block_size, order)
     q = torch.randn(2, 4, 8, dtype=torch.float64)
-    got = reference.paged_prefill(q, k_cache, v_cache, torch.stack([table, table]), [1, 1], [37, 0])
-    assert torch.allclose(got[0], reference.full_attention(q[:1], k, v)[0], atol=1e-12)
-    assert (got[1] == 0).all()
+    output = reference.paged_prefill(
+        q, k_cache, v_cache, torch.stack([table, table]), [1, 1], [37, 0]
+    )
+    assert torch.allclose(output[0], reference.full_attention(q[:1], k, v)[0], atol=1e-12)
+    assert (output[1] == 0).all()
 
 
 def test_chunked_prefill_equals_whole_prompt(rng: np.random.Generator) -> None:
@@ -65,11 +67,11 @@ def test_chunked_prefill_equals_whole_prompt(rng: np.random.Generator) -> None:
 
 def test_windows_hide_all_tokens_before(rng: np.random.Generator) -> None:
     q, k, v = (torch.randn(20, 2, 8, dtype=torch.float64) for _ in range(3))
-    got = reference.full_attention(q, k, v, window=5)
+    output = reference.full_attention(q, k, v, window=5)
     for i in (0, 4, 5, 19):
         low = max(0, i - 4)
         assert torch.allclose(
-            got[i], reference.full_attention(q[i : i + 1], k[low : i + 1], v[low : i + 1])[0]
+            output[i], reference.full_attention(q[i : i + 1], k[low : i + 1], v[low : i + 1])[0]
         )
 
 
@@ -93,8 +95,8 @@ def test_layout_of_the_paper_is_a_permutation() -> None:
 
 
 def test_nan_gives_an_infinite_error() -> None:
-    want = torch.ones(2, 3, dtype=torch.float64)
-    got = want.clone()
-    got[0, 1] = torch.nan
-    assert reference.relative_error(got, want) == float("inf")
-    assert reference.relative_error(want * 1.5, want) == pytest.approx(0.5)
+    expected = torch.ones(2, 3, dtype=torch.float64)
+    output = expected.clone()
+    output[0, 1] = torch.nan
+    assert reference.relative_error(output, expected) == float("inf")
+    assert reference.relative_error(expected * 1.5, expected) == pytest.approx(0.5)

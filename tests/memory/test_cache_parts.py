@@ -15,9 +15,9 @@ from testbed.memory.tiers.lower_tier import LowerTier
 
 
 def node(name):
-    found = Node(None, name, hash(name), 0)
-    found.evictable = True
-    return found
+    made_node = Node(None, name, hash(name), 0)
+    made_node.evictable = True
+    return made_node
 
 
 def test_a_prompt_without_a_session_is_a_session_of_its_own():

@@ -14,7 +14,10 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec, Tier, host
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
 
-GROUPS = (KvGroup("full", 1, 64), KvGroup("window", 1, 64, 10))
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=64),
+    KvGroup("window", num_layers=1, slot_bytes=64, window=10),
+)
 POOL = PoolSpec(160, 120, (*host(64), Tier("dram", 64)), layer_bytes=64, groups=GROUPS)
 
 
@@ -33,7 +36,7 @@ def test_a_capability_has_the_methods_of_its_protocol(protocol):
 )
 def test_what_a_policy_has_is_what_it_is_an_instance_of(kind):
     policy = kind(POOL)
-    found = capabilities_of(policy)
+    capabilities = capabilities_of(policy)
     for protocol in METHODS:
         name = re.sub("(?<=[a-z])(?=[A-Z])", "_", protocol.__name__).lower()
-        assert getattr(found, name) is (policy if isinstance(policy, protocol) else None)
+        assert getattr(capabilities, name) is (policy if isinstance(policy, protocol) else None)

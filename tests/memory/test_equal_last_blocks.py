@@ -26,15 +26,15 @@ def prompt(story, num_tokens):
 def blocks_found(kind, num_blocks, prompts):
     """The blocks that each prompt finds, one after another in one pool."""
     policy = kind(PoolSpec(num_blocks * SIZE, MAX_LEN), block_size=SIZE, watermark=0)
-    found = []
+    num_found = []
     for i, tokens in enumerate(prompts):
         seq = Sequence(i, Incoming(i, 0, len(tokens), prompt_ids=tokens))
         (grant,) = policy.admit([seq], len(tokens))
-        found.append(grant.num_cached // SIZE)
+        num_found.append(grant.num_cached // SIZE)
         seq.num_slots = seq.num_stored = len(tokens)
         policy.publish(seq, len(tokens))
         policy.release(seq)
-    return found
+    return num_found
 
 
 def blocks_found_by_vllm(num_blocks, prompts):
@@ -42,15 +42,15 @@ def blocks_found_by_vllm(num_blocks, prompts):
     from testbed.experiments.lockstep.manager_histories import History
 
     history = History(num_blocks + 1, (None,))  # one is vLLM's null block
-    found = []
+    num_found = []
     for i, tokens in enumerate(prompts):
         request = vllm.make_request(i, list(tokens), MAX_LEN, None, history.hasher)
         cached, num_cached = history.manager.get_computed_blocks(request)[:2]
         new = len(tokens) - num_cached
         assert history.manager.allocate_slots(request, new, num_cached, cached) is not None
         history.manager.free(request)
-        found.append(num_cached // SIZE)
-    return found
+        num_found.append(num_cached // SIZE)
+    return num_found
 
 
 def test_the_second_copy_evicts_what_was_used_before():

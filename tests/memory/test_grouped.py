@@ -29,11 +29,20 @@ from testbed.run import run
 from testbed.sched.chunked import ChunkedPrefill
 
 MODELS = {
-    "full": (KvGroup("full", 4, 64),),
-    "window": (KvGroup("window", 3, 64, 10),),
-    "hybrid": (KvGroup("full", 2, 64), KvGroup("window", 6, 64, 10)),
-    "uneven": (KvGroup("full", 2, 64), KvGroup("window", 5, 64, 21)),
-    "states": (KvGroup("full", 1, 64), KvGroup("state", 3, 0, None, 250)),
+    "full": (KvGroup("full", num_layers=4, slot_bytes=64),),
+    "window": (KvGroup("window", num_layers=3, slot_bytes=64, window=10),),
+    "hybrid": (
+        KvGroup("full", num_layers=2, slot_bytes=64),
+        KvGroup("window", num_layers=6, slot_bytes=64, window=10),
+    ),
+    "uneven": (
+        KvGroup("full", num_layers=2, slot_bytes=64),
+        KvGroup("window", num_layers=5, slot_bytes=64, window=21),
+    ),
+    "states": (
+        KvGroup("full", num_layers=1, slot_bytes=64),
+        KvGroup("state", num_layers=3, slot_bytes=0, window=None, state_bytes=250),
+    ),
 }
 RULES = ("one_page_size", "large_pages", "fixed_split")
 KINDS = {
@@ -130,10 +139,10 @@ def test_large_pages_lose_the_rest_of_the_last_large_page_of_each_group(num_toke
         seq.num_slots = seq.num_stored = num_tokens
         num_admitted += 1
     small_pages = -(-num_tokens // 16)  # of each group; the window moves on when the plan has run
-    each = [260 // group.num_layers for group in groups]  # small pages in a large one
-    needed = [-(-(num_admitted + 1) * small_pages // number) for number in each]
+    per_large_page = [260 // group.num_layers for group in groups]  # small pages in a large one
+    needed = [-(-(num_admitted + 1) * small_pages // number) for number in per_large_page]
     assert sum(needed) > policy.usage().total // (260 * 16)
-    needed = [-(-num_admitted * small_pages // number) for number in each]
+    needed = [-(-num_admitted * small_pages // number) for number in per_large_page]
     assert sum(needed) <= policy.usage().total // (260 * 16)
 
 
@@ -174,14 +183,29 @@ def test_jenga_waste_of_a_uniform_allocation(name, text, percent):
 
 
 UNIT = 2144
-FULL, WINDOW = KvGroup("full", 2, 64), KvGroup("window", 2, 64, 9)
-STATE = KvGroup("state", 2, 0, None, 128)
+FULL, WINDOW = (
+    KvGroup("full", num_layers=2, slot_bytes=64),
+    KvGroup("window", num_layers=2, slot_bytes=64, window=9),
+)
+STATE = KvGroup("state", num_layers=2, slot_bytes=0, window=None, state_bytes=128)
 
 
 def caching(groups, num_blocks, rule="one_page_size", **options):
     """A pool of num_blocks blocks of 4 tokens in two layers."""
     return GroupedCaching(
-        PoolSpec(num_blocks * 4, 400, (), 64, 2, 1, groups), 4, rule, watermark=0, **options
+        PoolSpec(
+            num_slots=num_blocks * 4,
+            max_len=400,
+            tiers=(),
+            layer_bytes=64,
+            num_layers=2,
+            num_gpus=1,
+            groups=groups,
+        ),
+        4,
+        rule,
+        watermark=0,
+        **options,
     )
 
 
@@ -241,8 +265,8 @@ def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
     first.
     """
     policy = caching((FULL, WINDOW), 40)
-    seq, found = served(policy, 0, 41)
-    assert found == 0
+    seq, num_found = served(policy, 0, 41)
+    assert num_found == 0
     policy.release(seq)
     assert served(policy, 1, 30)[1] == 28
     assert served(policy, 2, 41)[1] == 40
@@ -265,12 +289,12 @@ def test_a_hit_ends_where_all_groups_have_what_the_next_token_reads():
 
 def test_a_state_is_found_from_the_next_iteration_on():
     """K and V are written before they are read in one iteration; a state is not."""
-    for groups, found in (((FULL,), 8), ((FULL, STATE), 0)):
+    for groups, num_found in (((FULL,), 8), ((FULL, STATE), 0)):
         policy = caching(groups, 40)
         seqs = [sequence(i, 9, prompt_ids=tuple(range(9))) for i in range(3)]
         policy.admit(seqs[:1], 9)
         policy.publish(seqs[0], 9)
-        assert policy.lookup(seqs[1]).num_cached(9) == found
+        assert policy.lookup(seqs[1]).num_cached(9) == num_found
         seqs[0].num_slots = seqs[0].num_stored = 9
         stepped(policy, seqs[0])
         assert policy.lookup(seqs[2]).num_cached(9) == 8
@@ -280,8 +304,8 @@ def test_a_page_that_another_sequence_holds_is_not_free_for_a_step():
     policy = caching((WINDOW,), 4)
     first, _ = served(policy, 0, 13)
     assert isinstance(stepped(policy, first), Grant)  # gives its first block back
-    second, found = served(policy, 1, 13)
-    assert (found, policy.usage().free + policy.usage().cached) == (12, 0)
+    second, num_found = served(policy, 1, 13)
+    assert (num_found, policy.usage().free + policy.usage().cached) == (12, 0)
     first.num_slots = first.num_stored = 16  # the last block is full
     assert stepped(policy, first) is Refusal.LATER
     policy.release(second)
@@ -292,7 +316,9 @@ def test_idle_pages_of_one_group_are_evicted_for_another():
     """Nine large pages of 2 blocks of `full` or 1 of `wide`; what `wide` leaves behind its window
     is anybody's.
     """
-    policy = caching((FULL, KvGroup("wide", 4, 64, 4)), 18, "large_pages")
+    policy = caching(
+        (FULL, KvGroup("wide", num_layers=4, slot_bytes=64, window=4)), 18, "large_pages"
+    )
     first, _ = served(policy, 0, 24)
     assert policy.usage().free == 0
     assert isinstance(stepped(policy, first), Grant)

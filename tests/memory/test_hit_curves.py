@@ -51,12 +51,12 @@ def best_possible(prompts, size):
         num_blocks = -(-len(text) // BLOCK)
         after = {}
         for state, hits in states.items():
-            found = len(list(itertools.takewhile(state.__contains__, full[: num_blocks - 1])))
-            others = sorted(state - set(full[:found]))
+            num_found = len(list(itertools.takewhile(state.__contains__, full[: num_blocks - 1])))
+            others = sorted(state - set(full[:num_found]))
             kept_most = min(size - num_blocks, len(others))
             for kept in itertools.combinations(others, kept_most):
                 new = frozenset(full).union(kept)
-                after[new] = max(after.get(new, -1), hits + found)
+                after[new] = max(after.get(new, -1), hits + num_found)
         states = after
     return max(states.values())
 

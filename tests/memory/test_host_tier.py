@@ -85,7 +85,7 @@ def test_full_host_refuses_swap_out_until_released():
 
 def test_full_host_falls_back_to_recompute():
     run = ManualDriver(scheduler_of(SeparatePrefill, paged(host_blocks=3), Swap()))
-    groups = [run.add(Request(i, 0, 9, 5)) for i in range(2)]
+    groups = [run.add(Request(i, arrival_ps=0, prompt_len=9, output_len=5)) for i in range(2)]
     run.step()
     run.step()
     run.preempt()

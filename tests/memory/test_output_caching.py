@@ -39,10 +39,10 @@ def found_again(policy, seq, num_tokens):
 
 
 def test_preempted_sequence_hits_prompt_and_generated_blocks():
-    for kind, found in ((PrefixCaching, 8), (OutputCaching, 16)):
+    for kind, num_found in ((PrefixCaching, 8), (OutputCaching, 16)):
         policy, seq = preempted(10, 8, TEXT[:10], kind)
-        assert policy.usage().cached == found
-        assert found_again(policy, seq, 19) == found
+        assert policy.usage().cached == num_found
+        assert found_again(policy, seq, 19) == num_found
 
 
 def test_prompt_without_ids_is_cached_for_its_sequence_only():

@@ -101,7 +101,8 @@ def test_replaced_beam_frees_its_last_blocks():
 
 
 def resident(policy, batch, request_id, num_tokens):
-    seq = Sequence(len(batch), Request(request_id, 0, num_tokens, 9).incoming)
+    request = Request(request_id, arrival_ps=0, prompt_len=num_tokens, output_len=9)
+    seq = Sequence(len(batch), request.incoming)
     assert policy.admit([seq], num_tokens) == [GRANTED]
     seq.num_slots = seq.num_stored = num_tokens
     batch.add(seq)
@@ -118,7 +119,8 @@ def test_watermark_is_rounded_down_to_whole_blocks(kind, free):
     resident(policy, batch, 0, 20)
     while policy.usage().free // 4 > free:
         resident(policy, batch, 8 - policy.usage().free // 4, 4)
-    assert policy.admit([Sequence(99, Request(99, 0, 4, 9).incoming)], 4) is Refusal.LATER
+    waiting = Request(99, arrival_ps=0, prompt_len=4, output_len=9)
+    assert policy.admit([Sequence(99, waiting.incoming)], 4) is Refusal.LATER
 
 
 @pytest.mark.parametrize(("kind", "answer"), [(Paged, Grant), (Paged2023, Refusal)])
@@ -187,7 +189,9 @@ def test_max_num_seqs_counts_groups(kind, num_admitted):
         Paged(PoolSpec(1024, 64)), Recompute(), max_num_batched_tokens=100, max_num_seqs=4
     )
     for request_id in range(4):
-        scheduler.add(Request(request_id, 0, 4, 9, num_seqs=2).incoming)
+        scheduler.add(
+            Request(request_id, arrival_ps=0, prompt_len=4, output_len=9, num_seqs=2).incoming
+        )
     scheduler.plan()
     assert len(scheduler.state.running) == num_admitted
 

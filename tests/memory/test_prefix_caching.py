@@ -137,8 +137,13 @@ def test_counters_of_lookups_and_hits():
 
 
 def test_belady_needs_future_prompts_and_others_do_not_read_them():
-    policy(eviction=Fifo()).foresee_prompts(pytest.fail("read") for _ in range(1))
-    refuses("foresee", policy(eviction=Belady()).admit, [prompt(0, TEXT)], 20, error=OracleError)
+    def unread():
+        pytest.fail("the prompts were read")
+        yield
+
+    policy(eviction=Fifo()).foresee_prompts(unread())
+    without_future = policy(eviction=Belady())
+    refuses("foresee", without_future.admit, [prompt(0, TEXT)], 20, error=OracleError)
 
 
 def test_belady_keeps_the_next_used_blocks():

@@ -70,7 +70,8 @@ def pool(*groups):
     return PoolSpec(1024, 256, layer_bytes=8, num_layers=2, groups=groups)
 
 
-FULL, STATE = KvGroup("full", 1, 8), KvGroup("state", 1, 0, None, 64)
+FULL = KvGroup("full", num_layers=1, slot_bytes=8)
+STATE = KvGroup("state", num_layers=1, slot_bytes=0, window=None, state_bytes=64)
 
 
 def test_a_spacing_that_ends_no_block_or_spaces_nothing_is_refused():
@@ -79,7 +80,10 @@ def test_a_spacing_that_ends_no_block_or_spaces_nothing_is_refused():
 
 
 def test_fast_equals_slow_with_spaced_states():
-    groups = KvGroup("full", 1, 64), KvGroup("state", 3, 0, None, 250)
+    groups = (
+        KvGroup("full", num_layers=1, slot_bytes=64),
+        KvGroup("state", num_layers=3, slot_bytes=0, window=None, state_bytes=250),
+    )
     small = PoolSpec(150, 64, layer_bytes=64, num_layers=1, groups=groups)
     make = partial(GroupedCaching, block_size=4, state_spacing=8)
     broken = differs(make, small, [ChunkedPrefill])

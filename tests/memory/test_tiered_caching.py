@@ -139,12 +139,12 @@ def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one()
 def test_load_rules_weigh_the_link_against_a_prefill():
     pool = PoolSpec(64, 128, (Tier("dram", 200, 1e3),))  # one byte a slot: 1,000 tokens/s
     rules = {LoadNever(): 0, LoadIfFaster(900): 48, LoadIfFaster(1100): 0}
-    for rule, found in rules.items():
+    for rule, num_loaded in rules.items():
         policy = TieredCaching(pool, block_size=8, load=rule)
         served(policy, 0, range(56))
         served(policy, 1, range(100, 156))
         served(policy, 2, range(200, 256))
-        assert served(policy, 3, range(56)) == (found, found)
+        assert served(policy, 3, range(56)) == (num_loaded, num_loaded)
 
 
 def test_an_eviction_below_ends_no_refusal_of_a_load():
@@ -197,7 +197,11 @@ def run(make, tiers, requests=None, prefetch=0, **options):
 @pytest.mark.parametrize("gap_ms", [10, 20, 40])
 def test_fast_equals_slow_where_requests_that_wait_are_prefetched(name, gap_ms):
     tiers, requests = (
-        {"dram": TierSpec(gib(4000), 3e6, 1e9, 1e-5)},
+        {
+            "dram": TierSpec(
+                size_gib=gib(4000), read_bandwidth=3e6, write_bandwidth=1e9, latency_s=1e-5
+            )
+        },
         list(agents(8, 4, gap_ms * 10**9, 20)),
     )
     assert_same(
@@ -238,7 +242,11 @@ def test_a_tier_finds_what_the_device_has_lost_and_a_slow_one_makes_requests_wai
 def test_prefetched_requests_wait_less_for_a_slow_tier():
     waits = {}
     for prefetch in (0, 3):
-        tiers = {"dram": TierSpec(gib(4000), 1e7, 1e9, 1e-5)}
+        tiers = {
+            "dram": TierSpec(
+                size_gib=gib(4000), read_bandwidth=1e7, write_bandwidth=1e9, latency_s=1e-5
+            )
+        }
         requests = list(agents(8, 4, 4 * 10**9))
         policy, recorder = run(POLICIES["exclusive"], tiers, requests, prefetch)
         columns = recorder.requests.columns()
@@ -272,4 +280,14 @@ def test_a_tier_larger_than_the_one_that_was_given_is_reported():
     with pytest.raises(
         PlugInError, match=r"TieredCaching moves slots up to \d+ of the dram; 600 were given"
     ):
-        run(lambda pool: make(), {"dram": TierSpec(gib(600) + 1e-9, 1e9, 1e9, 1e-5)})
+        run(
+            lambda pool: make(),
+            {
+                "dram": TierSpec(
+                    size_gib=gib(600) + 1e-9,
+                    read_bandwidth=1e9,
+                    write_bandwidth=1e9,
+                    latency_s=1e-5,
+                )
+            },
+        )

@@ -145,7 +145,7 @@ def test_a_padded_batch_wastes_two_thirds_of_its_attention():
     limits = {"max_batch_size": 4, "max_padded_len": 256}
     run = ManualDriver(StaticBatch(policy, Recompute(), **limits, lengths={}))
     for i, length in enumerate(lengths):
-        run.add(Request(i, 0, length, 2))
+        run.add(Request(i, arrival_ps=0, prompt_len=length, output_len=2))
     plan, _ = run.step()
     padded = [chunk.new + chunk.padding for chunk in plan.chunks]
     assert padded == [128] * 4

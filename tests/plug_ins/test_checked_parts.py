@@ -85,7 +85,7 @@ def test_every_policy_foresees_nothing(name):
 def test_every_preemption_rule_foresees_nothing(rule, golden):
     make = MAKERS["prefix_caching"]
     case, prefix = (
-        Case(make, POOL, ChunkedPrefill, rule, LIMITS),
+        Case(make=make, pool=POOL, scheduler=ChunkedPrefill, rule=rule, parameters=LIMITS),
         registered(capabilities_of(make(POOL)), 20),
     )
     requests = list(workload(capabilities_of(make(POOL)), True, POOL.max_len, prefix, 10**9))
@@ -308,34 +308,62 @@ def pricing(**methods):
 @pytest.mark.parametrize(
     ("kind", "clause", "reported"),
     [
-        (pricing(iteration=lambda self, work: 1e9), 10, "a cost is an int above 0"),
-        (pricing(iteration=lambda self, work: float("nan")), 10, "a cost is an int above 0"),
-        (pricing(iteration=lambda self, work: 0), 10, "a cost is an int above 0"),
-        (pricing(iteration=lambda self, work: True), 10, "a cost is an int above 0"),
-        (
-            pricing(iteration=lambda self, work: MS - work.decode_context * MS),
+        pytest.param(
+            pricing(iteration=lambda self, work: work.nothing),
             10,
-            "a cost is an int above 0",
+            "raised AttributeError",
+            id="an exception",
         ),
-        (pricing(iteration=lambda self, work: work.nothing), 10, "raised AttributeError"),
-        (pricing(decode=lambda self, work: Affine(MS, -1, 5)), 10, "each later one -1 more"),
-        (pricing(decode=lambda self, work: Affine(MS, 1, 5)), 7, "for step 1"),
-        (pricing(least=lambda self, num_tokens: MS + 1), 10, "least() says"),
-        (
+        pytest.param(
+            pricing(decode=lambda self, work: Affine(MS, growth_ps=-1, steps=5)),
+            10,
+            "each later one -1 more",
+            id="iterations that become shorter",
+        ),
+        pytest.param(
+            pricing(decode=lambda self, work: Affine(MS, growth_ps=1, steps=5)),
+            7,
+            "for step 1",
+            id="iterations that grow at once, and not one by one",
+        ),
+        pytest.param(
+            pricing(least=lambda self, num_tokens: MS + 1),
+            10,
+            "least() says",
+            id="a bound above the cost",
+        ),
+        pytest.param(
             pricing(iteration=lambda self, work: MS + (work.decode_max_context > 1500)),
             7,
             "ps for step",
+            id="a step that the span does not have",
         ),
-        (
+        pytest.param(
             pricing(iteration=lambda self, work: MS + next(self.requested)),
             9,
             "another cost when computed again",
+            id="a cost that changes",
         ),
     ],
 )
 def test_clause_that_a_cost_model_breaks_is_named(kind, clause, reported):
-    broken = testbed.check(kind)
-    assert (broken.clause, reported in str(broken)) == (clause, True), str(broken)
+    check_broken(testbed.check(kind), clause, reported)
+
+
+@pytest.mark.parametrize("cost", [1e9, float("nan"), 0, True])
+def test_a_cost_that_is_no_int_above_0_breaks_clause_10(cost):
+    broken = testbed.check(pricing(iteration=lambda self, work: cost))
+    check_broken(broken, 10, "a cost is an int above 0")
+
+
+def test_a_cost_that_falls_below_0_at_some_lengths_breaks_clause_10():
+    broken = testbed.check(pricing(iteration=lambda self, work: MS - work.decode_context * MS))
+    check_broken(broken, 10, "a cost is an int above 0")
+
+
+def check_broken(broken, clause, reported):
+    assert broken.clause == clause
+    assert reported in str(broken)
     assert broken.calls
 
 

@@ -61,7 +61,15 @@ def workload(seed, size=40, gap_ps=2 * 10**9, kind="single"):
         num_seqs = 1 if kind == "single" else int(rng.choice([1, 2, 3]))
         beam = kind == "beams" and num_seqs > 1
         requests.append(
-            Request(i, arrival_ps, prompt_len, output_len, num_seqs, beam, prompt_ids=ids)
+            Request(
+                i,
+                arrival_ps=arrival_ps,
+                prompt_len=prompt_len,
+                output_len=output_len,
+                num_seqs=num_seqs,
+                beam=beam,
+                prompt_ids=ids,
+            )
         )
     return requests
 
@@ -180,7 +188,7 @@ def tables_by_num_slots(policy, request):
 def test_window_keeps_first_and_last_tokens():
     policy = window.Window(POOL, sinks=4, window=8, block_size=4)
     kept = policy.num_sinks * 4, policy.max_blocks * 4
-    tables = tables_by_num_slots(policy, Request(0, 0, 10, 60))[0]
+    tables = tables_by_num_slots(policy, Request(0, arrival_ps=0, prompt_len=10, output_len=60))[0]
     assert kept == (4, 16)
     assert tables[17] == [
         tables[16][i] for i in (0, 2, 3, 1)
@@ -225,7 +233,7 @@ def test_victim_recovers_in_the_cheaper_way(host_bandwidth, way):
 
 def test_plug_in_counters_reach_the_summary():
     policy = counting.CountingPaged(POOL, block_size=8)
-    run([Request(0, 0, 12, 20, num_seqs=2)], policy)
+    run([Request(0, arrival_ps=0, prompt_len=12, output_len=20, num_seqs=2)], policy)
     # each of two sequences ends with 31 tokens: blocks from token 1 and 9, 17, 25; 31 - 12 = 19, 14
     # and 6 old
     counted = {name: n for name, n in policy.counters().items() if n}

@@ -69,19 +69,19 @@ class TwoTiers(PrefixCaching):
             answers = super().admit(seqs, granted, hit)
         if not isinstance(answers, list):
             return answers
-        found = self.found(seqs[0], answers[0].num_cached, num_tokens)
-        found = found[: (granted - answers[0].num_cached) // self.block_size]
-        for code in found:
+        codes = self.found(seqs[0], answers[0].num_cached, num_tokens)
+        codes = codes[: (granted - answers[0].num_cached) // self.block_size]
+        for code in codes:
             self.host_blocks.move_to_end(code)
         table = self.table(seqs[0])[answers[0].num_cached // self.block_size :]
         copies = tuple(
             Copy(self.slot(self.host_blocks[code][-1]), extent.start, extent.length)
-            for code, extent in zip(found, table, strict=False)
+            for code, extent in zip(codes, table, strict=False)
         )
         self.num_read += len(copies)
         if not seqs[0].num_preemptions:
             self.num_found_below += len(copies)
-        written = self.written(keep=found)
+        written = self.written(keep=codes)
         read = (Move(HOST, DEVICE, copies),) if copies else ()
         first = answers[0]._replace(
             num_cached=answers[0].num_cached + len(copies) * self.block_size

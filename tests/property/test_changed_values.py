@@ -114,7 +114,15 @@ def test_changes_without_a_meaning_change_nothing(policy, scheduler):
     assert other.requests.equals(first.requests), "other ids of the same contents"
     assert other.summary["counters"] == first.summary["counters"]
     later = int(first.summary["simulated_s"] * 1e12) + 10**12
-    longer = served(words, [*requests, Request(len(requests), later, 50, 5, prompt_ids=(1,) * 50)])
+    longer = served(
+        words,
+        [
+            *requests,
+            Request(
+                len(requests), arrival_ps=later, prompt_len=50, output_len=5, prompt_ids=(1,) * 50
+            ),
+        ],
+    )
     before = longer.requests[longer.requests["request_id"] < len(requests)]
     assert before[TIMES].equals(first.requests[TIMES]), "a request when all have ended"
     alone = served((*words, "replicas=1"), requests)

@@ -56,7 +56,10 @@ MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)
 COSTS = ANALYTIC, WINDOWED, MEASURED
 PREFIX = 21
 # Of eight layers, so that slots of all layers are soon more than the tokens that decodes read
-GROUPS = KvGroup("full", 6, 64), KvGroup("window", 2, 64, 20)
+GROUPS = (
+    KvGroup("full", num_layers=6, slot_bytes=64),
+    KvGroup("window", num_layers=2, slot_bytes=64, window=20),
+)
 
 
 def check_run(requests, make_scheduler, cost=ANALYTIC, **options):

@@ -268,7 +268,9 @@ def split_fleets(draw):
             fault._replace(engine=first + fault.engine) for fault in draw(fault_lists(count))
         ]
     fleet = requests, make_parts, makes_router, num_engines, tuple(faults), shared
-    return fleet, lambda router: Split(num_prefill, rule, router, 64, 2)
+    return fleet, lambda router: Split(
+        num_prefill=num_prefill, rule=rule, decode_router=router, slot_bytes=64, num_layers=2
+    )
 
 
 @settings(max_examples=60, derandomize=True)

@@ -198,7 +198,17 @@ def observations_of_both(requests, others, *arguments):
     return one.before(until_ps), two.before(until_ps)
 
 
-REQUESTS = [Request(i, i * 10**9, 10, 20, 1 + i % 2, prompt_ids=tuple(range(10))) for i in range(6)]
+REQUESTS = [
+    Request(
+        i,
+        arrival_ps=i * 10**9,
+        prompt_len=10,
+        output_len=20,
+        num_seqs=1 + i % 2,
+        prompt_ids=tuple(range(10)),
+    )
+    for i in range(6)
+]
 OTHERS = [
     *REQUESTS[:4],
     *(request._replace(output_len=14 + request.request_id) for request in REQUESTS[4:]),
@@ -235,7 +245,10 @@ def serve_ahead(output_len, arrival_ps):
     limits = {"max_num_batched_tokens": 64, "max_num_seqs": 4}
     release = {"long_prefill_token_threshold": 0, "scheduler_reserve_full_isl": False}
     scheduler = AsyncVllmV1(policy, Recompute(), ignore_eos=False, **limits, **release)
-    requests = [Request(0, 0, 10, output_len), Request(1, arrival_ps, 10, 5)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=10, output_len=output_len),
+        Request(1, arrival_ps=arrival_ps, prompt_len=10, output_len=5),
+    ]
     columns = simulate(requests, scheduler, FastMillisecond(), 128, env=log.env).requests.columns()
     return log, int(columns["finish_ps"][columns["request_id"].tolist().index(0)])
 

@@ -56,7 +56,10 @@ def test_fork_pairs_replace_exactly_the_non_survivors(parents):
 
 
 def test_synthetic_beams_depend_only_on_request_and_seed():
-    first, second = (Request(i, 0, 10, 50, num_seqs=2, beam=True) for i in (1, 2))
+    first, second = (
+        Request(i, arrival_ps=0, prompt_len=10, output_len=50, num_seqs=2, beam=True)
+        for i in (1, 2)
+    )
     assert steps(0.6, 3, first) == steps(0.6, 3, first)
     assert steps(0.6, 3, first) != steps(0.6, 3, second)
     assert steps(0.6, 3, first) != steps(0.6, 4, first)
@@ -80,7 +83,9 @@ def record(tmp_path, text):
 
 
 def beam(request_id, width=3):
-    return Request(request_id, 0, 10, 20, num_seqs=width, beam=True)
+    return Request(
+        request_id, arrival_ps=0, prompt_len=10, output_len=20, num_seqs=width, beam=True
+    )
 
 
 def test_recorded_searches_are_replayed_in_turn(tmp_path):
@@ -164,10 +169,10 @@ def served(run):
 )
 def test_group_finished_at_its_first_token_is_not_forked(make):
     run = make(pool(ContiguousOracle))
-    run.add(Request(0, 0, 10, 1, num_seqs=3))
+    run.add(Request(0, arrival_ps=0, prompt_len=10, output_len=1, num_seqs=3))
     assert served(run) == []
-    run.add(Request(1, 0, 10, 1, num_seqs=3))
-    run.add(Request(2, 0, 10, 4, num_seqs=2))
+    run.add(Request(1, arrival_ps=0, prompt_len=10, output_len=1, num_seqs=3))
+    run.add(Request(2, arrival_ps=0, prompt_len=10, output_len=4, num_seqs=2))
     (copy,) = served(run)
     assert copy.length == 16  # the range of four blocks that 14 slots get
 
@@ -182,7 +187,10 @@ def test_static_batches_copy_only_within_their_slots():
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_preemption_drops_pending_fork_copies(kind):
     run = driver(kind, pool())
-    groups = [run.add(Request(i, 0, 10 + i, 9, num_seqs=2)) for i in range(2)]
+    groups = [
+        run.add(Request(i, arrival_ps=0, prompt_len=10 + i, output_len=9, num_seqs=2))
+        for i in range(2)
+    ]
     run.step()
     assert run.preempt().preempted == groups[1:]
     assert [copy.length for copy in copies_of(run.scheduler.plan())] == [64]

@@ -65,7 +65,7 @@ def test_last_prompt_token_is_prefilled_after_a_full_hit():
     policy = paged()
     policy.register_prefix(8)
     run = driver(SeparatePrefill, policy=policy)
-    group = run.add(Request(0, 0, 8, 3, registered_prefix=8))
+    group = run.add(Request(0, arrival_ps=0, prompt_len=8, output_len=3, registered_prefix=8))
     plan, outcome = run.step()
     assert [(chunk.new, chunk.num_stored, chunk.last) for chunk in plan.chunks] == [(1, 7, True)]
     assert outcome.first_tokens == [group]
@@ -144,7 +144,10 @@ def test_no_swap_in_during_an_iteration_that_preempts():
 )
 def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, reason):
     policy = kind(PoolSpec(num_slots, 64), block_size=4)
-    requests = [Request(0, 0, 60, 4), Request(1, 0, 60, 5)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=60, output_len=4),
+        Request(1, arrival_ps=0, prompt_len=60, output_len=5),
+    ]
     recorder = simulate(
         requests, scheduler_of(SeparatePrefill, policy, Recompute()), FastMillisecond(), max_len
     )
@@ -155,9 +158,9 @@ def test_request_above_the_length_limit_is_rejected(kind, num_slots, max_len, re
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_max_num_seqs_limits_running_sequences(kind):
     run = driver(kind, max_num_seqs=4)
-    groups = [run.add(Request(i, 0, 8, 9, num_seqs=2)) for i in range(2)] + [
-        run.add(Request(2, 0, 8, 9))
-    ]
+    groups = [
+        run.add(Request(i, arrival_ps=0, prompt_len=8, output_len=9, num_seqs=2)) for i in range(2)
+    ] + [run.add(Request(2, arrival_ps=0, prompt_len=8, output_len=9))]
     for _ in range(4):
         run.step()
     assert list(run.state.running.values()) == groups[:2]
@@ -167,7 +170,11 @@ def test_max_num_seqs_limits_running_sequences(kind):
 @pytest.mark.parametrize("kind", ITERATION_LEVEL)
 def test_group_above_max_num_seqs_runs_alone(kind):
     policy = Paged(PoolSpec(512, 64), block_size=4)
-    requests = [Request(0, 0, 8, 5), Request(1, 0, 8, 5, num_seqs=3), Request(2, 0, 8, 5)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=8, output_len=5),
+        Request(1, arrival_ps=0, prompt_len=8, output_len=5, num_seqs=3),
+        Request(2, arrival_ps=0, prompt_len=8, output_len=5),
+    ]
     scheduler = scheduler_of(kind, policy, Recompute(), max_num_seqs=2)
     recorder = simulate(requests, scheduler, FastMillisecond(), 64)
     spans = recorder.spans.columns()

@@ -24,7 +24,10 @@ from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
 
 pytestmark = pytest.mark.skipif(is_compiled(), reason="a compiled index cannot be replaced")
 
-GROUPS = KvGroup("full", 1, 1), KvGroup("window", 1, 1, 10)
+GROUPS = (
+    KvGroup("full", num_layers=1, slot_bytes=1),
+    KvGroup("window", num_layers=1, slot_bytes=1, window=10),
+)
 POOL = PoolSpec(300, 256, (*host(256), Tier("dram", 512)), num_layers=2, groups=GROUPS)
 COST = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
 LIMITS = {"max_num_batched_tokens": 64, "max_num_seqs": 8}

@@ -191,7 +191,14 @@ def test_retained_slots_are_released_for_running_idle_and_continuing_requests():
         TimeToLive, PrefixCaching(PoolSpec(80, 64)), Recompute(), time_to_live_s=1.0
     )
     turns = [
-        Request(i, 10 * i * MS, 33, 2, session=i // 2, prompt_ids=tuple(range(33)))
+        Request(
+            i,
+            arrival_ps=10 * i * MS,
+            prompt_len=33,
+            output_len=2,
+            session=i // 2,
+            prompt_ids=tuple(range(33)),
+        )
         for i in range(3)
     ]
     simulate(turns, scheduler, FastMillisecond(), 64)
@@ -253,7 +260,11 @@ class OpensLate(ChunkedPrefill):
 def test_scheduler_plans_again_at_its_wake_time(fast_forward):
     scheduler = scheduler_of(OpensLate, Paged(PoolSpec(64, 64), block_size=16), Recompute())
     recorder = simulate(
-        [Request(0, 2 * MS, 10, 5)], scheduler, FastMillisecond(), 64, fast_forward=fast_forward
+        [Request(0, arrival_ps=2 * MS, prompt_len=10, output_len=5)],
+        scheduler,
+        FastMillisecond(),
+        64,
+        fast_forward=fast_forward,
     )
     assert recorder.requests.columns()["first_token_ps"].tolist() == [8 * MS]
     assert scheduler.seen_ms[:3] == [0, 2, 7]
@@ -272,7 +283,9 @@ class Opens(OpensLate):
 
 def test_wake_ps_ends_a_span_at_the_next_boundary():
     scheduler = scheduler_of(Opens, Paged(PoolSpec(64, 64), block_size=16), Recompute())
-    simulate([Request(0, 0, 10, 30)], scheduler, FastMillisecond(), 64)
+    simulate(
+        [Request(0, arrival_ps=0, prompt_len=10, output_len=30)], scheduler, FastMillisecond(), 64
+    )
     assert scheduler.seen_ms == [0, 1, 8, 30]
 
 
@@ -287,4 +300,9 @@ def test_wake_time_in_the_past_is_refused():
 
     scheduler = scheduler_of(Past, Paged(PoolSpec(64, 64)), Recompute())
     with pytest.raises(PlugInError, match="asks at 0 ps to plan again at 0 ps, which is not later"):
-        simulate([Request(0, 5, 10, 5)], scheduler, FastMillisecond(), 64)
+        simulate(
+            [Request(0, arrival_ps=5, prompt_len=10, output_len=5)],
+            scheduler,
+            FastMillisecond(),
+            64,
+        )

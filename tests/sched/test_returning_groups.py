@@ -39,7 +39,16 @@ def preempted(run, prompt_len=10, num_seqs=3, num_generated=5):
     def counts():
         return {(seq.num_slots, seq.num_stored, seq.num_preemptions) for seq in group.sequences}
 
-    group = run.add(Request(0, 0, prompt_len, 20, num_seqs=num_seqs, prompt_ids=TEXT[:prompt_len]))
+    group = run.add(
+        Request(
+            0,
+            arrival_ps=0,
+            prompt_len=prompt_len,
+            output_len=20,
+            num_seqs=num_seqs,
+            prompt_ids=TEXT[:prompt_len],
+        )
+    )
     assert counts() == {(0, 0, 0)}
     while group.num_generated < num_generated:
         run.step()
@@ -110,7 +119,9 @@ def swapping(prefill, policy=Paged):
 
 def swapped_out(run, num_generated, output_len=20, num_seqs=1, beam=False):
     """A group that has num_generated tokens of its output and lies on the host."""
-    group = run.add(Request(0, 0, 10, output_len, num_seqs=num_seqs, beam=beam))
+    group = run.add(
+        Request(0, arrival_ps=0, prompt_len=10, output_len=output_len, num_seqs=num_seqs, beam=beam)
+    )
     for _ in range(num_generated):
         run.step()
     run.preempt()

@@ -88,7 +88,7 @@ def test_drafts_that_are_accepted_come_with_the_next_token(stop_ms, num_steps):
     """An output of 12 of a request that is finished, or not yet: 1 by the prompt, then 4, 4, 3."""
     scheduler = scheduler_of(NGram(3, acceptance=Constant(1.0)))
     acceptance, stop_ps = scheduler.speculation.acceptance, stop_ms * PS // 1000
-    requests = [Request(0, 0, 10, 12)]
+    requests = [Request(0, arrival_ps=0, prompt_len=10, output_len=12)]
     options = {"stop_ps": stop_ps, "acceptance": acceptance}
     recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, **options)
     gaps = recorder.token_gaps()
@@ -202,7 +202,10 @@ def test_heads_find_what_their_hidden_states_are_known_for(system, drafter, hits
     """
     prompt = tuple(range(100))
     prompts = prompt, prompt, (*prompt[:96], *range(200, 204))
-    requests = [Request(i, i * 10**12, 100, 4, prompt_ids=ids) for i, ids in enumerate(prompts)]
+    requests = [
+        Request(i, arrival_ps=i * 10**12, prompt_len=100, output_len=4, prompt_ids=ids)
+        for i, ids in enumerate(prompts)
+    ]
     words = f"+system={system}", WORDS[1], "scheduler=vllm_v1", f"speculation={drafter}"
     assert run(*words, trace=requests).requests["hit_tokens"].tolist() == hits
 
@@ -220,7 +223,11 @@ def test_prompt_of_one_token_is_as_long_as_the_drafts_beside_it_since_033():
     for release in ("vllm-0.19", "vllm-0.33"):
         scheduler = scheduler_of(NGram(3, acceptance=Constant(0.0)), drafts_as=release)
         plans = plans_of(scheduler)
-        requests = [Request(0, 0, 10, 30), Request(1, PS // 500, 1, 4), Request(2, PS // 100, 9, 4)]
+        requests = [
+            Request(0, arrival_ps=0, prompt_len=10, output_len=30),
+            Request(1, arrival_ps=PS // 500, prompt_len=1, output_len=4),
+            Request(2, arrival_ps=PS // 100, prompt_len=9, output_len=4),
+        ]
         acceptance = scheduler.speculation.acceptance
         recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
         assert recorder.totals.generated == 38
@@ -241,7 +248,10 @@ def test_padded_prompt_waits_for_budget_for_all_its_rows():
         NGram(3), drafts_as="vllm-0.33", max_num_batched_tokens=7, max_num_seqs=4
     )
     plans = plans_of(scheduler)
-    requests = [Request(0, 0, 5, 9), Request(1, 1, 1, 2)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=5, output_len=9),
+        Request(1, arrival_ps=1, prompt_len=1, output_len=2),
+    ]
     acceptance = scheduler.speculation.acceptance
     simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
     assert [len(plan.chunks) for plan in plans[:2]] == [1, 0]

@@ -34,7 +34,10 @@ def test_an_oracle_of_output_lengths_is_named(policy):
 
 
 def test_an_eviction_order_that_foresees_prompts_is_named():
-    requests = [Request(i, i, 32, 2, prompt_ids=tuple(range(32))) for i in range(2)]
+    requests = [
+        Request(i, arrival_ps=i, prompt_len=32, output_len=2, prompt_ids=tuple(range(32)))
+        for i in range(2)
+    ]
     words = ("policy=prefix_caching", "eviction@policy.eviction=belady")
     run = simulate(*words, trace=requests).summary["run"]
     assert run["future_read"] == "policy.eviction: the prompts to come"

@@ -108,10 +108,10 @@ def test_results_are_compared_in_a_table(result, tmp_path_factory):
     other = tiny_result(tmp_path_factory.mktemp("max"), policy="contiguous_max")
     table = result.compare(other, names=("paged", "max")).table
     rows = table.set_index(["group", "quantity", "run"])["value"]
-    for name, each in (("paged", result), ("max", other)):
-        mean = each.summary["ttft_s"]["mean"]
+    for name, compared in (("paged", result), ("max", other)):
+        mean = compared.summary["ttft_s"]["mean"]
         assert rows["TTFT", "mean", name] == pytest.approx(mean)
-        assert rows["requests", "iterations", name] == each.summary["iterations"]
+        assert rows["requests", "iterations", name] == compared.summary["iterations"]
 
 
 def test_a_timeline_has_only_the_window_of_time(result, tmp_path):
@@ -147,8 +147,8 @@ def test_capacity_is_the_highest_rate_that_keeps_the_objective():
 
 def test_capacities_are_those_of_each_seed_with_their_interval():
     words = {"policy": "contiguous_max", "ttft_s": 0.5, "duration_s": 60, "precision": 0.5}
-    found = front.capacities(seeds=[0, 1], **words)
-    assert found.of_seed[0] == front.capacity(seed=0, **words)
-    rates = [capacity.rate for capacity in found.of_seed.values()]
-    assert found.rate.mean == sum(rates) / 2
-    assert "error when tested" in found.of_seed[0].costs
+    capacities = front.capacities(seeds=[0, 1], **words)
+    assert capacities.of_seed[0] == front.capacity(seed=0, **words)
+    rates = [capacity.rate for capacity in capacities.of_seed.values()]
+    assert capacities.rate.mean == sum(rates) / 2
+    assert "error when tested" in capacities.of_seed[0].costs

@@ -54,4 +54,7 @@ def test_no_digit_is_shown_that_the_interval_does_not_carry(values, text):
 
 
 def test_width_beginning_with_one_keeps_its_second_digit():
-    assert (decimals(0.14), decimals(0.24), decimals(14), decimals(24)) == (2, 1, 0, -1)
+    assert decimals(0.14) == 2
+    assert decimals(0.24) == 1
+    assert decimals(14) == 0
+    assert decimals(24) == -1

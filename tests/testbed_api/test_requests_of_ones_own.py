@@ -10,7 +10,7 @@ from refusals import check_refusal
 import testbed as front
 from testbed.core.request import PS, Request
 
-ONE = Request(1, PS, 8, 4)
+ONE = Request(1, arrival_ps=PS, prompt_len=8, output_len=4)
 WRONG = [
     ({"request_id": -1}, ("request -1", "request_id", "-1", "at least 0")),
     ({"arrival_ps": -1}, ("request 1", "arrival_ps", "at least 0")),
@@ -101,8 +101,16 @@ def test_options_whose_values_the_requests_have_are_refused(words, options, key)
 
 
 def test_requests_are_served_in_the_order_of_their_arrivals():
-    late = Request(4, 10**12, 50, 5, 2, True, prompt_ids=tuple(range(50)))
-    early = Request(1, 0, 5, 5, priority=3, session=2)
+    late = Request(
+        4,
+        arrival_ps=10**12,
+        prompt_len=50,
+        output_len=5,
+        num_seqs=2,
+        beam=True,
+        prompt_ids=tuple(range(50)),
+    )
+    early = Request(1, arrival_ps=0, prompt_len=5, output_len=5, priority=3, session=2)
     table = front.simulate(trace=[late, early]).requests
     assert table["request_id"].tolist() == [1, 4]
     assert table["arrival_s"].tolist() == [0, 1]

@@ -76,12 +76,12 @@ def test_moved_arrivals_are_the_same_requests_at_other_times(config):
 def test_the_intervals_have_what_was_found_in_them(config):
     """Costs alone limit this server: 3% of them are 3% of its rate, but for the search's steps."""
     config = replace(config, slo=Slo(ttft_s=0.3, tpot_s=0.05), arrivals=SHORT)
-    found = highest_rate(lambda rate: share_inside(at_rate(config, rate)), 0.9, 1.0, 20.0, 0.01)
-    intervals = capacity_intervals(config, found, 0.9, 0.01)
-    assert intervals.rate[0] <= found <= intervals.rate[1]
+    highest = highest_rate(lambda rate: share_inside(at_rate(config, rate)), 0.9, 1.0, 20.0, 0.01)
+    intervals = capacity_intervals(config, highest, 0.9, 0.01)
+    assert intervals.rate[0] <= highest <= intervals.rate[1]
     assert 1.03 < intervals.rate[1] / intervals.rate[0] < 1.2
     low, high = intervals.share_inside
-    assert low < share_inside(at_rate(config, found)) <= high
+    assert low < share_inside(at_rate(config, highest)) <= high
     assert len(list(variations(config))) == 22
 
 

@@ -38,9 +38,9 @@ def test_small_deficit_is_found_that_the_served_rate_hides():
     """A request every second and a server that needs 1.05 s: 95% are served in time."""
     arrivals = np.arange(2000.0)
     firsts = arrivals + 0.05 * arrivals
-    found = overload(arrivals, firsts)
-    assert found["wait_growth_s_per_s"] == pytest.approx(0.05)
-    assert "0.05 s" in in_words(found)
+    trend = overload(arrivals, firsts)
+    assert trend["wait_growth_s_per_s"] == pytest.approx(0.05)
+    assert "0.05 s" in in_words(trend)
 
 
 def test_order_of_the_requests_does_not_matter():

@@ -156,7 +156,10 @@ def test_servegen_reads_limits_and_repeats_the_length_of_the_last_window(
 
 @pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])
 def test_servegen_gaps_have_the_mean_of_the_rate(pattern):
-    times = arrivals(Window(100.0, 100_100.0, 0.5, pattern, 0.8), np.random.default_rng(1))
+    times = arrivals(
+        Window(start_s=100.0, end_s=100_100.0, rate=0.5, pattern=pattern, shape=0.8),
+        np.random.default_rng(1),
+    )
     assert len(times) == pytest.approx(50_000, rel=0.02)
     assert times.min() >= 100
 

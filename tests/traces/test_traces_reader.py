@@ -157,10 +157,10 @@ def test_sessions_and_priorities_stay_with_their_rows(tmp_path):
     whole = CsvLengths(path).read()
     assert (whole.session.tolist(), whole.priority.tolist()) == ([0, 1, 0], [0, -1, 2])
     drawn = CsvLengths(path).rows(9, 1)
-    found = zip(
+    read_rows = zip(
         drawn.prompt_len.tolist(), drawn.session.tolist(), drawn.priority.tolist(), strict=True
     )
-    assert set(found) == {(5, 0, 0), (6, 1, -1), (7, 0, 2)}
+    assert set(read_rows) == {(5, 0, 0), (6, 1, -1), (7, 0, 2)}
     requests = list(Workload(whole, np.zeros(3, np.int64)))
     assert [(r.incoming.session, r.incoming.priority) for r in requests] == [
         (0, 0),

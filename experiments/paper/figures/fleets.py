@@ -16,7 +16,7 @@ def global_cache(table: pd.DataFrame, published: float) -> Figure:
     published one as a line. Markers become smaller, so that equal curves are seen.
     """
     figure = new_figure(5.5, 2.5)
-    found, over = figure.subplots(1, 2)
+    hits_panel, ratio_panel = figure.subplots(1, 2)
     routers = list(dict.fromkeys(table["router"]))
     looks = {
         router: {"color": f"C{number}", "marker": "o", "markersize": 6 / (1 + number)}
@@ -24,18 +24,18 @@ def global_cache(table: pd.DataFrame, published: float) -> Figure:
     }
     for (router, cache), rows in table.groupby(["router", "cache"], sort=False):
         label, style = f"{router}, {cache}", STYLES[cache]
-        found.plot(rows["nodes"], rows["found_percent"], style, label=label, **looks[router])
+        hits_panel.plot(rows["nodes"], rows["found_percent"], style, label=label, **looks[router])
     for router, rows in ratios(table).groupby("router", sort=False):
-        over.plot(rows["nodes"], rows["ratio"], **looks[router])
-    over.axhline(published, color="black", linestyle="--", linewidth=0.8)
+        ratio_panel.plot(rows["nodes"], rows["ratio"], **looks[router])
+    ratio_panel.axhline(published, color="black", linestyle="--", linewidth=0.8)
     line = f"Mooncake (FAST'25, Fig. 10): {published:g}"
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-    over.annotate(line, (1, published), (0, -3), ha="right", va="top", **place)
-    found.set(xlabel="Nodes", ylabel="Prompt blocks found (%)", ylim=(0, None))
-    over.set(xlabel="Nodes", ylabel=RATIO.capitalize(), ylim=(0, None))
-    for axes in (found, over):
+    ratio_panel.annotate(line, (1, published), (0, -3), ha="right", va="top", **place)
+    hits_panel.set(xlabel="Nodes", ylabel="Prompt blocks found (%)", ylim=(0, None))
+    ratio_panel.set(xlabel="Nodes", ylabel=RATIO.capitalize(), ylim=(0, None))
+    for axes in (hits_panel, ratio_panel):
         axes.set_xticks(sorted(set(table["nodes"])))
-    figure.legend(*found.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    figure.legend(*hits_panel.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
 

@@ -240,11 +240,11 @@ class Recovery(BlockSizes):
                 *sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near
             ),
             Finding(
-                "fig19a",
-                "all block sizes",
-                "recompute vs swap",
-                "overhead_excess_max",
-                excess,
+                figure="fig19a",
+                setting="all block sizes",
+                system="recompute vs swap",
+                quantity="overhead_excess_max",
+                simulated=excess,
                 note=PEAK,
             ),
             *tails_over_whole(self.figure, served),

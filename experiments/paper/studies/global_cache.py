@@ -54,16 +54,22 @@ class GlobalCache(Study):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         return [
-            Finding(self.name, f"{row.nodes} nodes", row.router, RATIO, row.ratio)
+            Finding(
+                figure=self.name,
+                setting=f"{row.nodes} nodes",
+                system=row.router,
+                quantity=RATIO,
+                simulated=row.ratio,
+            )
             for row in ratios(table).itertuples()
         ]
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:
     """The hits of the global cache over those of the local ones: columns router, nodes, ratio."""
-    found = table.pivot_table(
+    hit_rates = table.pivot_table(
         index=["router", "nodes"], columns="cache", values="found_percent", sort=False
     )
-    if {LOCAL, GLOBAL} - set(found):
+    if {LOCAL, GLOBAL} - set(hit_rates):
         return pd.DataFrame(columns=["router", "nodes", "ratio"])
-    return (found[GLOBAL] / found[LOCAL]).rename("ratio").reset_index()
+    return (hit_rates[GLOBAL] / hit_rates[LOCAL]).rename("ratio").reset_index()

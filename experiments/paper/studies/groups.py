@@ -184,7 +184,11 @@ class HitUnits(Study):
         marked, place = table[table["marked"]], "{model}, {prompt_tokens} tokens"
         same = "yes" if (table["hit_tokens"] == table["law_tokens"]).all() else "no"
         law = Finding(
-            self.name, f"{len(table)} prompts", "", "equal to vLLM's law at every length", same
+            figure=self.name,
+            setting=f"{len(table)} prompts",
+            system="",
+            quantity="equal to vLLM's law at every length",
+            simulated=same,
         )
         findings = reported(
             self.name, marked, place, "{dropped_units} dropped", {"hit_tokens": "tokens found"}
@@ -197,7 +201,14 @@ def hit_tokens(policy: GroupedCaching, num_tokens: int) -> int:
     hit = 0
     for number in range(2):
         seq = Stream(
-            number, Incoming(number, 0, num_tokens, 1, prompt_ids=tuple(range(num_tokens)))
+            number,
+            Incoming(
+                number,
+                arrival_ps=0,
+                prompt_len=num_tokens,
+                num_seqs=1,
+                prompt_ids=tuple(range(num_tokens)),
+            ),
         )
         answer = policy.admit([seq], num_tokens)
         assert not isinstance(answer, Refusal), answer

@@ -114,7 +114,13 @@ class StoreRules(OpenSessions):
         return [
             *findings,
             *(
-                Finding(self.name, "LMCache PR 4499", AWARE, claim, "yes" if holds else "no")
+                Finding(
+                    figure=self.name,
+                    setting="LMCache PR 4499",
+                    system=AWARE,
+                    quantity=claim,
+                    simulated="yes" if holds else "no",
+                )
                 for claim, holds in claims.items()
             ),
         ]

@@ -214,7 +214,22 @@ class TransferSizes(Study):
         rows = []
         for way, method, size in product(WAYS, self.methods, self.block_sizes):
             num_blocks = self.num_tokens // size
-            seconds = link(method, way, [Moved(DEVICE, "dram", size, num_blocks, num_blocks)]) / PS
+            seconds = (
+                link(
+                    method,
+                    way,
+                    [
+                        Moved(
+                            source=DEVICE,
+                            target="dram",
+                            length=size,
+                            num_transfers=num_blocks,
+                            num_runs=num_blocks,
+                        )
+                    ],
+                )
+                / PS
+            )
             rows.append(
                 {
                     "way": WAYS[way],

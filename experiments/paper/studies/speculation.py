@@ -69,12 +69,24 @@ class Speculating(Study):
         counted = speeds[speeds["memory"] == COUNTED]
         best = counted.groupby(["drafter", "acceptance", "rate"], sort=False)["speed_up"].max()
         findings = [
-            Finding(self.name, f"{rate:g} req/s", f"{drafter}, {acceptance:g}", "speed-up", value)
+            Finding(
+                figure=self.name,
+                setting=f"{rate:g} req/s",
+                system=f"{drafter}, {acceptance:g}",
+                quantity="speed-up",
+                simulated=value,
+            )
             for (drafter, acceptance, rate), value in best.items()
         ]
         for drafter, errors in errors_without_memory(table).groupby("drafter", sort=False):
             findings += [
-                Finding(self.name, "all", str(drafter), f"largest error of the {name}", worst)
+                Finding(
+                    figure=self.name,
+                    setting="all",
+                    system=str(drafter),
+                    quantity=f"largest error of the {name}",
+                    simulated=worst,
+                )
                 for name, worst in _largest(errors).items()
             ]
         return findings

@@ -133,7 +133,12 @@ def measure_software(engine: Callable[[], GpuEngine], path: Path, stage: Stage) 
     """
     rows, gpu_s = [], dict[int, float]()
     for num_requests, num_seqs in stage.batches:
-        requests = [Request(i, 0, CONTEXT, NUM_STEPS + 1, num_seqs) for i in range(num_requests)]
+        requests = [
+            Request(
+                i, arrival_ps=0, prompt_len=CONTEXT, output_len=NUM_STEPS + 1, num_seqs=num_seqs
+            )
+            for i in range(num_requests)
+        ]
         plain = served_decodes(engine(), requests)
         if num_seqs == 1:
             gpu_s[num_requests] = statistics.median(it.gpu_s for it in plain)

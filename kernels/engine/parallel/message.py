@@ -16,7 +16,8 @@ from testbed.core.slots import Extent, Ops, Transfer
 from testbed.kernels.engine.layout import Blocks, Ints, Place
 from testbed.kernels.engine.on_device import Forward, Graphs, OnDevice
 from testbed.kernels.engine.parallel.ranks import Ranks
-from testbed.kernels.engine.ragged import Late, Part, Ragged
+from testbed.kernels.engine.ragged import Late, Ragged
+from testbed.kernels.engine.token_buffers import Part
 from testbed.memory.policy import PoolSpec
 
 
@@ -174,13 +175,15 @@ class Compiler:
             del self._sent[seq_id]
         self._sent |= new
         return Compute(
-            is_eager,
-            batch.num_prompts,
-            np.array(rows, np.int64),
-            batch.tokens,
-            batch.positions,
-            batch.wanted,
-            None if batch.late is None else LateTokens(len(batch.late.tokens), batch.late.rows),
-            new,
-            gone,
+            is_eager=is_eager,
+            num_prompts=batch.num_prompts,
+            parts=np.array(rows, np.int64),
+            tokens=batch.tokens,
+            positions=batch.positions,
+            wanted=batch.wanted,
+            late=None
+            if batch.late is None
+            else LateTokens(len(batch.late.tokens), batch.late.rows),
+            places=new,
+            gone=gone,
         )

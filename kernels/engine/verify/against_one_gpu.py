@@ -32,13 +32,25 @@ from testbed.kernels.engine.weights import Weights, random_weights
 from testbed.memory.paged.paged import Paged
 
 GRAPHS = 64
+TINY_LLAMA = ModelSpec(
+    name="llama",
+    num_layers=2,
+    hidden_size=256,
+    num_heads=4,
+    num_kv_heads=2,
+    head_size=64,
+    ffn_size=512,
+    ffn_matrices=3,
+    vocab_size=509,
+    max_len=512,
+)
+TINY_OPT = replace(TINY_LLAMA, name="opt", num_kv_heads=4, ffn_matrices=2, tied_embedding=True)
+TINY_QWEN2 = replace(TINY_LLAMA, name="qwen2", tied_embedding=True)
 FAMILIES = {
-    "opt": Architecture(ModelSpec("opt", 2, 256, 4, 4, 64, 512, 2, 509, 512, True), "opt"),
-    "llama": Architecture(ModelSpec("llama", 2, 256, 4, 2, 64, 512, 3, 509, 512), "llama"),
-    "qwen2": Architecture(
-        ModelSpec("qwen2", 2, 256, 4, 2, 64, 512, 3, 509, 512, True), "qwen2", qkv_bias=True
-    ),
-    "one kv head": Architecture(ModelSpec("llama", 2, 256, 4, 1, 64, 512, 3, 509, 512), "llama"),
+    "opt": Architecture(TINY_OPT, "opt"),
+    "llama": Architecture(TINY_LLAMA, "llama"),
+    "qwen2": Architecture(TINY_QWEN2, "qwen2", qkv_bias=True),
+    "one kv head": Architecture(replace(TINY_LLAMA, num_kv_heads=1), "llama"),
 }
 # Of the scenarios: prefix cache, tier, swaps, forks, beams, chunks, extents, launches ahead.
 NAMES = (
@@ -66,7 +78,9 @@ class Model:
     @property
     def source(self) -> Source:
         """Where the ranks find it."""
-        return Source(self.arch, "random", 0, self.device, self.dtype)
+        return Source(
+            arch=self.arch, weights="random", seed=0, device=self.device, dtype=self.dtype
+        )
 
     def weights(self) -> Weights:
         """All of its weights."""
@@ -127,10 +141,11 @@ def compare(
     ranks = start(model.source, num_ranks)
     with closing(ranks.lead):
         for scenario in scenarios:
-            one = by_tokens(record(scenario, model.arch, weights))
+            on_one_gpu = by_tokens(record(scenario, model.arch, weights))
             for size in graphs:
-                many = recorded(ranks, scenario, size)
-                yield scenario.name, "graphs" if size else "debug", judge(one, many, tolerance)
+                on_many = recorded(ranks, scenario, size)
+                judged = judge(on_one_gpu, on_many, tolerance)
+                yield scenario.name, "graphs" if size else "debug", judged
 
 
 def recorded(ranks: Started, scenario: Scenario, graphs: int) -> Logits:

@@ -89,10 +89,10 @@ def by_tokens(rows: list[Row]) -> Logits:
     return dict(rows)
 
 
-def largest_difference(one: Logits, other: Logits) -> float:
+def largest_difference(first: Logits, second: Logits) -> float:
     """The largest difference of a logit between rows with the same tokens before."""
-    common = one.keys() & other.keys()
-    return max(float((one[key].float() - other[key].float()).abs().max()) for key in common)
+    common = first.keys() & second.keys()
+    return max(float((first[key].float() - second[key].float()).abs().max()) for key in common)
 
 
 def comparison(plain: Logits, fast: Logits, tolerance: float) -> Comparison:

@@ -137,7 +137,9 @@ def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
     if num_gpus == 1:
         yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), options)
         return
-    ranks = start(Source(arch, "random", 0, "cuda", "float16"), num_gpus)
+    ranks = start(
+        Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
+    )
     with closing(ranks.lead):
         yield Bench(ranks.arch, ranks.weights, options, ranks.lead)
 
@@ -181,12 +183,12 @@ def _compared(number: int, iterations: Sequence[Iteration], cost: CostModel) -> 
     works = [iteration.work for iteration in iterations]
     seconds = on_gpu if works[0].prefill else lasting
     return Compared(
-        number,
-        works[0].decode_seqs,
-        int(np.median([work.decode_context for work in works])),
-        sum(new for new, _ in works[0].prefill),
-        float(np.median([seconds(iteration) * 1e6 for iteration in iterations])),
-        float(np.median([cost.iteration(work) / 1e6 for work in works])),
+        batch=number,
+        decode_seqs=works[0].decode_seqs,
+        decode_context=int(np.median([work.decode_context for work in works])),
+        prompt_tokens=sum(new for new, _ in works[0].prefill),
+        measured_us=float(np.median([seconds(iteration) * 1e6 for iteration in iterations])),
+        predicted_us=float(np.median([cost.iteration(work) / 1e6 for work in works])),
     )
 
 

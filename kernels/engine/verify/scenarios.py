@@ -19,10 +19,10 @@ from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.models import Model
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
-from testbed.kernels.engine.ragged import Drawn
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.kernels.engine.sampler import Wanted
 from testbed.kernels.engine.serve import Options, assemble
+from testbed.kernels.engine.token_buffers import Drawn
 from testbed.kernels.engine.weights import Weights
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -114,7 +114,13 @@ class Scenario:
             ids, output_len = prompts[i % self.distinct], int(rng.integers(4, 25))
             requests.append(
                 Request(
-                    i, i * 10**11, len(ids), output_len, self.num_seqs, self.beam, prompt_ids=ids
+                    i,
+                    arrival_ps=i * 10**11,
+                    prompt_len=len(ids),
+                    output_len=output_len,
+                    num_seqs=self.num_seqs,
+                    beam=self.beam,
+                    prompt_ids=ids,
                 )
             )
         return requests

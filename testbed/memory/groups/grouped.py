@@ -81,12 +81,13 @@ class Grouped(LeasingPolicy):
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
         self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
-        nothing, sizes = self.pages.nothing, range(1, self._max_len + 1)
-        self._longest = bisect_left(
-            sizes,
-            True,
-            key=lambda size: not self.pages.fits(self._blocks(0, size, True), nothing, nothing),
-        )
+        nothing = self.pages.nothing
+
+        def is_too_long(num_tokens: int) -> bool:
+            needed = self._blocks(0, num_tokens, is_new=True)
+            return not self.pages.fits(needed, nothing, nothing)
+
+        self._longest = bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
 
     def _check(self, pool: PoolSpec, page_rule: str, window_share: float) -> None:
         """Raise InputError for values that nothing reads, and for groups that are not modelled."""
@@ -194,16 +195,25 @@ class Grouped(LeasingPolicy):
         saved = sum((count - 1) * columns[column].units for (column, _), count in holders)
         held = live = -saved
         for table in self._tables.values():
-            for one, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
-                units = len(pages) * one.units
+            for column, pages, dropped in zip(columns, table.pages, table.dropped, strict=True):
+                units = len(pages) * column.units
                 held += units
                 live += (
-                    (table.seq.num_slots - dropped * self.tokens_per_page) * one.width
-                    if one.width
+                    (table.seq.num_slots - dropped * self.tokens_per_page) * column.width
+                    if column.width
                     else units
                 )
         total, free, idle = self.pages.total, self.pages.free_units, self.pages.idle_units
-        return Usage(total, live, held, total - free - idle, idle, free, free + idle, saved)
+        return Usage(
+            total=total,
+            live=live,
+            held=held,
+            allocated=total - free - idle,
+            cached=idle,
+            free=free,
+            largest_free=free + idle,
+            saved=saved,
+        )
 
     def non_sequence_slots(self) -> NonSequenceSlots:
         tables = self._tables.values()

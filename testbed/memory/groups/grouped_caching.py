@@ -102,8 +102,8 @@ class GroupedCaching(Grouped):
         return GroupHit(self, seq, self._index.path(self._contents(seq)))
 
     def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit | None = None) -> Answers:
-        found = hit if isinstance(hit, GroupHit) else self.lookup(seqs[0])
-        return self._admit_one_of(seqs, num_tokens, found.choices(num_tokens))
+        group_hit = hit if isinstance(hit, GroupHit) else self.lookup(seqs[0])
+        return self._admit_one_of(seqs, num_tokens, group_hit.choices(num_tokens))
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         answer = super().extend(batch, num_tokens)
@@ -154,14 +154,14 @@ class GroupedCaching(Grouped):
             else list(block_contents(ids, seq.tokens_per_id, seq.prompt_len, self.tokens_per_page))
         )
 
-    def choices_of(self, seq: Sequence, found: list[Node], num_tokens: int) -> list[Hit]:
+    def choices_of(self, seq: Sequence, path: list[Node], num_tokens: int) -> list[Hit]:
         """The longest hit; where it is beyond num_tokens, the longest that is not; all others that
         may need fewer.
         """
-        readable = (
-            seq.prompt_len if num_tokens > seq.prompt_len else seq.prompt_len - 1
-        ) // self.tokens_per_page
-        path = found[:readable]
+        has_next_token = num_tokens > seq.prompt_len
+        readable_tokens = seq.prompt_len if has_next_token else seq.prompt_len - 1
+        num_readable = readable_tokens // self.tokens_per_page
+        path = path[:num_readable]
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
@@ -182,7 +182,7 @@ class GroupedCaching(Grouped):
         for i, pages in enumerate(hit.pages):
             for page in pages:
                 if page in self.pages.queue(i):
-                    self.pages.set_idle(i, page, False)
+                    self.pages.set_idle(i, page, idle=False)
                 else:
                     self._holders[i, page] = self._holders.get((i, page), 1) + 1
 
@@ -194,7 +194,7 @@ class GroupedCaching(Grouped):
             elif holders:
                 continue
             elif page in self._index.by_page:
-                self.pages.set_idle(column, page, True)
+                self.pages.set_idle(column, page, idle=True)
             else:
                 self.pages.put(column, [page])
 
@@ -206,7 +206,7 @@ class GroupedCaching(Grouped):
             self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
-        self.pages.set_idle(column, page, False)
+        self.pages.set_idle(column, page, idle=False)
         self.pages.put(column, [page])
 
     def _set_page(self, node: Node, column: int, page: int, seq: Sequence) -> None:

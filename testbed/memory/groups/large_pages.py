@@ -52,7 +52,7 @@ class LargePages(PagePool):
         in_held = sum((idle - within) * one.units for idle, within, one in apart)
         return sum(self._unheld) * self._large + in_held
 
-    def whole(self, column: int, page: int) -> Extent:
+    def padded_extent(self, column: int, page: int) -> Extent:
         return Extent(page - page % self._large, self._large)
 
     def set_idle(self, column: int, page: int, idle: bool) -> None:
@@ -63,7 +63,7 @@ class LargePages(PagePool):
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
         num_spare = len(self._free[0])  # large pages
         for column, count in enumerate(needed):
-            each, held, change = self._each(column), self._held[column], Counter[int]()
+            pages_per_large, held, change = self._each(column), self._held[column], Counter[int]()
             change.update(page - page % self._large for page in revived[column])
             change.subtract(page - page % self._large for page in returned[column])
             newly_unheld = sum(
@@ -71,8 +71,8 @@ class LargePages(PagePool):
             )
             num_unheld = self._unheld[column] + newly_unheld
             num_held = self._num_held[column] + change.total()
-            small_left = (len(held) - num_unheld) * each - num_held
-            num_spare += num_unheld - max(ceil_div(count - small_left, each), 0)
+            small_left = (len(held) - num_unheld) * pages_per_large - num_held
+            num_spare += num_unheld - max(ceil_div(count - small_left, pages_per_large), 0)
         return num_spare >= 0
 
     def free_rounds(self, num_seqs: int) -> int:
@@ -111,8 +111,13 @@ class LargePages(PagePool):
 
     def _to_cut(self, column: int, count: int) -> int:
         """Large pages that must be cut for a column before so many of its small pages are free."""
-        each, unfree = self._each(column), self._num_held[column] + self._num_idle[column]
-        return max(ceil_div(count - len(self._held[column]) * each + unfree, each), 0)
+        pages_per_large, unfree = (
+            self._each(column),
+            self._num_held[column] + self._num_idle[column],
+        )
+        return max(
+            ceil_div(count - len(self._held[column]) * pages_per_large + unfree, pages_per_large), 0
+        )
 
     def _hold(self, column: int, large: int, change: int) -> None:
         """So many more small pages of a large one are held; free ones are in `_cut` before and

@@ -66,9 +66,9 @@ class PagePool:
         window = self.columns[column].window
         return 0 if window is None else max(token + 1 - window, 0) // self.block_size
 
-    def whole(self, column: int, page: int) -> Extent:
-        """What nobody else can take while this page is held or idle: the page, with what its column
-        cannot use.
+    def padded_extent(self, column: int, page: int) -> Extent:
+        """The slots that no other page can have while this one is held or idle: its own, and the
+        padding that its column cannot use.
         """
         return Extent(page, self._sizes[self.columns[column].part])
 
@@ -125,8 +125,8 @@ class PagePool:
 
     def _by_part(self, counts: Iterable[int]) -> list[int]:
         sums = [0] * len(self._free)
-        for one, count in zip(self.columns, counts, strict=True):
-            sums[one.part] += count
+        for column, count in zip(self.columns, counts, strict=True):
+            sums[column.part] += count
         return sums
 
 
@@ -177,7 +177,10 @@ class FixedSplit(PagePool):
                 "large_pages)"
             )
         sizes = [group.num_layers * block_size for group in groups]
-        columns = [Column(i, g.num_layers, sizes[i], g.window, i) for i, g in enumerate(groups)]
+        columns = [
+            Column(group=i, width=g.num_layers, units=sizes[i], window=g.window, part=i)
+            for i, g in enumerate(groups)
+        ]
         shares = [1.0 if group.window is None else window_share for group in groups]
         units = 0.0  # of a block in every group
         for share, size in zip(shares, sizes, strict=True):

@@ -63,18 +63,16 @@ class PageTable:
 
 
 def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
-    """Idle pages are cached; what a whole page has besides held and idle ones is rounding, if one
-    of it is held.
-    """
+    """Idle pages are cached. The rest of a padded page is rounding if one of its pages is held."""
     used, cached = dict[Extent, list[Extent]](), dict[Extent, None]()
     for column, page in held:
         part = Extent(page, pool.columns[column].units)
-        used.setdefault(pool.whole(column, page), []).append(part)
+        used.setdefault(pool.padded_extent(column, page), []).append(part)
     for page, column in chain.from_iterable(queue.items() for queue in pool.idle):
-        part, whole = Extent(page, pool.columns[column].units), pool.whole(column, page)
-        cached[part if whole in used else whole] = None
-        used.get(whole, []).append(part)
-    rounding = (gap for whole, parts in used.items() for gap in gaps(whole, parts))
+        part, padded = Extent(page, pool.columns[column].units), pool.padded_extent(column, page)
+        cached[part if padded in used else padded] = None
+        used.get(padded, []).append(part)
+    rounding = (gap for padded, parts in used.items() for gap in gaps(padded, parts))
     return NonSequenceSlots((), tuple(cached), tuple(rounding))
 
 
@@ -117,23 +115,23 @@ class GroupIndex(PrefixIndex):
         """After how many blocks, the most first, every group has what the next token reads,
         `unready` pages aside.
         """
-        found, runs = list[int](), [0] * len(self.pool.columns)
+        readable, runs = list[int](), [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)
             runs = [0 if page == NONE or page in unready else run + 1 for run, page in pages]
             end = num_blocks * self.pool.block_size
             if all(run >= num_blocks - self.pool.first_read(i, end) for i, run in enumerate(runs)):
-                found.append(num_blocks)
-        return found[::-1]
+                readable.append(num_blocks)
+        return readable[::-1]
 
     def grown(self, node: Node, content: Content) -> Node:
         """The node of `content` behind `node`, which is made where there is none."""
-        found = self.child(node, content)
-        if found is None:
-            found = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)
-            found.memo = [NONE] * len(self.pool.columns)
+        child = self.child(node, content)
+        if child is None:
+            child = self._nodes[node, content] = Node(node, content, 0, TOMBSTONE)
+            child.memo = [NONE] * len(self.pool.columns)
             node.children += 1
-        return found
+        return child
 
     def set_page(self, node: Node, column: int, page: int) -> None:
         """The page has the node's content in this column, in place of any other."""

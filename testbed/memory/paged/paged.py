@@ -292,17 +292,17 @@ class BlockMemory(LeasingPolicy):
         return True
 
     def _allocate_tables(
-        self, seqs: list[Sequence], num_tokens: int, found: list[int]
+        self, seqs: list[Sequence], num_tokens: int, cached: list[int]
     ) -> list[int]:
-        """A group's tables, the first one's from `found` on, which share the whole blocks of the
+        """A group's tables, the first one's from `cached` on, which share the whole blocks of the
         prompt; its blocks.
         """
         first, *others = seqs
         size, pool, tables = self.block_size, self._pool, self._tables
         num_blocks, num_shared = ceil_div(num_tokens, size), first.prompt_len // size
-        blocks = found + pool.take(num_blocks - len(found))
+        blocks = cached + pool.take(num_blocks - len(cached))
         tables.held[first.seq_id] = BlockTable(first, blocks)
-        tables.live += num_tokens - len(found) * size
+        tables.live += num_tokens - len(cached) * size
         for seq in others:
             shared = blocks[:num_shared]
             pool.share(shared)

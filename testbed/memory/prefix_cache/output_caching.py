@@ -82,9 +82,9 @@ class OutputCaching(PrefixCaching):
         prompt = self._prompts.get(seq.seq_id)
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:
-            known, full = prompt.contents, seq.num_stored // self.block_size
-            new = islice(output_contents(seq, len(known)), max(full - len(known), 0))
-            prompt.contents = [*known, *new]
+            of_prompt, full = prompt.contents, seq.num_stored // self.block_size
+            new = islice(output_contents(seq, len(of_prompt)), max(full - len(of_prompt), 0))
+            prompt.contents = [*of_prompt, *new]
             self.publish(seq, seq.num_stored)
         super()._give_back(seq, keep)
 
@@ -99,9 +99,9 @@ class OutputCaching(PrefixCaching):
         num_tokens = seq.prompt_len - self._num_behind
         if seq.prompt_ids is None:
             return list(islice(output_contents(seq, 0), num_tokens // self.block_size))
-        ids, each, size = seq.prompt_ids, seq.tokens_per_id, self.block_size
-        contents = block_contents(ids, each, num_tokens, size)
-        return with_next_ids(contents, ids, each, size) if self._num_behind else contents
+        ids, tokens_per_id, size = seq.prompt_ids, seq.tokens_per_id, self.block_size
+        contents = block_contents(ids, tokens_per_id, num_tokens, size)
+        return with_next_ids(contents, ids, tokens_per_id, size) if self._num_behind else contents
 
     def _match(self, seq: Seq, contents: Sequence[Content]) -> list[Node]:
         """Generated blocks too: see PromptHit.on_device for what is found of the prompt alone."""

@@ -171,37 +171,41 @@ class PrefixCaching(BlockMemory):
 
     def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
         first = seqs[0]
-        found = hit if isinstance(hit, PromptHit) else self.lookup(first)
-        contents = found.contents
+        prompt_hit = hit if isinstance(hit, PromptHit) else self.lookup(first)
+        contents = prompt_hit.contents
         if contents is None:
             return super().admit(seqs, num_tokens)
-        each, common = ceil_div(num_tokens, self.block_size), first.prompt_len // self.block_size
-        more = len(seqs) - 1
-        total = each + more * (each - common)
+        num_blocks = ceil_div(num_tokens, self.block_size)  # of each sequence
+        num_shared = first.prompt_len // self.block_size  # whole blocks of the prompt
+        num_others = len(seqs) - 1
+        total = num_blocks + num_others * (num_blocks - num_shared)
         if total > self._capacity():
             return Refusal.NEVER
-        if self._is_loading(found, num_tokens):
+        if self._is_loading(prompt_hit, num_tokens):
             return Refusal.LOADING
-        nodes = self._within_free(found.on_device(num_tokens), total, common if more else each)
+        num_findable = num_shared if num_others else num_blocks
+        nodes = self._within_free(prompt_hit.on_device(num_tokens), total, num_findable)
         if nodes is None:
             return Refusal.LATER
-        nodes = nodes[:common] if more else nodes
+        nodes = nodes[:num_shared] if num_others else nodes
         if self._counts.add(first, self.block_size, len(nodes)) and self._oracle is not None:
             self._oracle.requested(self._cache.index.chain(contents))
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
         self._prompts[first.seq_id] = CachedPrompt(
-            contents, nodes[-1] if nodes else self._cache.index.root, not more
+            contents, nodes[-1] if nodes else self._cache.index.root, alone=not num_others
         )
-        return [Grant(num_cached), *[Grant(common * self.block_size)] * more]
+        return [Grant(num_cached), *[Grant(num_shared * self.block_size)] * num_others]
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
-        found = hit if isinstance(hit, PromptHit) else self.lookup(seq)
-        if found.contents is None:
+        prompt_hit = hit if isinstance(hit, PromptHit) else self.lookup(seq)
+        if prompt_hit.contents is None:
             return super().fits(seq, num_tokens)
-        each = ceil_div(num_tokens, self.block_size)
-        return self._within_free(found.on_device(num_tokens), each, each) is not None
+        num_blocks = ceil_div(num_tokens, self.block_size)
+        return (
+            self._within_free(prompt_hit.on_device(num_tokens), num_blocks, num_blocks) is not None
+        )
 
     def publish(self, seq: Seq, num_tokens: int) -> None:
         prompt = self._prompts.get(seq.seq_id)
@@ -279,22 +283,22 @@ class PrefixCaching(BlockMemory):
         """
         return False
 
-    def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
-        """The most of the found nodes that can be referenced together with all the requested
-        blocks.
+    def _within_free(self, nodes: list[Node], total: int, requested: int) -> list[Node] | None:
+        """The most of the nodes, found for a prompt, that can be referenced together with all the
+        requested blocks.
 
         What lies beyond the first `requested` is never a reason to refuse: if it were, an eviction
         could end a refusal.
         """
         num_slots = self._pool.available() - self._reserve() - total
-        num_slots += sum(not node.evictable for node in found[:requested])
+        num_slots += sum(not node.evictable for node in nodes[:requested])
         if num_slots < 0:
             return None
-        for i in range(requested, len(found)):
-            num_slots -= found[i].evictable
+        for i in range(requested, len(nodes)):
+            num_slots -= nodes[i].evictable
             if num_slots < 0:
-                return found[:i]
-        return found
+                return nodes[:i]
+        return nodes
 
     def _ensure_free_with_hits(self, nodes: list[Node], total: int) -> None:
         self._tables.live += self._cache.hold(nodes) * self.block_size

@@ -69,7 +69,7 @@ class PrefixIndex:
 
     def __init__(self, num_blocks: int) -> None:
         self.hash_of: HashOf = hash
-        self.root = Node(None, 0, 0, 0)
+        self.root = Node(parent=None, content=0, code=0, block=0)
         self.holder: list[Node | None] = [None] * num_blocks
         self.num_kept = 0
         self.on_event: OnCacheEvent | None = None
@@ -77,15 +77,15 @@ class PrefixIndex:
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
         """The nodes of the leading contents that are there without a gap. Changes nothing."""
-        found: list[Node] = []
+        matched: list[Node] = []
         node, nodes = self.root, self._nodes
         for content in contents:
             child = nodes.get((node, content))
             if child is None or child.block == TOMBSTONE:
                 break
-            found.append(child)
+            matched.append(child)
             node = child
-        return found
+        return matched
 
     def child(self, node: Node, content: Content) -> Node | None:
         """The node of `content` right behind `node`, with a block or as a tombstone."""

@@ -47,9 +47,9 @@ class Replayed:
 
 
 def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
-    for ids, each, prompt_len in rows.prompts():
+    for ids, tokens_per_id, prompt_len in rows.prompts():
         yield Prompt(
-            block_contents(ids, each, prompt_len, block_size), -(-prompt_len // block_size)
+            block_contents(ids, tokens_per_id, prompt_len, block_size), -(-prompt_len // block_size)
         )
 
 

@@ -52,12 +52,12 @@ class CacheHierarchy:
         self._exclusive = exclusive
         self._num_transfers = 0
 
-    def look_up(self, found: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """Where the contents after the found nodes are, up to the first that is nowhere; changes
-        nothing.
+    def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
+        """Where the contents after the nodes on the device are, up to the first that is nowhere;
+        changes nothing.
         """
         index, behind = self.device.index, list[tuple[int, Node]]()
-        node = found[-1] if found else index.root
+        node = on_device[-1] if on_device else index.root
         for content in rest:
             node = index.child_or_new(node, content)
             place = self._place_of(node)
@@ -83,7 +83,16 @@ class CacheHierarchy:
                 self.device.index.keep(node)
             kept = self.device.pin(stay)
             self.device.kept.add(kept)
-            loads.append(InTransit(place, ON_DEVICE, nodes, tier.pin(nodes), [], kept))
+            loads.append(
+                InTransit(
+                    source=place,
+                    target=ON_DEVICE,
+                    nodes=nodes,
+                    read=tier.pin(nodes),
+                    written=[],
+                    kept=kept,
+                )
+            )
         return loads
 
     def begin_load(self, load: InTransit) -> Transfer:
@@ -108,7 +117,16 @@ class CacheHierarchy:
             return None
         self.moved["stored_blocks"] += len(taken)
         nodes, read = list(taken), self.places[target - 1].pin(taken)
-        return self._begin(InTransit(target - 1, target, nodes, read, list(taken.values()), []))
+        return self._begin(
+            InTransit(
+                source=target - 1,
+                target=target,
+                nodes=nodes,
+                read=read,
+                written=list(taken.values()),
+                kept=[],
+            )
+        )
 
     def landed(self, move_id: int) -> InTransit:
         """This transfer, whose content can now be found at its target; what it read is unpinned."""

@@ -43,6 +43,9 @@ class LoadIfFaster(LoadRule):
         self.prefill_tokens_per_s = prefill_tokens_per_s
 
     def is_worth(self, pool: PoolSpec, tier: Tier, num_tokens: int) -> bool:
+        """Whether the tier brings num_tokens sooner than the server would compute them. Raises
+        InputError for a tier without a bandwidth.
+        """
         if not tier.bandwidth:
             raise InputError(f"the load rule LoadIfFaster: the tier {tier.name} has no bandwidth")
         num_bytes = num_tokens * pool.layer_bytes * pool.num_layers

@@ -153,8 +153,8 @@ class TieredCaching(PrefixCaching):
             return Refusal.LATER
         if not isinstance(hit, TieredHit) or hit.contents is None:
             return GRANTED
-        found, below = hit.on_device(num_tokens), hit.by_place(num_tokens)
-        stay, num_loading = found + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
+        on_device, below = hit.on_device(num_tokens), hit.by_place(num_tokens)
+        stay, num_loading = on_device + below.pop(ON_DEVICE, []), len(below.pop(ON_THE_WAY, []))
         num_below, tiers = (
             sum(map(len, below.values())),
             [self._lower[place - 1] for place in below],
@@ -269,12 +269,12 @@ class TieredCaching(PrefixCaching):
             tier.touch(nodes)
         self._choose(self._store.found(nodes))
 
-    def _within_free(self, found: list[Node], total: int, requested: int) -> list[Node] | None:
+    def _within_free(self, nodes: list[Node], total: int, requested: int) -> list[Node] | None:
         pinned = sum(
-            node.evictable and node.block in self._device.pins for node in found[:requested]
+            node.evictable and node.block in self._device.pins for node in nodes[:requested]
         )
         return super()._within_free(
-            found, total - pinned, requested
+            nodes, total - pinned, requested
         )  # pinned blocks are not available anyway
 
     def _choose(self, nodes: Iterable[Node], target: int = 1) -> None:

@@ -130,7 +130,14 @@ def test_config_of_a_folder_gives_the_architecture(
     tmp_path, config, family, eps, bias, theta, scaling
 ):
     architecture = read(tmp_path, config)
-    assert architecture == Architecture(architecture.spec, family, eps, bias, theta, scaling)
+    assert architecture == Architecture(
+        spec=architecture.spec,
+        family=family,
+        norm_eps=eps,
+        qkv_bias=bias,
+        rope_theta=theta,
+        rope_scaling=scaling,
+    )
     assert architecture.is_opt == (family == "opt")
     assert (architecture.q_width, architecture.kv_width) == (
         (32, 32) if architecture.is_opt else (32, 16)

@@ -129,8 +129,8 @@ def test_prompts_come_one_by_one_among_so_many_decodes(monkeypatch, planning):
 def test_what_is_left_of_a_phase_is_cancelled_before_the_next(monkeypatch):
     slow = tiny_bench(tiny.StepClock(5e-3))  # five times slower than predicted
     small(monkeypatch)
-    first = Phase([Request(0, 0, 9, 50)], 20 * 10**9)
-    second = Phase([Request(1, 20 * 10**9, 9, 5)], 10**12)
+    first = Phase([Request(0, arrival_ps=0, prompt_len=9, output_len=50)], 20 * 10**9)
+    second = Phase([Request(1, arrival_ps=20 * 10**9, prompt_len=9, output_len=5)], 10**12)
     iterations = slow.served(Paged, in_turn, [first, second], 2)
     assert {one.work.num_requests for one in iterations} == {1}
     assert 5 < len(iterations) < 12
@@ -156,8 +156,20 @@ def test_a_clock_that_skips_waits_for_ever_until_something_is_posted():
 
 
 def test_outputs_end_at_the_longest_sequence():
-    phase = Phase([Request(0, 0, 20, 200), Request(1, 5, 9, 1)], 7).within(128)
-    assert phase == ([Request(0, 0, 20, 108), Request(1, 5, 9, 1)], 7)
+    phase = Phase(
+        [
+            Request(0, arrival_ps=0, prompt_len=20, output_len=200),
+            Request(1, arrival_ps=5, prompt_len=9, output_len=1),
+        ],
+        7,
+    ).within(128)
+    assert phase == (
+        [
+            Request(0, arrival_ps=0, prompt_len=20, output_len=108),
+            Request(1, arrival_ps=5, prompt_len=9, output_len=1),
+        ],
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,10 @@ def test_outputs_end_at_the_longest_sequence():
 )
 def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
     monkeypatch.setattr(bench, "assemble", lambda *given: given)
-    requests = [Request(i, 0, length, 5) for i, length in enumerate((10, 20, 30))]
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=length, output_len=5)
+        for i, length in enumerate((10, 20, 30))
+    ]
     scheduler, pool, *_, options, _ = Bench(1, 2, Options(graphs=9)).engine(
         kind, in_turn, requests, 2
     )
@@ -190,7 +205,14 @@ def test_measured_iterations_are_not_disturbed_by_garbage():
 
 def test_excess_over_the_model_is_time_between_results_or_on_the_gpu():
     ones = [
-        Iteration(0.0, 2e-3, 0.5, 0.5, seconds, Work(1, 1, 1))
+        Iteration(
+            start_s=0.0,
+            duration_s=2e-3,
+            host_s=0.5,
+            waited_s=0.5,
+            gpu_s=seconds,
+            work=Work(1, 1, 1),
+        )
         for seconds in (1.2e-3, 1.3e-3, 0.9e-3)
     ]
     assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((1000, 1000, 1000))

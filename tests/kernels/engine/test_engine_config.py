@@ -105,9 +105,11 @@ def folder(path, config):
 def test_weights_loaded_from_a_folder_give_equal_logits(tmp_path, config):
     want = folder(tmp_path, config)
     arch = of_folder(tmp_path)
-    got = load_weights(arch, tmp_path, "cpu", torch.float32)
+    loaded = load_weights(arch, tmp_path, "cpu", torch.float32)
     tokens = torch.arange(20)
-    assert torch.equal(tiny.dense_logits(arch, got, tokens), tiny.dense_logits(arch, want, tokens))
+    assert torch.equal(
+        tiny.dense_logits(arch, loaded, tokens), tiny.dense_logits(arch, want, tokens)
+    )
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
@@ -395,14 +397,16 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
         ("iterations", span_columns(recorder)),
     ):
         table = pd.DataFrame(columns)
-        got = pd.read_csv(
+        loaded = pd.read_csv(
             tmp_path / "out" / f"{name}.csv",
             keep_default_na=name != "requests",
             na_values={"hit_tokens": ""},
         )
         more = [*MEASURED, *WORK_COLUMNS] if name == "iterations" else []
-        assert [*got.columns] == [*table.columns, *more]
-        pd.testing.assert_frame_equal(got[[*table.columns]].astype(table.dtypes.to_dict()), table)
+        assert [*loaded.columns] == [*table.columns, *more]
+        pd.testing.assert_frame_equal(
+            loaded[[*table.columns]].astype(table.dtypes.to_dict()), table
+        )
     rows = list(csv.DictReader((tmp_path / "out" / "iterations.csv").open()))
     assert [read_work(row) for row in rows] == [
         iteration.work for iteration in engine.records.iterations
@@ -410,8 +414,18 @@ def test_engine_folder_has_the_files_of_a_simulation(tmp_path):
 
 
 def test_work_is_read_back_from_its_columns():
-    moves = (Moved("device", "host", 16, 3),)
-    work = Work(3, 70, 40, 5, ((9, 0), (2, 30)), 4, ((16, 2),), moves, (("pages", 7),))
+    moves = (Moved(source="device", target="host", length=16, num_transfers=3),)
+    work = Work(
+        decode_seqs=3,
+        decode_context=70,
+        decode_max_context=40,
+        decode_repeated=5,
+        prefill=((9, 0), (2, 30)),
+        num_requests=4,
+        copies=((16, 2),),
+        moves=moves,
+        extra=(("pages", 7),),
+    )
     assert read_work(dict(zip(WORK_COLUMNS, map(str, work_cells(work)), strict=True))) == work
     assert read_work(dict(zip(WORK_COLUMNS, work_cells(Work()), strict=True))) == Work()
     refuses("work_decode_seqs is missing", read_work, {})

@@ -21,8 +21,8 @@ from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine.drafters import NGramDrafter  # noqa: E402
 from testbed.kernels.engine.gpu_engine import EndTokens  # noqa: E402
 from testbed.kernels.engine.models import Model  # noqa: E402
-from testbed.kernels.engine.ragged import TokenBuffers  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
+from testbed.kernels.engine.token_buffers import TokenBuffers  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.memory.prefix_cache.output_caching import OutputCaching  # noqa: E402

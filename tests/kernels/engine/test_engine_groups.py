@@ -121,13 +121,33 @@ def test_top_p_samples_only_likely_tokens():
 
 
 def test_draws_are_exact_at_the_edges():
-    two, apart = torch.zeros(1, 2), torch.tensor([[0.0, 10.0]])
-    assert [TopP(1.0, 1.0).choose(two, [x]).item() for x in (0.0, 0.499, 0.5, 1.0)] == [0, 0, 1, 1]
-    assert TopP(1.0, 0.5).choose(two, [0.9]).item() == 0  # the first has the whole share
-    assert [TopP(t).choose(apart, [0.6]).item() for t in (1.0, 1000.0)] == [1, 0]
+    alike = torch.zeros(1, 2)  # two tokens of the same logit
+    every_token = TopP(temperature=1.0, top_p=1.0)
+    assert every_token.choose(alike, [0.0]).item() == 0
+    assert every_token.choose(alike, [0.499]).item() == 0
+    assert every_token.choose(alike, [0.5]).item() == 1
+    assert every_token.choose(alike, [1.0]).item() == 1
+    half = TopP(temperature=1.0, top_p=0.5)  # the first token alone has that share
+    assert half.choose(alike, [0.9]).item() == 0
+
+
+def test_a_high_temperature_makes_logits_alike():
+    apart = torch.tensor([[0.0, 10.0]])
+    assert TopP(temperature=1.0).choose(apart, [0.6]).item() == 1
+    assert TopP(temperature=1000.0).choose(apart, [0.6]).item() == 0
+
+
+def test_a_draw_depends_on_seed_and_place_alone():
     assert TopP(seed=1).uniform(2, 3, 4) == 0.20881062746047974
-    for wrong in ((0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.01)):
-        refuses("must be above 0, and above 0 and at most 1", TopP, *wrong, error=ValueError)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.01)]
+)
+def test_temperatures_and_shares_without_meaning_are_refused(temperature, top_p):
+    refuses(
+        "must be above 0, and above 0 and at most 1", TopP, temperature, top_p, error=ValueError
+    )
 
 
 def test_graph_bucket_is_at_least_the_batch_size():
@@ -166,8 +186,11 @@ def test_unreadable_tables_are_refused():
 
 
 def test_dependent_copies_are_separate_launches():
-    first, second, third = Copy(0, 4, 4), Copy(8, 12, 4), Copy(4, 16, 4)
-    assert independent((first, second, third)) == [[first, second], [third]]
+    writes_4 = Copy(src=0, dst=4, length=4)
+    elsewhere = Copy(src=8, dst=12, length=4)
+    reads_4 = Copy(src=4, dst=16, length=4)
+    launches = independent((writes_4, elsewhere, reads_4))
+    assert launches == [[writes_4, elsewhere], [reads_4]]
 
 
 def test_warm_up_changes_no_slots_or_outputs(monkeypatch):

@@ -27,7 +27,14 @@ def parts(family, num_gpus):
     arch = replace(tiny.architecture(family), spec=replace(tiny.SHAPES[family], dtype_bytes=4))
     model, local = arch.spec, Shard(arch, 0, num_gpus).local
     layer_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // model.num_layers
-    pool = PoolSpec(64, 128, (), layer_bytes, model.num_layers, num_gpus)
+    pool = PoolSpec(
+        num_slots=64,
+        max_len=128,
+        tiers=(),
+        layer_bytes=layer_bytes,
+        num_layers=model.num_layers,
+        num_gpus=num_gpus,
+    )
     return arch, local, pool
 
 

@@ -84,7 +84,10 @@ def test_tokens_that_are_drawn():
 
 
 def test_a_request_that_is_cancelled_while_its_step_is_under_way():
-    requests = [Request(0, 0, 5, 30), Request(1, 0, 6, 8)]
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=5, output_len=30),
+        Request(1, arrival_ps=0, prompt_len=6, output_len=8),
+    ]
     outputs = []
     for launches_ahead in (True, False):
         built = engine(Paged, ahead, clock=StepClock(), launches_ahead=launches_ahead)
@@ -108,7 +111,8 @@ def test_the_debug_mode_launches_one_after_the_other():
 
 @pytest.mark.parametrize("launches_ahead", [True, False])
 def test_an_iteration_begins_when_the_one_before_has_ended(launches_ahead):
-    requests = [*tiny.requests(LENGTHS)[:1], Request(1, 10**11, 9, 8)]  # the second after a pause
+    after_a_pause = Request(1, arrival_ps=10**11, prompt_len=9, output_len=8)
+    requests = [*tiny.requests(LENGTHS)[:1], after_a_pause]
     clock = WallClock()
     built = engine(Paged, ahead, clock=clock, launches_ahead=launches_ahead)
     ones = built.serve(requests).iterations

@@ -63,8 +63,10 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
     monkeypatch, series, num_seqs
 ):
     monkeypatch.setattr(serve, "WallClock", lambda: StepClock(0.1))
-    machine, trace = run.Machine(STAGE), plan.CHATS | {"max_prompt": 120, "max_output": 30}
-    assert (machine.setup.config.window_s, machine.setup.config.engine.warm) == (None, STAGE.warm)
+    machine = run.Machine(STAGE)
+    assert machine.setup.config.window_s is None
+    assert machine.setup.config.engine.warm == STAGE.warm
+    trace = plan.CHATS | {"max_prompt": 120, "max_output": 30}
     small = replace(series, trace=trace, pool=400, rate=4.0, num_seqs=num_seqs)
     values = plan.Pair(small, 1.0, 1).config(replace(STAGE, seconds=5.0))
 
@@ -76,19 +78,24 @@ def test_loaded_machine_serves_as_a_fresh_engine_without_preparing_ahead(
         assert totals.swaps + totals.recomputes > 0
         return records.outputs, [iteration.work for iteration in records.iterations]
 
-    batch, used = Ahead.batch, []
-    monkeypatch.setattr(
-        Ahead, "batch", lambda self, *given: used.append(batch(self, *given)) or used[-1]
-    )
+    prepared_batch, batches_ahead = Ahead.batch, []
+
+    def noted_batch(self, *arguments):
+        batches_ahead.append(prepared_batch(self, *arguments))
+        return batches_ahead[-1]
+
+    monkeypatch.setattr(Ahead, "batch", noted_batch)
     ahead = served(machine.engine)
-    assert any(one is not None for one in used) == (num_seqs == 1)
+    has_prepared = any(batch is not None for batch in batches_ahead)
+    assert has_prepared == (num_seqs == 1)
     monkeypatch.setattr(Ahead, "batch", lambda *_: None)
     plain = served(lambda setup: make_engine(setup, machine.engine().runner.network.weights))
     assert ahead == plain
 
 
 def test_time_is_divided_by_kind_of_iteration():
-    moves, prompt = (Moved("device", "host", 16, 1),), ((9, 0),)
+    moves = (Moved(source="device", target="host", length=16, num_transfers=1),)
+    prompt = ((9, 0),)
     works = [
         Work(3),
         Work(2, prefill=prompt),
@@ -96,7 +103,12 @@ def test_time_is_divided_by_kind_of_iteration():
         Work(1, prefill=prompt, moves=moves),
         Work(moves=moves),
     ]
-    ones = [Iteration(i, 2.0 + i, 0.0, 0.0, 0.1 * 2**i, work) for i, work in enumerate(works)]
+    ones = [
+        Iteration(
+            start_s=i, duration_s=2.0 + i, host_s=0.0, waited_s=0.0, gpu_s=0.1 * 2**i, work=work
+        )
+        for i, work in enumerate(works)
+    ]
     assert run.work(ones) == [5, "20.00000", "0.50000", "0.20000", "2.40000", "16.90000"]
 
 

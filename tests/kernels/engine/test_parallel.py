@@ -41,19 +41,35 @@ FAMILIES = ("opt", "llama", "qwen2")  # with 4, 2 and 1 heads of K and V, all wi
 def test_shards_put_together_are_the_whole(family, num_ranks):
     arch = tiny.architecture(family)
     whole = tiny.weights(arch)
-    parts = [tiny.weights(arch, part=Shard(arch, rank, num_ranks)) for rank in range(num_ranks)]
-    for table in ("embedding", "head"):
-        rows = torch.cat([getattr(part, table) for part in parts])
-        assert torch.equal(rows[: arch.spec.vocab_size], getattr(whole, table))
+    shards = [tiny.weights(arch, part=Shard(arch, rank, num_ranks)) for rank in range(num_ranks)]
+    check_rows(whole.embedding, [shard.embedding for shard in shards])
+    check_rows(whole.head, [shard.head for shard in shards])
     for i, layer in enumerate(whole.layers):
-        layers = [part.layers[i] for part in parts]
-        for name in ("out", "down"):
-            columns = torch.cat([getattr(part, name).weight for part in layers], dim=1)
-            assert torch.equal(columns, getattr(layer, name).weight)
-        for kind in ("weight", "bias") if layer.qkv.bias is not None else ("weight",):
-            check_heads(arch, getattr(layer.qkv, kind), [getattr(p.qkv, kind) for p in layers])
-        halves = zip(*[p.up.weight.chunk(arch.spec.ffn_matrices - 1) for p in layers], strict=True)
-        assert torch.equal(torch.cat([torch.cat(half) for half in halves]), layer.up.weight)
+        parts = [shard.layers[i] for shard in shards]
+        check_columns(layer.out.weight, [part.out.weight for part in parts])
+        check_columns(layer.down.weight, [part.down.weight for part in parts])
+        check_heads(arch, layer.qkv.weight, [part.qkv.weight for part in parts])
+        if layer.qkv.bias is not None:
+            check_heads(arch, layer.qkv.bias, [part.qkv.bias for part in parts])
+        check_up(arch, layer.up.weight, [part.up.weight for part in parts])
+
+
+def check_rows(whole, parts):
+    """The rows of a table are divided, and padded to as many on each rank."""
+    assert torch.equal(torch.cat(parts)[: len(whole)], whole)
+
+
+def check_columns(whole, parts):
+    assert torch.equal(torch.cat(parts, dim=1), whole)
+
+
+def check_up(arch, whole, parts):
+    """Of gate and up, which are one matrix, each rank has its rows of both."""
+    num_matrices = arch.spec.ffn_matrices - 1
+    for matrix, *of_ranks in zip(
+        whole.chunk(num_matrices), *[part.chunk(num_matrices) for part in parts], strict=True
+    ):
+        assert torch.equal(torch.cat(of_ranks), matrix)
 
 
 def check_heads(arch, whole, parts):

@@ -89,7 +89,9 @@ def served(struck_s, number, place):
             return forward(batch)
 
         engine.runner.forward = counted
-        engine.serve([Request(i, i * 10**12, 20, 30) for i in range(4)])
+        engine.serve(
+            [Request(i, arrival_ps=i * 10**12, prompt_len=20, output_len=30) for i in range(4)]
+        )
         if place == "end":
             strike()
 

@@ -63,12 +63,12 @@ class _Blocks:
         before = []
         for content in contents:
             place = number, content
-            known = numbers.get(place)
-            if known is None:
+            known_number = numbers.get(place)
+            if known_number is None:
                 number = numbers[place] = len(last_use)
                 last_use.append(time)
             else:
-                number = known
+                number = known_number
                 before.append(last_use[number])
                 last_use[number] = time
         return tuple(Run(since, sum(1 for _ in blocks)) for since, blocks in groupby(before))

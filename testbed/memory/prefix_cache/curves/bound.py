@@ -60,9 +60,9 @@ class _Kept:
 
     def take(self, time: int) -> int:
         """How many blocks the prompt number `time` finds; they are its own from now on."""
-        found = self._needed_at.pop(time, 0)
-        self.num_blocks -= found
-        return found
+        num_found = self._needed_at.pop(time, 0)
+        self.num_blocks -= num_found
+        return num_found
 
     def add(self, time: int, num_blocks: int) -> None:
         if time not in self._needed_at:

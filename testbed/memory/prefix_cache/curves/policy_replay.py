@@ -22,11 +22,11 @@ def replayed_hits(rows: Rows, block_size: int, num_blocks: int, order: EvictionO
     policy.foresee_prompts(rows.prompts())
     sessions = [None] * len(rows) if rows.sessions is None else rows.sessions.tolist()
     hits = []
-    for number, ((ids, each, prompt_len), session) in enumerate(
+    for number, ((ids, tokens_per_id, prompt_len), session) in enumerate(
         zip(rows.prompts(), sessions, strict=True)
     ):
         request = Incoming(
-            number, 0, prompt_len, prompt_ids=ids, tokens_per_id=each, session=session
+            number, 0, prompt_len, prompt_ids=ids, tokens_per_id=tokens_per_id, session=session
         )
         hits.append(_serve(policy, Sequence(number, request)) // block_size)
     return hits

@@ -53,11 +53,11 @@ def _one_pass(accesses: Sequence[Access], sizes: Counts) -> Counts:
     stack = _Stack(len(accesses))
     stored, hits = np.zeros_like(sizes), np.zeros_like(sizes)
     for time, access in enumerate(accesses):
-        found, copied = _found(access, stack, stored)
-        hits += found
+        num_found, copied = _found(access, stack, stored)
+        hits += num_found
         others = sizes - access.num_blocks
         keeps_copy = copied & (stack.end - access.num_readable <= others)
-        stored = access.num_full + np.minimum(stored - found, others) - keeps_copy
+        stored = access.num_full + np.minimum(stored - num_found, others) - keeps_copy
         stack.use(time, access)
     return hits
 

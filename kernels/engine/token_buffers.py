@@ -1,0 +1,126 @@
+"""The tokens of every sequence, on the host: what prompts have, and what was drawn."""
+
+import random
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from testbed.core.request import Incoming
+from testbed.core.sequence import Sequence, SequenceGroup
+
+
+class Owner(NamedTuple):
+    """Whose logits a row has: a group, which of its sequences, and behind how many draft tokens."""
+
+    group: SequenceGroup
+    member: int
+    num_drafts: int = 0
+
+
+class Part(NamedTuple):
+    """`new` tokens of a sequence that follow `num_stored` ones, of which the logits of the last
+    `wanted` are needed. drafts: the tokens behind those that the sequence has.
+
+    Slots of tokens before position `written` contain their K and V already and are not written.
+    """
+
+    seq: Sequence
+    new: int
+    num_stored: int
+    written: int
+    wanted: int
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def context_len(self) -> int:
+        """Tokens that the last of the new ones reads."""
+        return self.num_stored + self.new
+
+
+class TokenBuffers:
+    """Token ids by sequence id. A prompt without content ids gets random tokens that depend on seed
+    and request.
+
+    A content id covers one or more tokens (Mooncake: 512); equal content ids give equal tokens in
+    every request.
+    """
+
+    def __init__(self, vocab_size: int, seed: int = 0) -> None:
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.tokens: dict[int, list[int]] = {}
+        self._ready: dict[int, list[int]] = {}
+
+    def prepare(self, requests: Iterable[Incoming]) -> None:
+        """Draw the prompts of requests before they arrive: a long one takes milliseconds."""
+        self._ready.update((request.request_id, self.prompt(request)) for request in requests)
+
+    def start(self, group: SequenceGroup) -> None:
+        """Add a request's sequences."""
+        prompt = self._ready.pop(group.request.request_id, None) or self.prompt(group.request)
+        for seq in group.sequences:
+            self.tokens[seq.seq_id] = list(prompt)
+
+    def end(self, group: SequenceGroup) -> None:
+        """Remove a finished request's sequences."""
+        for seq in group.sequences:
+            del self.tokens[seq.seq_id]
+
+    def prompt(self, request: Incoming) -> list[int]:
+        """The tokens of a request's prompt."""
+        if request.prompt_ids is None:
+            own = self._random(request.request_id, request.prompt_len)
+        elif request.tokens_per_id == 1:
+            own = [token % self.vocab_size for token in request.prompt_ids]
+        else:
+            own = [t for i in request.prompt_ids for t in self._content(i, request.tokens_per_id)]
+        own[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
+        return own[: request.prompt_len]
+
+    def registered_prefix(self, num_tokens: int) -> list[int]:
+        """The tokens of the registered prefix."""
+        return self._random("prefix", num_tokens)
+
+    def read(self, part: Part) -> list[int]:
+        """The tokens of a part, all of which must exist; logits are wanted of the newest."""
+        tokens, end = self.tokens[part.seq.seq_id], part.context_len - len(part.drafts)
+        there = len(tokens) == end if part.wanted else len(tokens) >= end
+        assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
+        own = tokens[part.num_stored : end]
+        return [*own, *part.drafts[-part.new :]] if part.drafts else own
+
+    def is_late(self, part: Part) -> bool:
+        """Whether the part is one token, and the host does not have it yet."""
+        return part.new == 1 and len(self.tokens[part.seq.seq_id]) == part.num_stored
+
+    @lru_cache(1 << 14)  # noqa: B019  (one object a run)
+    def _content(self, content_id: int, length: int) -> list[int]:
+        return self._random(f"content {content_id}", length)
+
+    def _random(self, name: object, length: int) -> list[int]:
+        rng = random.Random(f"{self.seed} {name}")
+        return [rng.randrange(self.vocab_size) for _ in range(length)]
+
+
+class Drawn:
+    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
+
+    on_host: their copy, which is under way until the launch has ended.
+    """
+
+    def __init__(self, takers: SequenceOf[Sequence], tokens: Tensor) -> None:
+        self.takers = takers
+        self.tokens = tokens
+        self.on_host = tokens
+        if tokens.is_cuda:
+            self.on_host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+            self.on_host.copy_(tokens, non_blocking=True)
+
+    @cached_property
+    def rows(self) -> dict[int, int]:
+        """The row of each sequence's token, by sequence id."""
+        return {seq.seq_id: row for row, seq in enumerate(self.takers)}

@@ -1,0 +1,65 @@
+"""Bits of a weight by a Hugging Face config.json, and the products of quantized weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed.core.errors import InputError
+from testbed.core.hf_fields import Fields
+
+FP8_BLOCK_BITS = 8 + 32 / 128**2  # a weight, and its share of the scale of a block of 128 x 128
+MXFP4_BITS = 4 + 8 / 32  # a weight, and its share of the scale of 32 of them
+
+
+def weight_bits(fields: Fields) -> tuple[float | None, float | None]:
+    """Bits of a weight of the layers, and of the experts where these are quantized apart; None for
+    the dtype's.
+    """
+    config = fields.get("quantization_config", {})
+    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if not config:
+        return None, None
+    if method == "fp8":
+        return (FP8_BLOCK_BITS if config.get("weight_block_size") == [128, 128] else 8), None
+    if method == "mxfp4":
+        return None, MXFP4_BITS
+    if method == "compressed-tensors" and (bits := _compressed_bits(config)) is not None:
+        return bits, None
+    if method in ("gptq", "awq") and type(bits := config.get("bits")) is int and bits > 0:
+        group = config.get("group_size", 128)
+        return (bits + (16 + bits) / group if type(group) is int and group > 0 else bits), None
+    raise InputError(
+        f"{fields.path}: quantization_config.quant_method={method!r}: is none of fp8, mxfp4, gptq, "
+        "awq, or compressed-tensors of one group of weights (give the unquantized config.json, and "
+        "weight_bits)"
+    )
+
+
+def fp8_products(fields: Fields) -> bool | None:
+    """Whether the layers multiply weights and activations in FP8, as vLLM does with checkpoints of
+    fp8 and, of llm-compressor's, those whose inputs are floats of 8 bits; None: they do not.
+    """
+    config = fields.get("quantization_config", {})
+    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    if method == "fp8":
+        return True
+    groups = config.get("config_groups") if method == "compressed-tensors" else None
+    if not isinstance(groups, Mapping) or len(groups) != 1:
+        return None
+    group = next(iter(groups.values()))
+    operands = (group.get("weights") or {}, group.get("input_activations") or {})
+    kinds = {(operand.get("type"), operand.get("num_bits")) for operand in operands}
+    return True if kinds == {("float", 8)} else None
+
+
+def _compressed_bits(config: Mapping[str, Any]) -> float | None:
+    """Bits of a weight of llm-compressor's format, with 16 for the scale of a group; None where
+    groups differ or the format is not one of plain integers or floats.
+    """
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or len(groups) != 1:
+        return None
+    weights = next(iter(groups.values())).get("weights") or {}
+    bits, size = weights.get("num_bits"), weights.get("group_size")
+    if type(bits) is not int or bits < 1:
+        return None
+    return bits + 16 / size if type(size) is int and size > 0 else bits

@@ -1,0 +1,101 @@
+"""Profiles that ship, and the user's, each with the data sheet of the GPU that it is of."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.cost.derive import Loads
+from testbed.cost.sections import PROFILES, SYSTEM, read_profile
+
+NAME = "profile"  # key of a fingerprint: the name of a profile that ships
+
+
+class Known(NamedTuple):
+    """A profile, and the data sheet of the GPU that it was measured on."""
+
+    profile: Mapping[str, Any]
+    gpu: GpuSpec
+    of_system: bool = False  # measured on the layers of one system, and so on no other model or GPU
+
+    @property
+    def model(self) -> ModelSpec:
+        return ModelSpec(**self.profile["model"])
+
+    @property
+    def loads(self) -> Loads:
+        return Loads(self.model, self.profile["num_gpus"])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was measured on whole iterations of a system, whose sections are no kernels'
+        alone.
+        """
+        return SYSTEM in self.profile["fingerprint"]
+
+    def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
+        return self.model.is_shaped_like(model) and bool(self.profile["num_gpus"] == num_gpus)
+
+
+def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
+    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
+    is left out.
+    """
+    user_files: list[str | Path] = []
+    if path is not None:
+        user_files = [*sorted(Path(path).glob("*.json"))] if Path(path).is_dir() else [path]
+    data_sheets = {name: gpu for gpu in gpus for name in (gpu.name, gpu.device)}
+    for profile in (*map(read_profile, user_files), *shipped()):
+        gpu = data_sheets.get(profile["fingerprint"].get("device"))
+        if gpu is None and profile.get("gpu"):
+            gpu = GpuSpec(**profile["gpu"])
+        if gpu is not None:
+            yield Known(profile, gpu)
+
+
+def of_systems(iterations: str | None, system: str | None, gpu: GpuSpec) -> Iterator[Known]:
+    """Shipped profiles of this GPU that no other model or GPU takes: whole iterations, then layers
+    of a system. Raises InputError for a folder of iterations that does not ship.
+    """
+    if iterations is not None:
+        if not shipped(iterations):
+            raise InputError(
+                f"cost.iterations={iterations}: no such folder of profiles ships (null: take none; "
+                "cost.path=FILE: a profile of yours)"
+            )
+        yield from profiles_of(iterations, gpu)
+    yield from profiles_of(system, gpu)
+
+
+def profiles_of(system: str | None, gpu: GpuSpec) -> Iterator[Known]:
+    """Shipped profiles of this GPU whose layers were measured on this system, such as the GPU
+    engine's fused ones.
+    """
+    for profile in shipped(system) if system else ():
+        candidate = Known(profile, gpu, of_system=True)
+        if not is_elsewhere(candidate, gpu):
+            yield candidate
+
+
+@cache
+def shipped(system: str = "") -> tuple[Mapping[str, Any], ...]:
+    """The profiles that ship, read once: those of no system, or of this one."""
+    return tuple(
+        _named(read_profile(path), f"{system}/{path.stem}".lstrip("/"))
+        for path in sorted((PROFILES / system).glob("*.json"))
+    )
+
+
+def _named(profile: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """With its name in the fingerprint of whole iterations, which a summary quotes."""
+    fingerprint = profile["fingerprint"]
+    if SYSTEM not in fingerprint:
+        return profile
+    return {**profile, "fingerprint": {**fingerprint, NAME: name}}
+
+
+def is_elsewhere(candidate: Known, gpu: GpuSpec) -> bool:
+    """Whether the profile was measured on another GPU."""
+    return candidate.profile["fingerprint"].get("device") not in (gpu.name, gpu.device)
