@@ -6,12 +6,16 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from testbed.build import build
+from testbed.config import RunConfig
 from testbed.core.errors import InputError
-from testbed.core.specs import GIB
+from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.vllm_server.memory import other_gib
+from testbed.kernels.engine.draft_checks import check_speculation, speculation_of
 from testbed.kernels.engine.held_memory import held_memory
 from testbed.machine import make_pool
+from testbed.memory.policy import PoolSpec
 
 COMMAND = ["testbed", "run"]
 NAMES = {
@@ -22,6 +26,7 @@ NAMES = {
     "attention": "workspace of attention",
     "eager": "kernel by kernel",
     "cublas": "workspaces of cuBLAS",
+    "drafter": "drafter: weights, graphs, workspace",
 }
 
 
@@ -48,11 +53,11 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     except ValueError as error:
         raise InputError(f"{command}: cannot be read: {error}") from None
     config = configured([*words, f"gpu={gpu}"])
-    if config.engine is None or config.engine.device == "cpu" or config.speculation is not None:
-        raise InputError(f"{command}: counts an engine on GPUs without drafts (engine=gpu)")
-    pool, server = make_pool(config), config.server
-    block_size = config.policy.parameters.get("block_size") or 1
-    held = held_memory(config.model, pool, block_size, config.engine)
+    if config.engine is None or config.engine.device == "cpu":
+        raise InputError(f"{command}: counts an engine on GPUs (engine=gpu)")
+    pool, drafter = _pool_and_drafter(config)
+    server, block_size = config.server, config.policy.parameters.get("block_size") or 1
+    held = held_memory(config.model, pool, block_size, config.engine, drafter)
     other = other_gib(server.num_gpus)
     return EngineFit(
         config.model.name,
@@ -66,10 +71,21 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     )
 
 
+def _pool_and_drafter(config: RunConfig) -> tuple[PoolSpec, ModelSpec | None]:
+    """The pool, whose slots have the K and V of a model that drafts too; and that model."""
+    if config.speculation is None:
+        return make_pool(config), None
+    setup = build(config)
+    check_speculation(setup)
+    speculation = speculation_of(setup.scheduler)
+    return setup.pool, None if speculation is None else speculation.drafter(config.model)
+
+
 def lines_of(fit: EngineFit) -> Iterator[str]:
     """The answer for the terminal."""
     names = NAMES | {"kv_cache": f"KV cache ({fit.num_slots:,} tokens)"}
-    rows = [(names[name], size) for name, size in fit.held_gib.items()]
+    held = fit.held_gib.items()
+    rows = [(names[name], size) for name, size in held if size or name != "drafter"]
     rows += [("other memory (CUDA, NCCL: logged of vLLM)", fit.other_gib)]
     rows += [("together", fit.total_gib)]
     width = max(len(name) for name, _ in rows) + 2

@@ -20,6 +20,7 @@ from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.runs.progress import one_line
 from testbed.machine import make_cost
 from testbed.parts import Part, locate
+from testbed.speculating import SPECULATION, speculative_cost
 from testbed.trusted import check_classes
 
 SOFTWARE = "software"
@@ -110,7 +111,8 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
             "compared"
         )
     works = [read_work(row) for row in table.to_dict("records")]
-    whole, kernels = cost_models(simulated)
+    _check_drafts(simulated, works)
+    whole, kernels = cost_models(simulated, drafts=real.config.get(SPECULATION) is not None)
     replay = Replay(whole, plans_ahead=plans_ahead(real))
     for served in _served(table, works):
         replay.serve(served)
@@ -141,7 +143,7 @@ def kind_of(work: Work) -> str:
     """The kind of an iteration as text."""
     computed, moved = list[str](), list[str]()
     if work.decode_seqs:
-        computed.append("decodes")
+        computed.append("decodes with drafts" if work.draft_tokens else "decodes")
     if work.prefill:
         computed.append("prompts")
     if work.moves:
@@ -151,16 +153,29 @@ def kind_of(work: Work) -> str:
     return ", ".join([" and ".join(computed or ["nothing"]), *moved])
 
 
-def cost_models(run: FinishedRun) -> tuple[CostModel, CostModel]:
-    """The cost model of a run, and the same one with all software times set to 0."""
+def _check_drafts(simulated: FinishedRun, works: Sequence[Work]) -> None:
+    """Raise InputError for iterations with drafts where the simulated run has no costs of them."""
+    if simulated.config.get(SPECULATION) is None and any(work.draft_tokens for work in works):
+        raise InputError(
+            "its iterations have drafts, and the simulated run has no speculation= (simulate with "
+            "that of the run on a GPU)"
+        )
+
+
+def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, CostModel]:
+    """The cost model of a run, and the same one with all software times set to 0. drafts: with the
+    run's costs of drafts, where it speculates.
+    """
     _check_classes(run)
     config = run.config
     cost = Part.from_values(config["cost"], "cost")
-    machine = (
-        read(ModelSpec, config["model"], "model"),
-        read(ServerConfig, config["server"], "server"),
-    )
-    return make_cost(cost, *machine), make_cost(without_software(cost), *machine)
+    model = read(ModelSpec, config["model"], "model")
+    server = read(ServerConfig, config["server"], "server")
+    models = [make_cost(one, model, server) for one in (cost, without_software(cost))]
+    if drafts and config.get(SPECULATION) is not None:
+        speculation = Part.from_values(config[SPECULATION], SPECULATION).make(SPECULATION)
+        models = [speculative_cost(one, speculation, model, server) for one in models]
+    return models[0], models[1]
 
 
 def _check_classes(run: FinishedRun) -> None:

@@ -126,11 +126,34 @@ def theirs(model: ModelSpec, num_gpus: int, pool_bytes: int, size: int) -> Capac
         for group in model.groups
         for i in range(group.num_layers)
     }
+    specs |= _indexers(model, specs, size)
     cache = vllm.kv_cache_of(specs, pool_bytes // num_gpus, model.max_len)
     groups = cache.kv_cache_groups
-    layers = max(len(group.layer_names) for group in groups)
-    page_bytes = layers * groups[0].kv_cache_spec.page_size_bytes
+    page_bytes = max(map(_page_bytes, groups))
     return Capacity(page_bytes, cache.num_blocks, cache.num_blocks // len(groups) * size)
+
+
+def _indexers(model: ModelSpec, layers: Iterable[str], size: int) -> dict[str, Any]:
+    """The keys of sparse attention, a spec beside that of each layer (vLLM's
+    DeepseekV32IndexerCache).
+    """
+    import torch
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec
+
+    if not model.latent or not model.latent.index_bytes:
+        return {}
+    width = model.latent.index_bytes
+    keys = MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=torch.uint8)
+    return {f"{layer}.indexer": keys for layer in layers}
+
+
+def _page_bytes(group: Any) -> int:
+    """Bytes of a block in all layers of a group of vLLM's."""
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+    spec, num_layers = group.kv_cache_spec, len(group.layer_names)
+    is_sum = isinstance(spec, UniformTypeKVCacheSpecs)  # of layers that differ in bytes
+    return int(spec.page_size_bytes) * (1 if is_sum else num_layers)
 
 
 def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
@@ -153,7 +176,8 @@ def spec_of(model: ModelSpec, group: Any, num_gpus: int, size: int) -> Any:
     ]
     if model.latent:
         width = model.latent.kv_rank + model.latent.rope_size
-        return MLAAttentionSpec(block_size=size, num_kv_heads=1, head_size=width, dtype=dtype)
+        shape = {"block_size": size, "num_kv_heads": 1, "head_size": width, "dtype": dtype}
+        return MLAAttentionSpec(**shape, cache_dtype_str="auto")  # an indexer's spec has none
     full = model.num_kv_heads, model.head_size
     heads, head_size = model.heads_of_windows() if group.window else full
     shape = {

@@ -260,11 +260,33 @@ def kv_cache_config(
 def kv_cache_of(specs: Mapping[str, Any], available: int, max_model_len: int) -> Any:
     """vLLM's KVCacheConfig for these layers and `available` bytes."""
     _import_quietly()
-    from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
-
     config = _vllm_config(Options(1, 16, max_model_len, 1, max_model_len))
     config.scheduler_config.disable_hybrid_kv_cache_manager = False  # as on a GPU
-    return get_kv_cache_configs(config, [dict(specs)], [available])[0]
+    try:
+        from vllm.v1.core.kv_cache_planning import (
+            get_global_kv_cache_groups,
+            get_kv_cache_configs,
+        )
+    except ImportError:  # 0.19, which has one layout and forms the groups itself
+        from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+        return get_kv_cache_configs(config, [dict(specs)], [available])[0]
+    _resolve_layout(config, specs)
+    groups = get_global_kv_cache_groups(config, [dict(specs)])
+    return get_kv_cache_configs(config, [dict(specs)], [available], groups)[0]
+
+
+def _resolve_layout(config: Any, specs: Mapping[str, Any]) -> None:
+    """Let vLLM choose the order in which the cache is stored, of those it chooses from where no
+    attention backend names any, as FlashAttention does not.
+    """
+    from vllm.v1.attention.backends.utils import (
+        get_supported_kv_cache_layouts,
+        resolve_kv_cache_layout,
+    )
+
+    names = [layout.name for layout in get_supported_kv_cache_layouts([])]
+    resolve_kv_cache_layout(config, [names], specs.values())
 
 
 def block_hasher(block_size: int, num_behind: int = 0) -> Any:

@@ -12,7 +12,8 @@ class Release:
     utilization: the default of --gpu-memory-utilization. subtracts_graphs: the KV cache is what is
     left after CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB
     have a default of 16,384 tokens. caches_states: prefixes of models with states are cached unless
-    told otherwise.
+    told otherwise. frees_after_run: a block outside a window is freed when the iterations that read
+    it have ended, though the next is scheduled while one runs.
     """
 
     number: str
@@ -21,6 +22,7 @@ class Release:
     subtracts_graphs: bool
     has_largest_limits: bool
     caches_states: bool
+    frees_after_run: bool
 
 
 RELEASES = {
@@ -31,6 +33,7 @@ RELEASES = {
         subtracts_graphs=False,
         has_largest_limits=False,
         caches_states=False,
+        frees_after_run=False,
     ),
     "0.33": Release(
         "0.33",
@@ -39,6 +42,7 @@ RELEASES = {
         subtracts_graphs=True,
         has_largest_limits=True,
         caches_states=True,
+        frees_after_run=True,
     ),
 }
 DEFAULT = RELEASES["0.19"]

@@ -96,6 +96,8 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
     if values.get("--async-scheduling") == OFF or drafts_on_cpu:
         words += ["scheduler=vllm_v1"]
+    elif server.pages.is_grouped and server.release.frees_after_run:
+        words += ["policy.frees_after_run=true"]
     if speculative is not None:
         words += speculative.words
     for option, key in SWITCHES.items():

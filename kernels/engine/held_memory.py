@@ -27,7 +27,7 @@ STREAMS = 2  # that multiply: PyTorch's own, and that of captures
 
 class HeldMemory(NamedTuple):
     """Bytes on each GPU. eager: what the largest pass kernel by kernel leaves in PyTorch's
-    cache.
+    cache. drafter: of a model that drafts, all but its K and V, which are in kv_cache.
     """
 
     weights: int
@@ -38,13 +38,26 @@ class HeldMemory(NamedTuple):
     attention: int
     eager: int
     cublas: int
+    drafter: int
 
 
 def held_memory(
-    model: ModelSpec, pool: PoolSpec, block_size: int, engine: EngineConfig
+    model: ModelSpec,
+    pool: PoolSpec,
+    block_size: int,
+    engine: EngineConfig,
+    drafter: ModelSpec | None = None,
 ) -> HeldMemory:
-    """The memory of an engine with this pool, on as many GPUs as the pool is divided among."""
-    return _Rank(model, pool, block_size, engine).held
+    """The memory of an engine with this pool, on as many GPUs as the pool is divided among.
+    drafter: a model that drafts, which has weights, graphs, logits and a workspace of its own; its
+    passes kernel by kernel are smaller than the model's, whose memory they use.
+    """
+    held = _Rank(model, pool, block_size, engine).held
+    if drafter is None:
+        return held
+    own = _Rank(drafter, pool, block_size, engine).held
+    parts = own.weights, own.prompt_graphs, own.decode_graphs, own.logits, own.attention
+    return held._replace(drafter=sum(parts))
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class _Rank:
             attention=self._attention,
             eager=max(self.engine.warm, default=0) * self._row,
             cublas=STREAMS * CUBLAS_BYTES,
+            drafter=0,
         )
 
     @property

@@ -31,9 +31,11 @@ class SpeculativeCost(CostModel):
         self.choices = cost.choices
 
     def iteration(self, work: Work) -> int:
-        as_prompts = self.verifies_as_prompts
-        verified = verified_as_prompts(work, self.num_drafts) if as_prompts else work
-        return self.cost.iteration(verified) + self._drafting_ps(work)
+        return self.cost.iteration(self.verified(work)) + self._drafting_ps(work)
+
+    def verified(self, work: Work) -> Work:
+        """The work as the model's kernels compute it and the host launches it."""
+        return verified_as_prompts(work, self.num_drafts) if self.verifies_as_prompts else work
 
     def least(self, num_tokens: int) -> int:
         return self.cost.least(num_tokens)

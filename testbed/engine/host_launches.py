@@ -5,6 +5,7 @@ that order.
 from typing import NamedTuple
 
 from testbed.cost.model import CostModel, Launch, Work
+from testbed.cost.speculative import SpeculativeCost
 
 
 class HostLaunches:
@@ -80,6 +81,8 @@ class Replay:
 
 
 def launch_of(cost: CostModel, work: Work) -> Launch | None:
-    """How the host launches an iteration, by its work."""
+    """How the host launches an iteration, by its work; with drafts as it verifies them."""
+    if isinstance(cost, SpeculativeCost):
+        work = cost.verified(work)
     prompt_tokens = sum([new for new, _ in work.prefill])
     return cost.launch(work.decode_seqs, len(work.prefill), prompt_tokens)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from refusals import check_words
 from rich.console import Console
 from tiny_run import tiny_result
 
 from testbed import kernels
 from testbed.cost.model import WORK_COLUMNS, Work
+from testbed.cost.speculative import verified_as_prompts
 from testbed.experiments.compare.comparison import compare, tidy
 from testbed.experiments.compare.cost_terms import cost_models, predicted, terms
 from testbed.experiments.compare.finished_run import FinishedRun
@@ -323,6 +325,52 @@ def test_time_in_which_a_gpu_waits_for_its_host_is_software():
     assert by_name["software"].measured_s == pytest.approx(software_s)
     assert abs(by_name["software"].error_s) < 0.2 * software_s
     assert table["cost_s"].sum() == pytest.approx(table["duration_s"].sum(), rel=0.03)
+
+
+def with_works(simulated, works):
+    """A run of an engine that served these iterations one behind the other."""
+    table = pd.DataFrame([measured_row(simulated, work, 1) for work in works])
+    ended_s = table["duration_s"].cumsum()
+    table = table.assign(start_s=ended_s - table["duration_s"])
+    return of_a_gpu(replace(simulated, spans=table))
+
+
+DRAFTS = (
+    DECODES._replace(draft_tokens=32, decode_context=4032),
+    BOTH._replace(draft_tokens=3),
+    DECODES,
+)
+
+
+def of_drafts(*words):
+    values = configured((*OF_THE_LOADS, "scheduler=vllm_v1", *words)).values
+    return FinishedRun("simulated", None, values, {}, None, None)
+
+
+def test_iterations_with_drafts_are_predicted_as_the_prompts_that_verify_them():
+    simulated, plain = of_drafts("speculation=ngram", "speculation.num_drafts=4"), of_drafts()
+    as_prompts = [verified_as_prompts(work, 4) for work in DRAFTS]
+    drafts = predicted(simulated, with_works(simulated, DRAFTS))
+    prompts = predicted(plain, with_works(plain, as_prompts))
+    for column in ("cost_s", "kernels_s"):
+        assert drafts[column].tolist() == prompts[column].tolist()
+    assert drafts["cost_s"].iloc[0] > predicted(plain, with_works(plain, [DECODES]))["cost_s"][0]
+    assert drafts["kind"].tolist() == [
+        "decodes with drafts",
+        "decodes with drafts and prompts",
+        "decodes",
+    ]
+
+
+def test_a_drafters_passes_are_in_the_cost_terms_of_runs_with_drafts_alone():
+    simulated = of_drafts("speculation=draft_model", "speculation.drafter=llama-3.2-1b")
+    plain = replace(simulated, config={**simulated.config, "speculation": None})
+    with_passes, without = (
+        predicted(simulated, with_works(config, [DECODES])) for config in (simulated, plain)
+    )
+    assert with_passes["kernels_s"][0] > without["kernels_s"][0]
+    remarks = compare([plain, with_works(simulated, DRAFTS)]).remarks
+    check_words(("iterations have drafts", "speculation="), remarks[-1])
 
 
 def test_cost_terms_are_compared_with_the_measured_run_and_missing_columns_are_named(run):

@@ -28,6 +28,30 @@ def test_what_is_more_than_a_gpu_has_is_said(testbed):
     assert "does not fit: the GPU has 79.16" in out
 
 
+def held_gib(testbed, *words):
+    """The parts of an engine of one H100, in GiB."""
+    command = " ".join(["testbed run engine=gpu scheduler=vllm_v1", *words])
+    code, out, errors = testbed("fits", command, "gpu=h100-80gb", "--json")
+    assert code == 0, errors
+    return json.loads(out)["held_gib"]
+
+
+def test_a_model_that_drafts_is_counted_beside_the_one_that_serves(testbed):
+    """What it has of its own is what it has alone, and a slot has the K and V of both."""
+    blocks = ("~server.kv_memory_gib", "server.num_blocks=4000", "swap_space_gib=0")
+    llama = ("model=llama-3.1-8b", *blocks)
+    without = held_gib(testbed, *llama)
+    drafts = ("speculation=draft_model", "speculation.drafter=llama-3.2-1b")
+    held = held_gib(testbed, *llama, *drafts)
+    alone = held_gib(testbed, "model=llama-3.2-1b", *blocks)
+    own = ("weights", "prompt_graphs", "decode_graphs", "logits", "attention")
+    assert held["drafter"] == pytest.approx(sum(alone[name] for name in own))
+    assert held["kv_cache"] == pytest.approx(without["kv_cache"] + alone["kv_cache"])
+    changed = {name for name in held if held[name] != without[name]}
+    assert changed == {"drafter", "kv_cache"}
+    assert held_gib(testbed, *llama, "speculation=ngram") == without
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -36,6 +60,7 @@ def test_what_is_more_than_a_gpu_has_is_said(testbed):
         ("model=opt-13b engine=gpu 'x", "No closing quotation"),
         ("model=opt-13b engine=gpu server.num_gpus=3", "must be divisible"),
         ("model=opt-13b engine=gpu nonsense=1", "no key 'nonsense'"),
+        ("model=opt-13b engine=gpu scheduler=vllm_v1 speculation=heads", "Heads has no weights"),
     ],
 )
 def test_other_words_are_refused(testbed, words, message):

@@ -272,7 +272,8 @@ def test_a_broken_manager_of_vllms_breaks_the_clause(lockstep, monkeypatch, name
 
 
 def test_blocks_of_shipped_shapes_equal_vllms(lockstep, monkeypatch):
-    names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b", "deepseek-v3"]
+    names = ["gpt-oss-20b", "gemma-3-27b", "gemma-4-31b", "qwen3-next-80b-a3b"]
+    names += ["deepseek-v3", "deepseek-v3.2"]
     monkeypatch.setattr("testbed.experiments.lockstep.capacities.model_names", lambda: names)
     code, output, _ = lockstep("--capacity")
     assert code == 0

@@ -131,6 +131,20 @@ def test_a_preset_is_the_servers_release():
 
 
 @pytest.mark.parametrize(
+    ("preset", "switch", "expected"),
+    [
+        ("vllm-v1", "", False),
+        ("vllm-v1-0.33", "", True),
+        ("vllm-v1-0.33", "--no-async-scheduling", False),
+    ],
+)
+def test_blocks_outside_windows_are_freed_as_the_release_does(preset, switch, expected):
+    command = f"vllm serve google/gemma-3-27b-it --max-model-len 4096 {switch}"
+    policy = configured(expand(command, [GPU, f"+system={preset}"])).policy
+    assert policy.parameters["frees_after_run"] is expected
+
+
+@pytest.mark.parametrize(
     ("installed", "preset"),
     [
         ("0.19.0", "vllm-v1"),

@@ -115,8 +115,8 @@ def grouped_policies(draw, groups, classes=(GroupedCaching, GroupedCaching, Grou
     num_layers = sum(group.num_layers for group in groups)
     pool = replace(draw(pools()), tiers=(), layer_bytes=64, num_layers=num_layers, groups=groups)
     policy, rule = draw(st.sampled_from(classes)), draw(st.sampled_from(PAGE_RULES))
-    block_size = draw(st.sampled_from([4, 8]))
-    return lambda: policy(pool, block_size=block_size, page_rule=rule)
+    options = {"block_size": draw(st.sampled_from([4, 8])), "frees_after_run": draw(st.booleans())}
+    return lambda: policy(pool, page_rule=rule, **options)
 
 
 LIMITS = st.fixed_dictionaries(

@@ -50,6 +50,8 @@ KINDS = {
     "caching": GroupedCaching,
     "dropping": partial(GroupedCaching, num_dropped_blocks=1),
 }
+RUNNING = {"plain": partial(Grouped, frees_after_run=True)}
+RUNNING["caching"] = partial(GroupedCaching, frees_after_run=True)
 CASES = [
     (model, rule)
     for model in MODELS
@@ -78,6 +80,22 @@ def test_policy_keeps_the_contract(model, rule, kind, num_examples, golden):
     )
 
 
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
+@pytest.mark.parametrize("kind", RUNNING)
+def test_a_policy_that_frees_after_the_run_keeps_the_contract(kind, num_examples, golden):
+    make = partial(RUNNING[kind], block_size=4)
+    keeps_the_contract(
+        golden, f"hybrid running {kind}", make, pools("hybrid"), num_examples, num_golden=2
+    )
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+def test_fast_equals_slow_where_blocks_are_freed_after_the_run(kind):
+    make = partial(RUNNING[kind], block_size=4)
+    broken = differs(make, pools("hybrid")[0], [ChunkedPrefill])
+    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+
+
 @pytest.mark.parametrize("kind", ["plain", "caching"])
 @pytest.mark.parametrize(("model", "rule"), CASES)
 def test_fast_equals_slow(model, rule, kind):
@@ -103,6 +121,21 @@ def test_a_window_holds_its_tokens_and_gives_the_others_back():
         assert window.first == (slots - 10) // 4 * 4
         assert len(window.extents) == -(-slots // 4) - window.first // 4
         assert (len(full.extents), full.first) == (-(-slots // 4), 0)
+
+
+def test_what_the_chunk_before_reads_is_kept_where_blocks_are_freed_after_the_run():
+    """A window of 10 in blocks of 4; the chunk before a step may still run when it is granted."""
+    policy = Grouped(pools("hybrid", [(120, 64)])[0], 4, frees_after_run=True)
+    seq = sequence(0, 30)
+    policy.admit([seq], 20)
+    seq.num_slots = 20
+    batch, begins = passing_batch([seq]), [0, 20, 30, 31, 32, 33, 34]
+    firsts = []
+    for num_tokens in [10, 1, 1, 1, 1, 1]:
+        policy.extend(batch, num_tokens)
+        batch.extend(num_tokens)
+        firsts.append(policy.group_tables(seq)[1].first)
+    assert firsts == [max(begin - 9, 0) // 4 * 4 for begin in begins[:6]]
 
 
 def test_page_sizes_are_those_of_the_rules():

@@ -31,7 +31,13 @@ from testbed.core.slots import (
 from testbed.core.units import NonNegative, PositiveTokens, Share
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool, Pages
-from testbed.memory.groups.page_table import Hit, PageOf, PageTable, other_units
+from testbed.memory.groups.page_table import (
+    Hit,
+    PageOf,
+    PageTable,
+    RunningPageTable,
+    other_units,
+)
 from testbed.memory.layouts import PageLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
@@ -54,7 +60,8 @@ class Grouped(LeasingPolicy):
     there are layers. A chunk keeps the window of its first token; a block that no token of the next
     chunk or step reads is given back as that one is granted. Admission keeps a watermark share of
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
-    prefixes. window_share is fixed_split's.
+    prefixes. window_share is fixed_split's. frees_after_run: a block is given back one chunk or
+    step later, when those that read it have run, though the scheduler plans ahead (vLLM 0.33).
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Grouped(LeasingPolicy):
         page_rule: str = "one_page_size",
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
+        frees_after_run: bool = False,
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
@@ -77,6 +85,7 @@ class Grouped(LeasingPolicy):
         self._nothing_cached = Hit(0, self.pages.nothing, [0] * len(self.pages.columns))
         self._max_len = pool.max_len
         self._watermark = Watermark(watermark, self.pages.total)
+        self._new_table = RunningPageTable if frees_after_run else PageTable
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
         self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
@@ -128,9 +137,9 @@ class Grouped(LeasingPolicy):
                 self._hold(seqs[0], hit)
                 self._ensure_free(needed)
                 pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
-                self._tables[seqs[0].seq_id] = PageTable(
-                    seqs[0], self.pages, list(hit.dropped), pages
-                )
+                table = self._new_table(seqs[0], self.pages, list(hit.dropped), pages)
+                table.granted(hit.num_tokens)
+                self._tables[seqs[0].seq_id] = table
                 return [Grant(hit.num_tokens)]
         return Refusal.LATER
 
@@ -156,6 +165,7 @@ class Grouped(LeasingPolicy):
         for seq in batch:
             for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
                 self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
+            self._tables[seq.seq_id].granted(seq.num_slots)
         return Grant(
             0,
             NO_OPS,
@@ -163,6 +173,12 @@ class Grouped(LeasingPolicy):
             Growth(idle - self.pages.idle_units),
             ends_refusals=returned > 0,
         )
+
+    def advance(self, batch: Batch, num_steps: int) -> Answer:
+        answer = self.extend(batch, num_steps)
+        for seq in batch:
+            self._tables[seq.seq_id].granted(seq.num_slots + num_steps - 1)
+        return answer
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """Steps before a window gives a block back, and before a page is taken that is not free or

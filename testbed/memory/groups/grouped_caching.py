@@ -63,6 +63,7 @@ class GroupedCaching(Grouped):
         window_share: NonNegative = WINDOW_SHARE,
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
+        frees_after_run: bool = False,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         has_states = any(group.state_bytes for group in pool.groups)
@@ -72,7 +73,12 @@ class GroupedCaching(Grouped):
             replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups
         )
         super().__init__(
-            replace(pool, groups=groups), block_size, page_rule, watermark, window_share
+            replace(pool, groups=groups),
+            block_size,
+            page_rule,
+            watermark,
+            window_share,
+            frees_after_run,
         )
         self._index = GroupIndex(self.pages)
         self._unready = dict[

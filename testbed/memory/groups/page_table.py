@@ -47,11 +47,13 @@ class PageTable:
         return tables
 
     def unread(self, column: int) -> list[int]:
-        """Pages that no token of the next chunk or step reads: it begins at token num_slots, which
-        reads itself too.
+        """Pages that are given back when the next chunk or step is granted: no token of it reads
+        them. It begins at token num_slots, which reads itself too.
         """
-        first = self.pool.first_read(column, self.seq.num_slots)
-        return self.pages[column][: max(first - self.dropped[column], 0)]
+        return self._unread_from(column, self.seq.num_slots)
+
+    def granted(self, first: int) -> None:
+        """The newest chunk or step begins at token `first`."""
 
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
@@ -60,6 +62,33 @@ class PageTable:
             (dropped + 1) * self.pool.block_size + one.window for dropped, one in ends if one.window
         ]
         return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
+
+    def _unread_from(self, column: int, token: int) -> list[int]:
+        first = self.pool.first_read(column, token)
+        return self.pages[column][: max(first - self.dropped[column], 0)]
+
+
+@dataclass(slots=True)
+class RunningPageTable(PageTable):
+    """Keeps what the newest chunk or step reads too, which may still run when the next is planned:
+    since vLLM 0.33, `allocate_slots` frees by the tokens whose results are in.
+
+    first: the token that it begins at.
+    """
+
+    first: int = 0
+
+    def unread(self, column: int) -> list[int]:
+        return self._unread_from(column, self.first)
+
+    def granted(self, first: int) -> None:
+        self.first = first
+
+    def steps_to_return(self) -> int:
+        if any(self.unread(i) for i in range(len(self.pages))):
+            return 0
+        # super() does not work in a dataclass with slots, which is another class than this one.
+        return max(1, PageTable.steps_to_return(self) + 1)
 
 
 def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
