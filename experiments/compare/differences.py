@@ -11,6 +11,7 @@ from testbed.experiments.runs.points import SEED
 from testbed.experiments.runs.sweeps import legible
 
 ABSENT = "-"
+SHAPES = ("model", "gpu", "drafter")  # whose fields their names tell
 
 
 def differences(runs: Sequence[FinishedRun]) -> pd.DataFrame:
@@ -45,6 +46,21 @@ def _cell(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return f"{value:.0f}"
     return str(value)
+
+
+def told_by_names(different: pd.DataFrame) -> list[str]:
+    """Keys of models and GPUs whose names differ, where runs with the same name have the same
+    value.
+    """
+    return [
+        key
+        for name in map(str, different.index)
+        if name.endswith(".name") and name.split(".")[-2] in SHAPES
+        for key in map(str, different.index)
+        if key != name
+        and key.startswith(name.removesuffix("name"))
+        and different.loc[key].groupby(different.loc[name]).nunique().max() == 1
+    ]
 
 
 def readable(key: str, values: list[str]) -> tuple[str, list[str]]:

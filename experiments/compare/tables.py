@@ -10,7 +10,7 @@ import rich.table
 
 from testbed.experiments.compare.comparison import Comparison
 from testbed.experiments.compare.cost_terms import Term
-from testbed.experiments.compare.differences import readable
+from testbed.experiments.compare.differences import readable, told_by_names
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.runs.plots import cdf_chart, over_time
@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
     "normalized_latency_s_per_token": ("Normalized latency (s/token)", 1.0),
     "e2e_s": ("End-to-end latency (s)", 1.0),
 }
+DIFFERENCES = "What differs in the configs"
 INTERVALS = 60
 MANY_TIMES = 900.0  # percent; above, a factor reads better
 TERM_HEAD = [
@@ -93,8 +94,7 @@ def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | 
     """What differs in the configs, descriptions and remarks, then the numbers that differ, for the
     terminal; shows_all: the others too.
     """
-    differs = not comparison.differences.empty
-    yield text_table(_differences(comparison)) if differs else "The configs are the same."
+    yield from _different_configs(comparison.differences, shows_all)
     yield from (*_runs(comparison), *comparison.remarks)
     equal = [quantity for quantity, values in comparison.numbers.items() if len(set(values)) == 1]
     if len(equal) == len(comparison.numbers):
@@ -114,6 +114,16 @@ def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | 
     if hidden:
         yield f"{len(hidden)} numbers are the same in all runs (--all shows them)"
     yield from map(text_table, (*_engines(comparison), *_all_terms(comparison)))
+
+
+def _different_configs(different: pd.DataFrame, shows_all: bool) -> Iterator[Any]:
+    if different.empty:
+        yield "The configs are the same."
+        return
+    told = [] if shows_all else told_by_names(different)
+    yield text_table(_differences(DIFFERENCES, different.drop(index=told)))
+    if told:
+        yield f"{len(told)} more keys: follow from these names (--all shows them)"
 
 
 def _engines(comparison: Comparison) -> list[Table]:
@@ -157,6 +167,8 @@ def text_table(table: Table) -> rich.table.Table:
 
 def _tables(comparison: Comparison) -> dict[str, Any]:
     """The parts of a comparison by their names in page.html."""
+    different = comparison.differences
+    told = told_by_names(different)
     return {
         "runs": _runs(comparison),
         "remarks": comparison.remarks,
@@ -166,7 +178,8 @@ def _tables(comparison: Comparison) -> dict[str, Any]:
             {quantity.title: quantity for quantity in main(comparison.numbers)},
             "large",
         ),
-        "differences": None if comparison.differences.empty else _differences(comparison),
+        "differences": _differences(DIFFERENCES, different.drop(index=told)),
+        "told": _differences("Models and GPUs", different.loc[told]),
         "numbers": _numbers(
             comparison, "All numbers", {quantity.label: quantity for quantity in comparison.numbers}
         ),
@@ -215,12 +228,11 @@ def change(quantity: Quantity, value: float | None) -> str:
     return f"{value:+.1f}%" if value < MANY_TIMES else f"x {number(1 + value / 100)}"
 
 
-def _differences(comparison: Comparison) -> Table:
-    differences = comparison.differences
+def _differences(caption: str, differences: pd.DataFrame) -> Table:
     named = (readable(str(key), list(differences.loc[key])) for key in differences.index)
     head = ["key", *differences.columns]
     return Table(
-        "What differs in the configs",
+        caption,
         head,
         [[key, *values] for key, values in named],
         [""] * len(head),

@@ -19,7 +19,13 @@ from testbed.cost.speculative import verified_as_prompts
 from testbed.experiments.compare.comparison import compare, tidy
 from testbed.experiments.compare.cost_terms import cost_models, predicted, terms
 from testbed.experiments.compare.finished_run import FinishedRun
-from testbed.experiments.compare.tables import change, charts, ttft_by_arrival
+from testbed.experiments.compare.tables import (
+    change,
+    charts,
+    compare_page,
+    texts,
+    ttft_by_arrival,
+)
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.summary_table import number, percent, quantities, summary_table
 
@@ -444,3 +450,31 @@ def test_summary_of_an_older_version_shows_what_it_has(run):
     assert rows["counted by the policy"] == "0 blocks"
     counts = run.summary["preemptions"]
     assert rows["preemptions"] == f"0 swap, {counts['recompute']} recompute"
+
+
+def named_model(run, name, model, **fields):
+    """The run of a model with this name and these fields."""
+    config = {**run.config, "model": {**run.config["model"], "name": model, **fields}}
+    return replace(run, name=name, config=config)
+
+
+def shown_lines(comparison, **options):
+    console = Console(record=True, width=100)
+    console.print(*texts(comparison, **options))
+    return console.export_text()
+
+
+def test_fields_that_follow_from_the_names_of_models_are_behind_all(run):
+    small, large = named_model(run, "a", "small"), named_model(run, "b", "large", num_layers=9)
+    compared = compare([small, large])
+    assert "model.name" in shown_lines(compared)
+    assert "model.num_layers" not in shown_lines(compared)
+    assert "--all shows them" in shown_lines(compared)
+    assert "model.num_layers" in shown_lines(compared, shows_all=True)
+    assert "model.num_layers" in compare_page(compared)
+
+
+def test_a_field_that_differs_between_runs_of_one_name_is_shown(run):
+    small, large = named_model(run, "a", "small"), named_model(run, "b", "large", num_layers=9)
+    longer = named_model(run, "c", "large", num_layers=12)
+    assert "model.num_layers" in shown_lines(compare([small, large, longer]))
