@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.pages.page import NUMBER, VERDICT, Picture, Table, render
+from testbed.experiments.paper.futures import futures_of, remarks_on
 from testbed.experiments.paper.scorecard import ON, short
 from testbed.experiments.paper.scorecard_words import (
     NOT_JUDGED,
@@ -22,6 +23,7 @@ from testbed.experiments.paper.scorecard_words import (
     what_of,
 )
 from testbed.experiments.runs.choice_names import CONF
+from testbed.experiments.runs.csv_tables import read_csv_table
 
 CARD = "scorecard.csv"
 MARKS = {"within": "pass", "outside": "miss"}  # classes of rows, which colour them
@@ -35,10 +37,16 @@ def reproduction(folder: Path, card: pd.DataFrame, runs: Sequence[FinishedRun]) 
         "report/reproduction.html",
         folder=folder.name,
         figures=zip([title(path.stem) for path in drawn], pictures, strict=True),
-        heading=list(heading(card)),
+        heading=[*heading(card), *remarks_on(_futures(folder))],
         scored=[_scored(str(figure), rows) for figure, rows in card.groupby("figure", sort=False)],
         runs=runs,
     )
+
+
+def _futures(folder: Path) -> dict[str, str]:
+    """What the systems of the figures' tables read of the future, by name."""
+    tables = sorted(path for path in folder.glob("*.csv") if path.name != CARD)
+    return futures_of([read_csv_table(path, keep_default_na=False, dtype=str) for path in tables])
 
 
 def title(stem: str) -> str:

@@ -43,6 +43,8 @@ def page(testbed, tmp_path):
     ):
         (results / f"{name}.png").write_bytes(png(width))
     (results / "scorecard.csv").write_text("\n".join([HEAD, *ROWS, ""]))
+    systems = "system,future_read\norca-max,\norca-oracle,true output lengths\n"
+    (results / "fig2.csv").write_text(systems)
     testbed.done("report", "results", "--out", "page.html")
     return html.unescape((tmp_path / "page.html").read_text())
 
@@ -52,6 +54,11 @@ def test_pictures_are_in_the_papers_order_and_others_behind(page):
     assert [title.partition(":")[0] for title in titles[:3]] == ["Figure 1", "Figure 2", "fig10"]
     assert titles[3].startswith("Figure 12")
     assert len(titles) == 5
+
+
+def test_systems_that_read_the_future_are_named_above_the_scorecard(page):
+    assert "orca-oracle reads the future, as no real server can: true output lengths" in page
+    assert "orca-max reads the future" not in page
 
 
 def test_wide_pictures_have_the_whole_width(page):
