@@ -141,36 +141,41 @@ def profile(
     show(f"profile: {out} (cost=profile cost.path={out})")
 
 
+SweptDevice = Annotated[
+    str | None,
+    Parameter(
+        metavar="NAME",
+        help="the GPU, as its driver names it (default: that of machine.json beside a folder or "
+        "in it)",
+    ),
+]
+GraphSizes = Annotated[
+    list[int] | None,
+    Parameter(
+        consume_multiple=True,
+        metavar="N",
+        help="sizes of the CUDA graphs (default: those of facts.json beside a folder or in it)",
+    ),
+]
+LaunchesFrom = Annotated[
+    str,
+    Parameter(
+        metavar="PROFILE",
+        help="a vLLM's profile, whose launches are scaled to this host's where no prompts "
+        "among decodes are logged",
+    ),
+]
+
+
 @fit.command
 def steps(
     *folders: Annotated[
         Path, Parameter(name="FOLDER", required=True, help="with a steps.csv of logged iterations")
     ],
     model: Annotated[str, Parameter(metavar="NAME", help="a model's name, or its config.json")],
-    device: Annotated[
-        str | None,
-        Parameter(
-            metavar="NAME",
-            help="the GPU, as its driver names it (default: that of machine.json beside a folder "
-            "or in it)",
-        ),
-    ] = None,
-    graph_sizes: Annotated[
-        list[int] | None,
-        Parameter(
-            consume_multiple=True,
-            metavar="N",
-            help="sizes of the CUDA graphs (default: those of facts.json beside a folder or in it)",
-        ),
-    ] = None,
-    launches_from: Annotated[
-        str,
-        Parameter(
-            metavar="PROFILE",
-            help="a vLLM's profile, whose launches are scaled to this host's where no prompts "
-            "among decodes are logged",
-        ),
-    ] = SHIPPED_VLLM,
+    device: SweptDevice = None,
+    graph_sizes: GraphSizes = None,
+    launches_from: LaunchesFrom = SHIPPED_VLLM,
     out: ProfileOut,
 ) -> None:
     """Fit a vLLM's profile to sweeps of its logged iterations.
