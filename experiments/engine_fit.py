@@ -60,14 +60,14 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     held = held_memory(config.model, pool, block_size, config.engine, drafter)
     other = other_gib(server.num_gpus)
     return EngineFit(
-        config.model.name,
-        server.gpu.name,
-        server.num_gpus,
-        server.gpu.memory_bytes / GIB,
-        {name: size / GIB for name, size in held._asdict().items()},
-        other,
-        sum(held) / GIB + other,
-        pool.num_slots,
+        model=config.model.name,
+        gpu=server.gpu.name,
+        num_gpus=server.num_gpus,
+        gpu_gib=server.gpu.memory_bytes / GIB,
+        held_gib={name: size / GIB for name, size in held._asdict().items()},
+        other_gib=other,
+        total_gib=sum(held) / GIB + other,
+        num_slots=pool.num_slots,
     )
 
 

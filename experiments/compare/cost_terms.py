@@ -171,11 +171,13 @@ def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, C
     cost = Part.from_values(config["cost"], "cost")
     model = read(ModelSpec, config["model"], "model")
     server = read(ServerConfig, config["server"], "server")
-    models = [make_cost(one, model, server) for one in (cost, without_software(cost))]
+    whole = make_cost(cost, model, server)
+    kernels = make_cost(without_software(cost), model, server)
     if drafts and config.get(SPECULATION) is not None:
         speculation = Part.from_values(config[SPECULATION], SPECULATION).make(SPECULATION)
-        models = [speculative_cost(one, speculation, model, server) for one in models]
-    return models[0], models[1]
+        whole = speculative_cost(whole, speculation, model, server)
+        kernels = speculative_cost(kernels, speculation, model, server)
+    return whole, kernels
 
 
 def _check_classes(run: FinishedRun) -> None:

@@ -52,15 +52,17 @@ def told_by_names(different: pd.DataFrame) -> list[str]:
     """Keys of models and GPUs whose names differ, where runs with the same name have the same
     value.
     """
-    return [
-        key
-        for name in map(str, different.index)
-        if name.endswith(".name") and name.split(".")[-2] in SHAPES
-        for key in map(str, different.index)
-        if key != name
-        and key.startswith(name.removesuffix("name"))
-        and different.loc[key].groupby(different.loc[name]).nunique().max() == 1
-    ]
+    keys, told = list(map(str, different.index)), list[str]()
+    for name in filter(_names_a_shape, keys):
+        fields = [key for key in keys if key.startswith(name.removesuffix("name")) and key != name]
+        values_of_name = different.loc[fields].T.groupby(different.loc[name]).nunique()
+        told += [field for field in fields if values_of_name[field].max() == 1]
+    return told
+
+
+def _names_a_shape(key: str) -> bool:
+    """Whether a key is the name of a model or a GPU."""
+    return key.endswith(".name") and key.split(".")[-2] in SHAPES
 
 
 def readable(key: str, values: list[str]) -> tuple[str, list[str]]:

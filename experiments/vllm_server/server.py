@@ -125,9 +125,7 @@ def server_with(
     )
 
 
-def _of_longest(
-    reader: "OptionReader", model: ModelSpec, pages: Pages, num_blocks: int
-) -> ModelSpec:
+def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
     """The model with the longest sequence that it serves; raises InputError if it is too long."""
     if reader.value("--max-model-len") in AUTO:
         model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
@@ -141,7 +139,7 @@ def _with_states(pages: Pages, caches: bool) -> Pages:
     return replace(pages, state_pages=2) if caches and 0 in pages.windows else pages
 
 
-def _caches(reader: "OptionReader", model: ModelSpec, release: Release) -> bool:
+def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
     """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
     ModelConfig.is_prefix_caching_supported).
     """
@@ -150,7 +148,7 @@ def _caches(reader: "OptionReader", model: ModelSpec, release: Release) -> bool:
     return reader.is_on("--enable-prefix-caching", default=default)
 
 
-def _check_replicas(reader: "OptionReader", model: ModelSpec) -> None:
+def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
     num_replicas = reader.whole("--data-parallel-size", 1)
     if num_replicas > 1 and model.experts is not None:
         raise reader.refusal(
@@ -158,7 +156,7 @@ def _check_replicas(reader: "OptionReader", model: ModelSpec) -> None:
         )
 
 
-def _pages(reader: "OptionReader", model: ModelSpec, limits: Limits, block_size: int) -> Pages:
+def _pages(reader: OptionReader, model: ModelSpec, limits: Limits, block_size: int) -> Pages:
     """The pages of the KV cache, as the manager of KV groups or of one group has them."""
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:

@@ -73,12 +73,12 @@ def latent_of(fields: Fields) -> Latent:
         index_bytes = size + size // 128 * 4
         index_params = rank * heads * size + fields.whole("hidden_size") * (size + heads)
     return Latent(
-        fields.whole("kv_lora_rank"),
-        fields.whole("qk_rope_head_dim"),
-        fields.whole("v_head_dim"),
-        rank,
-        index_bytes,
-        index_params,
+        kv_rank=fields.whole("kv_lora_rank"),
+        rope_size=fields.whole("qk_rope_head_dim"),
+        v_size=fields.whole("v_head_dim"),
+        q_rank=rank,
+        index_bytes=index_bytes,
+        index_params=index_params,
     )
 
 

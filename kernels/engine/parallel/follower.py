@@ -1,15 +1,13 @@
 """A worker's loop: does on its own shard what the messages of rank 0 say."""
 
-import gc
 import pickle
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-import torch
-
 from testbed.core.sequence import Sequence
 from testbed.core.slots import Extent
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.graphs import Captures
 from testbed.kernels.engine.layout import Blocks, Place
 from testbed.kernels.engine.on_device import (
@@ -51,8 +49,7 @@ class Follower:
         self.captures.release()
         if hasattr(self, "device"):
             del self.device, self.eager, self.forward
-            gc.collect()
-            torch.cuda.empty_cache()
+            free()
         parts = on_device(self.arch, self.weights, pool, layout, lambda: self.live, self.ranks)
         self.device = parts
         self.eager = eager(parts.network, parts.attention)
