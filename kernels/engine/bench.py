@@ -4,20 +4,17 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 
-from testbed.core.request import PS, Request
+from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
-from testbed.cost.model import UNBOUNDED
-from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
+from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options, assemble
 from testbed.kernels.engine.weights import Weights
@@ -56,33 +53,6 @@ def ahead(policy: MemoryPolicy, num_seqs: int) -> Scheduler:
     )
 
 
-class SkippingClock(WallClock):
-    """Real time while the engine works. It skips the time for which the engine would sleep."""
-
-    def _sleep_until(self, at_ps: int) -> None:
-        if at_ps == UNBOUNDED:  # until something is posted
-            super()._sleep_until(at_ps)
-        else:
-            self._start -= max(0, at_ps - self.now_ps) / PS
-
-
-class Phase(NamedTuple):
-    """Requests that are measured together. What is left of them is cancelled at end_ps, when the
-    next phase begins.
-    """
-
-    requests: list[Request]
-    end_ps: int
-
-    def within(self, max_len: int) -> "Phase":
-        """The same with outputs that end at the longest sequence of a model."""
-        cut = [
-            request._replace(output_len=min(request.output_len, max_len - request.prompt_len))
-            for request in self.requests
-        ]
-        return self._replace(requests=cut)
-
-
 @dataclass(frozen=True)
 class Bench:
     """A loaded model, or rank 0's part of one whose workers `lead` leads; and the options of its
@@ -107,13 +77,12 @@ class Bench:
     def engine(
         self, kind: Kind, planning: Planning, requests: list[Request], num_seqs: int
     ) -> GpuEngine:
-        """An engine for num_seqs concurrent requests, which does not sleep between them."""
+        """An engine for num_seqs concurrent requests."""
         outputs = dict[int, int]()
         make = with_lengths(kind, MappingProxyType(outputs))
         pool = self.pool(kind, requests, num_seqs)
         graphs = min(self.options.graphs, num_seqs)
-        clock = self.options.clock or SkippingClock()
-        options = replace(self.options, graphs=graphs, lengths=outputs, clock=clock)
+        options = replace(self.options, graphs=graphs, lengths=outputs)
         scheduler = planning(make(pool), num_seqs)
         return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
 
@@ -129,17 +98,13 @@ class Bench:
 
     def served(
         self, kind: Kind, planning: Planning, phases: Sequence[Phase], num_seqs: int
-    ) -> list[Iteration]:
-        """The iterations of an engine that serves these phases, num_seqs requests at once."""
-        requests = [request for phase in phases for request in phase.requests]
+    ) -> list[list[Iteration]]:
+        """The iterations of each phase, by an engine that serves num_seqs requests at once."""
         free()
+        requests = [request for phase in phases for request in phase.requests]
         engine = self.engine(kind, planning, requests, num_seqs)
-        for phase in phases:
-            for request in phase.requests:
-                cancel = partial(engine.engine.cancel, request.request_id)
-                engine.clock.call_at(phase.end_ps, cancel)
         with undisturbed():
-            return engine.serve(requests).iterations
+            return in_phases(engine, phases)
 
 
 def _bytes(pool: PoolSpec, spec: ModelSpec) -> int:

@@ -30,7 +30,6 @@ from typing import Any
 
 import torch
 
-from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
@@ -202,13 +201,13 @@ def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dic
     one_graph = replace(bench, options=replace(bench.options, prompt_graphs=0))
     for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
         cost = kernels(kernel, "ragged")
-        decodes = decodes_alone(one_graph, kind, ahead, BATCHES, cost)
+        decodes = decodes_alone(one_graph, kind, ahead, BATCHES)
         points["launched_graph"] += [
             point(kernel, batch, timing=beyond(iterations, cost))
             for batch, iterations in decodes.items()
         ]
         if kind is Paged:
-            one_by_one = decodes_alone(one_graph, kind, in_turn, BATCHES, cost)
+            one_by_one = decodes_alone(one_graph, kind, in_turn, BATCHES)
             points["launch_decodes"] = [
                 point(part, batch, timing=timing)
                 for batch in decodes
@@ -232,10 +231,6 @@ def on_gpu(iteration: Iteration) -> float:
 
 def beyond(iterations: Sequence[Iteration], cost: CostModel, seconds: Seconds = lasting) -> Timing:
     """Microseconds of iterations beyond the cost model: median, 10th and 90th percentile."""
-    if not iterations:
-        raise InputError(
-            "measured iterations: there are none (the pool or the model's max_len is too small)"
-        )
     return Timing.of([seconds(one) * 1e6 - cost.iteration(one.work) / 1e6 for one in iterations])
 
 

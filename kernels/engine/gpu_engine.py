@@ -259,12 +259,16 @@ class GpuEngine:
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
         requests = [request for request in requests if request.arrival_ps < self.engine.stop_ps]
-        self.runner.token_buffers.prepare(request.incoming for request in requests)
-        self.clock.restart()
+        self.begin(requests)
         OpenLoop(self.clock, self.engine, requests).start()
         self.run()
         self.records.swaps = self.runner.moves.swap_times()
         return self.records
+
+    def begin(self, requests: Iterable[Request]) -> None:
+        """Make the prompts of requests that will come, and begin at time 0."""
+        self.runner.token_buffers.prepare(request.incoming for request in requests)
+        self.clock.restart()
 
     def run(self) -> None:
         """Serve what is submitted, until the engine is closed and nothing is left."""

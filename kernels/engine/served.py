@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from testbed.core.request import PS, Request
+from testbed.core.errors import InputError
+from testbed.core.request import Request
 from testbed.cost.model import CostModel, Work
-from testbed.kernels.engine.bench import Bench, Kind, Phase, Planning, undisturbed
+from testbed.kernels.engine.bench import Bench, Kind, Planning, undisturbed
 from testbed.kernels.engine.gpu_engine import GpuEngine
+from testbed.kernels.engine.phases import Phase
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.measure.sweeps import ragged_lens
 from testbed.memory.paged.paged import Paged
 
 CONTEXT, LONGEST, STEPS, SETTLING = 480, 1984, 64, 4
 VISITS = 9
-SPARE_PS = PS // 500  # of an iteration: the host takes more than the kernels' profile says
+WAITED_STEPS = 2  # decodes for which a visitor waits: one that runs, one planned behind it
 
 
 def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration]:
@@ -23,94 +25,98 @@ def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration
 
 
 def decodes_of(num_seqs: int, iterations: Iterable[Iteration]) -> list[Iteration]:
-    """Those in which so many sequences decode and nothing else runs, after a warm-up."""
-    return [
+    """Those in which so many sequences decode and nothing else runs, after a warm-up; InputError
+    if there are none.
+    """
+    alone = [
         iteration
         for iteration in iterations
         if iteration.work.decode_seqs == num_seqs and not iteration.work.prefill
     ][SETTLING:]
+    return _some(alone, f"{num_seqs} decodes alone")
 
 
 def decodes_alone(
-    bench: Bench, kind: Kind, planning: Planning, batches: Iterable[int], cost: CostModel
+    bench: Bench, kind: Kind, planning: Planning, batches: Iterable[int]
 ) -> dict[int, list[Iteration]]:
     """Iterations in which a batch of ragged lengths decodes, CONTEXT tokens on average, by its
     sequences; without the batches for which memory has no room.
     """
-    phases, measured, first_id, at_ps = list[Phase](), list[int](), 0, 0
+    phases, measured, first_id = list[Phase](), list[int](), 0
     for batch in sorted(batches):
-        phase = decoding(batch, cost, first_id, at_ps)
+        phase = decoding(batch, first_id)
         if not bench.has_room(kind, phase.requests, batch):
             print(f"no room for {batch} sequences, whose launch takes that of fewer", flush=True)
             break
         phases.append(phase)
         measured.append(batch)
-        first_id, at_ps = first_id + batch, phase.end_ps
-    iterations = bench.served(kind, planning, phases, measured[-1]) if measured else []
-    return {batch: decodes_of(batch, iterations) for batch in measured}
+        first_id += batch
+    served = bench.served(kind, planning, phases, measured[-1]) if measured else []
+    by_batch = zip(measured, served, strict=True)
+    return {batch: decodes_of(batch, iterations) for batch, iterations in by_batch}
 
 
-def decoding(batch: int, cost: CostModel, first_id: int, at_ps: int) -> Phase:
-    """Requests of ragged lengths that decode together, and a generous time for them."""
+def decoding(batch: int, first_id: int) -> Phase:
+    """Requests of ragged lengths that decode together."""
     lengths = ragged_lens(batch, CONTEXT - STEPS // 2, LONGEST)
-    requests = [Request(first_id + i, at_ps, length, STEPS) for i, length in enumerate(lengths)]
-    prompts_ps = cost.iteration(Work(prefill=tuple((length, 0) for length in lengths)))
-    step_ps = cost.iteration(Work(batch, batch * CONTEXT, LONGEST))
-    return Phase(requests, at_ps + 2 * prompts_ps + STEPS * (step_ps * 3 // 2 + SPARE_PS))
+    return Phase([Request(first_id + i, 0, length, STEPS) for i, length in enumerate(lengths)])
 
 
 def prompts_with_decodes(
     bench: Bench, planning: Planning, lengths_of: Mapping[int, Sequence[int]], cost: CostModel
 ) -> dict[tuple[int, int], list[Iteration]]:
     """Iterations with one prompt and so many decodes, by decodes and the prompt's length; without
-    the decodes for which memory has no room. lengths_of: the prompts' lengths by decodes.
-
-    Prompts arrive so that iterations with a prompt take half of the time, which gives the load and
-    the clock of a busy server.
+    the decodes for which memory has no room. lengths_of: the prompts' lengths by decodes; cost: see
+    `visits`.
     """
-    phases, visited, first_id, at_ps = list[Phase](), list[int](), 0, 0
+    phases, visited, first_id = list[Phase](), list[int](), 0
     for decodes, lengths in sorted(lengths_of.items()):
-        phase = visits(decodes, lengths, cost, first_id, at_ps)
-        phase = phase.within(bench.arch.spec.max_len)
+        phase = visits(decodes, lengths, cost, first_id).within(bench.arch.spec.max_len)
         if not bench.has_room(Paged, phase.requests, decodes + 1):
             print(f"no room for {decodes} decodes, whose launch takes that of fewer", flush=True)
             break
         phases.append(phase)
         visited.append(decodes)
-        first_id, at_ps = first_id + len(phase.requests), phase.end_ps
-    iterations = bench.served(Paged, planning, phases, visited[-1] + 1) if visited else []
+        first_id += len(phase.requests)
+    served = bench.served(Paged, planning, phases, visited[-1] + 1) if visited else []
     return {
         (decodes, length): with_one_prompt(iterations, decodes, length)
-        for decodes in visited
+        for decodes, iterations in zip(visited, served, strict=True)
         for length in lengths_of[decodes]
     }
 
 
 def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) -> list[Iteration]:
-    """Those with so many decodes and one prompt of this length."""
-    return [
+    """Those with so many decodes and one prompt of this length; InputError if there are none."""
+    visited = [
         iteration
         for iteration in iterations
         if iteration.work.decode_seqs == decodes and iteration.work.prefill == ((length, 0),)
     ]
+    return _some(visited, f"{decodes} decodes and a prompt of {length} tokens")
 
 
-def visits(
-    decodes: int, lengths: Sequence[int], cost: CostModel, first_id: int, at_ps: int
-) -> Phase:
-    """Requests that decode, and VISITS rounds of prompts with one output token each, which arrive
-    one after another while the others decode.
+def _some(measured: list[Iteration], what: str) -> list[Iteration]:
+    if not measured:
+        raise InputError(
+            f"no iteration with {what} was measured (the pool or the model's max_len is too small)"
+        )
+    return measured
 
-    decodes: how many decode. lengths: of the prompts of a round, in tokens. cost: by which the gaps
-    are long enough. first_id: of the requests. at_ps: when the phase begins.
+
+def visits(decodes: int, lengths: Sequence[int], cost: CostModel, first_id: int) -> Phase:
+    """Requests that decode, and VISITS rounds of prompts with one output token each. The first
+    visitor is one more: it is answered when all residents decode.
+
+    decodes: how many decode. lengths: of the prompts of a round, in tokens. cost: by which the
+    residents' outputs are long enough for the visitors' stays. first_id: of the requests.
     """
     together = Work(decodes, decodes * CONTEXT, CONTEXT)
-    begun_ps = at_ps
-    at_ps += 4 * cost.iteration(Work(prefill=((CONTEXT, 0),) * decodes))  # they run steadily
-    visitors: list[Request] = []
+    step_ps = cost.iteration(together)
+    stays_ps = 2 * cost.iteration(Work(prefill=((CONTEXT, 0),) * (decodes + 1)))
     for length in [*lengths] * VISITS:
-        visitors.append(Request(first_id + decodes + len(visitors), at_ps, length, 1))
-        at_ps += 2 * cost.iteration(together._replace(prefill=((length, 0),))) + SPARE_PS
-    steps = (at_ps - begun_ps) // cost.iteration(together) + 1
-    state = [Request(first_id + i, begun_ps, CONTEXT, steps) for i in range(decodes)]
-    return Phase([*state, *visitors], at_ps)
+        alone_ps = cost.iteration(together._replace(prefill=((length, 0),)))
+        stays_ps += 2 * (alone_ps + WAITED_STEPS * step_ps)
+    residents = [Request(first_id + i, 0, CONTEXT, stays_ps // step_ps + 1) for i in range(decodes)]
+    visitors = enumerate([CONTEXT, *[*lengths] * VISITS], first_id + decodes)
+    return Phase(residents, [Request(number, 0, length, 1) for number, length in visitors])

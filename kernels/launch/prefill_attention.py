@@ -132,8 +132,8 @@ def takes(s: Shapes, caches: Sequence[int]) -> bool:
     map of memory.
     """
     row = s.head_size * 2
-    last = origin_of(caches[0]) + ((1 << 31) - 1 - s.cache_rows) * row
-    here = all(cache % row == 0 and origin_of(caches[0]) <= cache <= last for cache in caches)
+    last = origin_of(caches) + ((1 << 31) - 1 - s.cache_rows) * row
+    here = all(cache % row == 0 and cache <= last for cache in caches)
     return s.head_size in (64, 128) and s.block_size in (*BLOCK_SIZES, ENDLESS) and here
 
 
@@ -183,7 +183,7 @@ def bind_tma(
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     device, origin, heads = (
         require_gpu().cuda.runtime.getDevice(),
-        origin_of(pointers[2]),
+        origin_of(pointers[2:4]),
         packed(share, pack),
     )
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
@@ -209,11 +209,11 @@ def evenly(pairs: int, most: int) -> int:
     return next((size for size in sizes if (pairs % size or size) >= 0.9 * size), sizes[0])
 
 
-def origin_of(pointer: int) -> int:
-    """The first address of the map of memory: at least 64 GiB below `pointer`, so that it covers
-    other caches too.
+def origin_of(caches: Sequence[int]) -> int:
+    """The first address of the map of memory: at least 64 GiB below the lower of K and V cache, so
+    that it covers other caches too.
     """
-    return max(0, (pointer >> 36) - 1) << 36
+    return max(0, (min(caches) >> 36) - 1) << 36
 
 
 @cache

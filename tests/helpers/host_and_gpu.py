@@ -12,7 +12,8 @@ from testbed.kernels.engine.runner import Runner
 class HostAndGpu(StepClock):
     """Times in ps. The GPU has the first of a launch after first_ps and all of it after
     whole_ps(has_prompts), when the host goes on; it computes in order, each launch for
-    computing_ps(decodes, prompt_tokens). The host reads results for reading_ps when they are there.
+    computing_ps(decodes, stored, prompt_tokens), where the decodes attend to `stored` tokens. The
+    host reads results for reading_ps when they are there.
     """
 
     def __init__(self, monkeypatch, first_ps, whole_ps, reading_ps, computing_ps):
@@ -34,7 +35,9 @@ class HostAndGpu(StepClock):
         launched = launch(runner, plan)
         parts, num_prompts = launched.batch.parts, launched.batch.num_prompts
         tokens = sum(part.new for part in parts[:num_prompts])
-        computing_ps = self.computing_ps(len(parts) - num_prompts, tokens)
+        decodes = parts[num_prompts:]
+        stored = sum(part.context_len for part in decodes)
+        computing_ps = self.computing_ps(len(decodes), stored, tokens)
         begin_ps = max(self.gpu_free_ps, self._now_ps + self.first_ps)
         self._now_ps += self.whole_ps(bool(num_prompts))
         self.gpu_free_ps = max(begin_ps + computing_ps, self._now_ps)

@@ -46,7 +46,7 @@ def test_prefill_of_blocks_on_hopper(gpu):
     for name, address in addresses.items():
         assert arguments[name] == address, name
     assert arguments["rows"] == 128  # the map of memory
-    assert arguments["origin"] == origin_of(addresses["k_cache"])
+    assert arguments["origin"] == origin_of([addresses["k_cache"], addresses["v_cache"]])
     assert arguments["counter"] == 64
     assert arguments["scale_log2"] == pytest.approx(128**-0.5 * LOG2_E)
     assert arguments["q_stride"] == 384 * 32
@@ -217,14 +217,16 @@ def test_work_groups_have_even_bounded_sizes(pairs, most, size):
 
 def test_caches_must_fit_one_tensor_map():
     base = FIRST_ADDRESS
-    first, near = origin_of(base), [base, base + (1 << 33)]
+    near, far_below = [base, base + (1 << 33)], [base, base - (1 << 37)]
+    first = origin_of(near)
     last = first + ((1 << 31) - 1 - shapes().cache_rows) * 256
     assert base - (1 << 37) < first <= base - (1 << 36)
-    assert origin_of(1 << 20) == 0
+    assert origin_of([1 << 20, 1 << 21]) == 0
+    assert origin_of(far_below) == first - (1 << 37)
     assert takes(shapes(), near)
     assert takes(shapes(64), near)
-    assert takes(shapes(), [base, first, last])
-    assert not takes(shapes(), [base, first - 256])
+    assert takes(shapes(), far_below)
+    assert takes(shapes(), [base, last])
     assert not takes(shapes(), [base, last + 256])
     assert not takes(shapes(), [base, base + 128])
     assert takes(shapes(64), [base, base + 128])

@@ -6,10 +6,8 @@ Iterations are planned ahead and their time is taken as in the calibration: of d
 to result, with prompts as the GPU has it.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +15,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from testbed.core.request import PS, Request
+from testbed.core.request import Request
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec, ServerSpec
-from testbed.cost.model import CostModel, Work
+from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.sections import has, rows
 from testbed.kernels.engine.architecture import of_spec
@@ -28,15 +26,15 @@ from testbed.kernels.engine.bench import (
     BLOCK,
     MOST_TOKENS,
     Bench,
-    SkippingClock,
     ahead,
     undisturbed,
 )
 from testbed.kernels.engine.calibrate import OPTIONS, lasting, on_gpu
 from testbed.kernels.engine.parallel.processes import Source, start
+from testbed.kernels.engine.phases import Phase, in_phases
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import assemble
-from testbed.kernels.engine.served import SETTLING, SPARE_PS
+from testbed.kernels.engine.served import SETTLING, decodes_of
 from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.profile_sections import check_device
@@ -57,14 +55,6 @@ class Batch(NamedTuple):
     def output_len(self) -> int:
         """Enough for all to decode together, when the last prompt has been computed."""
         return 2 * ceil_div(sum(self.prompt_lens), MOST_TOKENS - MAX_SEQS) + 2 + SETTLING + STEPS
-
-    def longest_ps(self, cost: CostModel) -> int:
-        """A generous time for them."""
-        prompts = Work(prefill=tuple((length, 0) for length in self.prompt_lens))
-        num_seqs, longest = len(self.prompt_lens), max(self.prompt_lens) + self.output_len
-        decodes = Work(num_seqs, num_seqs * longest, longest)
-        step_ps = 2 * cost.iteration(decodes) + SPARE_PS
-        return 4 * cost.iteration(prompts) + self.output_len * step_ps
 
 
 class Compared(NamedTuple):
@@ -133,41 +123,40 @@ def drawn(
 @contextmanager
 def bench_of(spec: ModelSpec, num_gpus: int) -> Iterator[Bench]:
     """A model with random weights on so many GPUs."""
-    arch, options = of_spec(spec), replace(OPTIONS, clock=SkippingClock())
+    arch = of_spec(spec)
     if num_gpus == 1:
-        yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), options)
+        yield Bench(arch, random_weights(arch, 0, "cuda", torch.float16), OPTIONS)
         return
     ranks = start(
         Source(arch=arch, weights="random", seed=0, device="cuda", dtype="float16"), num_gpus
     )
     with closing(ranks.lead):
-        yield Bench(ranks.arch, ranks.weights, options, ranks.lead)
+        yield Bench(ranks.arch, ranks.weights, OPTIONS, ranks.lead)
 
 
 def compare(bench: Bench, batches: Sequence[Batch], cost: CostModel) -> list[Compared]:
-    """The rows of all batches."""
-    arrivals_ps = [0]
-    for batch in batches:
-        arrivals_ps.append(arrivals_ps[-1] + batch.longest_ps(cost))
-    compared = list[Compared]()
-    decodes: dict[int, list[Iteration]] = {}
-    for iteration in served(bench, batches, arrivals_ps):
-        number = bisect_right(arrivals_ps, round(iteration.start_s * PS)) - 1
-        if iteration.work.prefill:
-            compared.append(_compared(number, [iteration], cost))
-        elif iteration.work.decode_seqs == len(batches[number].prompt_lens):
-            decodes.setdefault(number, []).append(iteration)
-    return compared + [_compared(i, works[SETTLING:], cost) for i, works in decodes.items()]
+    """The rows of all batches: iterations with prompts, then decodes."""
+    prompts, decodes = list[Compared](), list[Compared]()
+    for number, iterations in enumerate(served(bench, batches)):
+        with_prompts = [one for one in iterations if one.work.prefill]
+        prompts += [_compared(number, [iteration], cost) for iteration in with_prompts]
+        together = decodes_of(len(batches[number].prompt_lens), iterations)
+        decodes.append(_compared(number, together, cost))
+    return prompts + decodes
 
 
-def served(bench: Bench, batches: Sequence[Batch], arrivals_ps: Sequence[int]) -> list[Iteration]:
-    """All iterations of the batches, one after the other."""
-    requests = [
-        Request(MAX_SEQS * i + j, arrivals_ps[i], length, batch.output_len)
+def served(bench: Bench, batches: Sequence[Batch]) -> list[list[Iteration]]:
+    """The iterations of each batch, one batch after the other."""
+    phases = [
+        Phase(
+            [
+                Request(MAX_SEQS * i + j, 0, length, batch.output_len)
+                for j, length in enumerate(batch.prompt_lens)
+            ]
+        )
         for i, batch in enumerate(batches)
-        for j, length in enumerate(batch.prompt_lens)
     ]
-    longest = max(request.final_len for request in requests) + BLOCK
+    longest = max(request.final_len for phase in phases for request in phase.residents) + BLOCK
     num_blocks = max(
         sum(ceil_div(n + batch.output_len + 1, BLOCK) for n in batch.prompt_lens)
         for batch in batches
@@ -176,7 +165,7 @@ def served(bench: Bench, batches: Sequence[Batch], arrivals_ps: Sequence[int]) -
     scheduler = ahead(Paged(pool, block_size=BLOCK), MAX_SEQS)
     engine = assemble(scheduler, pool, bench.arch, bench.weights, bench.options, bench.lead)
     with undisturbed():
-        return engine.serve(requests).iterations
+        return in_phases(engine, phases)
 
 
 def _compared(number: int, iterations: Sequence[Iteration], cost: CostModel) -> Compared:

@@ -10,7 +10,7 @@ import tiny_models as tiny
 from tiny import OneSecond
 
 from testbed.cost.profile import read_profile
-from testbed.kernels.engine.bench import Bench, SkippingClock
+from testbed.kernels.engine.bench import Bench
 from testbed.kernels.engine.serve import Options
 from testbed.kernels.engine.verify.against_profile import (
     MAX_STORED,
@@ -33,7 +33,7 @@ def test_batches_have_no_number_of_sequences_of_the_profile():
 
 def test_each_batch_is_compared_while_all_of_it_decodes():
     arch = tiny.architecture("llama")
-    bench = Bench(arch, tiny.weights(arch), Options(clock=SkippingClock()))
+    bench = Bench(arch, tiny.weights(arch), Options())
     rows = compare(bench, [Batch((5, 9, 12)), Batch((7, 20))], OneSecond())
     decodes = [row for row in rows if not row.prompt_tokens]
     assert [(row.batch, row.decode_seqs) for row in decodes] == [(0, 3), (1, 2)]

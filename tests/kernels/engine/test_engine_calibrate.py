@@ -3,8 +3,6 @@ visit decodes.
 """
 
 import gc
-import threading
-import time
 import weakref
 
 import pytest
@@ -20,9 +18,9 @@ from refusals import refuses  # noqa: E402
 from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
-from testbed.core.request import PS, Request  # noqa: E402
+from testbed.core.request import Request  # noqa: E402
 from testbed.core.specs import ModelSpec, ServerSpec  # noqa: E402
-from testbed.cost.model import UNBOUNDED, Launch, Work  # noqa: E402
+from testbed.cost.model import Launch, Work  # noqa: E402
 from testbed.cost.profile import (  # noqa: E402
     Choices,
     ProfileCost,
@@ -31,7 +29,7 @@ from testbed.cost.profile import (  # noqa: E402
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.kernels.engine import bench, calibrate, served  # noqa: E402
-from testbed.kernels.engine.bench import Bench, Phase, SkippingClock, ahead, in_turn  # noqa: E402
+from testbed.kernels.engine.bench import Bench, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
@@ -96,7 +94,7 @@ def test_each_number_of_tokens_is_measured_once_and_planned_in_one_iteration():
 @pytest.mark.parametrize("kind", [Paged, ContiguousOracle])
 def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, planning):
     small(monkeypatch)
-    by_batch = served.decodes_alone(tiny_bench(), kind, planning, (3, 1), OneMillisecond())
+    by_batch = served.decodes_alone(tiny_bench(), kind, planning, (3, 1))
     assert list(by_batch) == [1, 3]
     for batch, iterations in by_batch.items():
         assert len(iterations) == SMALL["STEPS"] - 1 - served.SETTLING
@@ -106,7 +104,7 @@ def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, plannin
 def test_batches_without_room_are_left_out(monkeypatch, capsys):
     small(monkeypatch)
     monkeypatch.setattr(Bench, "has_room", lambda self, kind, requests, num_seqs: num_seqs < 3)
-    by_batch = served.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3), OneMillisecond())
+    by_batch = served.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3))
     assert list(by_batch) == [1, 2]
     assert "no room for 3 sequences" in capsys.readouterr().out
     visited = {1: [5], 2: [5]}
@@ -126,50 +124,10 @@ def test_prompts_come_one_by_one_among_so_many_decodes(monkeypatch, planning):
         assert works == {(decodes, ((length, 0),))}
 
 
-def test_what_is_left_of_a_phase_is_cancelled_before_the_next(monkeypatch):
-    slow = tiny_bench(tiny.StepClock(5e-3))  # five times slower than predicted
-    small(monkeypatch)
-    first = Phase([Request(0, arrival_ps=0, prompt_len=9, output_len=50)], 20 * 10**9)
-    second = Phase([Request(1, arrival_ps=20 * 10**9, prompt_len=9, output_len=5)], 10**12)
-    iterations = slow.served(Paged, in_turn, [first, second], 2)
-    assert {one.work.num_requests for one in iterations} == {1}
-    assert 5 < len(iterations) < 12
-
-
-def test_a_clock_that_skips_waits_for_ever_until_something_is_posted():
-    clock, woken_ps = SkippingClock(), []
-
-    def process():
-        yield clock.alarm().set(5 * PS)
-        threading.Timer(0.05, lambda: clock.post(wake)).start()
-        yield alarm.set(UNBOUNDED)
-        woken_ps.append(clock.now_ps)
-
-    def wake():
-        alarm.bring_forward(clock.now_ps)
-
-    alarm = clock.alarm()
-    began_s = time.perf_counter()
-    clock.run(process())
-    assert 5.05 <= woken_ps[0] / PS < 5 + time.perf_counter() - began_s
-    assert time.perf_counter() - began_s < 5
-
-
-def test_outputs_end_at_the_longest_sequence():
-    phase = Phase(
-        [
-            Request(0, arrival_ps=0, prompt_len=20, output_len=200),
-            Request(1, arrival_ps=5, prompt_len=9, output_len=1),
-        ],
-        7,
-    ).within(128)
-    assert phase == (
-        [
-            Request(0, arrival_ps=0, prompt_len=20, output_len=108),
-            Request(1, arrival_ps=5, prompt_len=9, output_len=1),
-        ],
-        7,
-    )
+def test_iterations_that_are_not_there_are_named():
+    refuses("no iteration with 3 decodes alone", served.decodes_of, 3, [], error=InputError)
+    wrong = served.with_one_prompt, [], 2, 30
+    refuses("2 decodes and a prompt of 30 tokens", *wrong, error=InputError)
 
 
 @pytest.mark.parametrize(
@@ -218,20 +176,24 @@ def test_excess_over_the_model_is_time_between_results_or_on_the_gpu():
     assert calibrate.beyond(ones, OneMillisecond()) == pytest.approx((1000, 1000, 1000))
     on_gpu = calibrate.beyond(ones, OneMillisecond(), calibrate.on_gpu)
     assert on_gpu == pytest.approx((200, -40, 280))
-    refuses("measured iterations: there are none", calibrate.beyond, [], OneMillisecond())
 
 
 FIRST, WHOLE, WHOLE_PROMPT, READING = 6 * 10**7, 9 * 10**7, 4 * 10**8, 5 * 10**7
 
 
 def host_and_gpu(monkeypatch):
-    """A GPU that takes 0.5 ms for decodes, 0.7 ms with a prompt, more for sequences and tokens."""
+    """A GPU that takes 0.5 ms for decodes, 0.7 ms with a prompt, more for sequences and tokens, and
+    for attention as the arithmetic profile has it.
+    """
+    layers = tiny.SHAPES["llama"].num_layers
     return HostAndGpu(
         monkeypatch,
         FIRST,
         lambda has_prompts: WHOLE_PROMPT if has_prompts else WHOLE,
         READING,
-        lambda decodes, tokens: (7 if tokens else 5) * 10**8 + 10**6 * (decodes + tokens),
+        lambda decodes, stored, tokens: (
+            (7 if tokens else 5) * 10**8 + 10**6 * (decodes + tokens + layers * stored // 4)
+        ),
     )
 
 
@@ -282,7 +244,8 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
     one, profile = calibrated(monkeypatch, num_ranks)
     spec, choices = tiny.SHAPES["llama"], Choices(spread="equal")
     cost = ProfileCost(spec, server(num_ranks), profile, choices)
-    arrivals = [(0, 20, 12), (9, 25, 9), (31, 20, 14), (33, 28, 20), (460, 20, 5)]
+    # None arrives when an iteration begins, where a hair decides which one it joins.
+    arrivals = [(0, 20, 12), (9, 25, 9), (29, 20, 14), (33, 28, 20), (460, 20, 5)]
     requests = [Request(i, at * 10**8, *lengths) for i, (at, *lengths) in enumerate(arrivals)]
     engine = one.engine(Paged, planning, requests, 3)
     ours = simulate(requests, planning(Paged(one.pool(Paged, requests, 3)), 3), cost, 128)

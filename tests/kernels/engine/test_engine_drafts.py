@@ -301,7 +301,7 @@ def test_launches_of_drafts_take_the_simulator_what_they_take_the_engine(monkeyp
         2 * MS,
         lambda has_prompts: cost.launch(0, has_prompts, 0).whole_ps,
         0,
-        lambda decodes, tokens: (9 if tokens else 5) * MS,
+        lambda decodes, stored, tokens: (9 if tokens else 5) * MS,
     )
     engine = tiny.engine("llama", Paged, partial(with_drafts, ngram()), clock=clock)
     replayed = Replayed(engine, 4)

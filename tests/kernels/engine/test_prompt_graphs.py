@@ -19,6 +19,7 @@ from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network, PlainAttention  # noqa: E402
 from testbed.kernels.engine.on_device import eager  # noqa: E402
 from testbed.kernels.engine.prompt_graphs import PromptGraphs  # noqa: E402
+from testbed.kernels.engine.records import Timer  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.kernels.engine.sizes import LARGEST, sizes_up_to  # noqa: E402
 from testbed.kernels.engine.weights import random_weights  # noqa: E402
@@ -89,6 +90,7 @@ def by_graphs(engine, family):
     network = Network(arch, moved, PlainMaths())
     runner.network, runner.attention = network, PlainAttention(pools, layout, arch.windows)
     runner.moves = type(runner.moves)(pools, layout, runner.state)
+    runner.timer = Timer(on_gpu=True)  # which waits until the GPU has computed the tokens
     runner.eager = eager(network, runner.attention, runner.timer.launched)
     capture = Captures().sharing_memory()
     graphs = PromptGraphs(
