@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Alone:
         return nullcontext()
 
     def watched_by(self, clock: WallClock) -> None:
-        """Raise in the loop of this clock when a worker fails."""
+        """Raise in the loop of this clock, and in no other, when a worker fails."""
 
     def build(self, pool: PoolSpec, layout: Blocks, graphs: Graphs, *, debug: bool) -> Captures:
         """The workers make their parts on the device; rank 0 captures its graphs after this, into
@@ -86,7 +87,9 @@ class Guard:
         return nullcontext()
 
     def on_failure(self, call: Callable[[], object]) -> None:
-        """Call back, in another thread, when a worker has failed."""
+        """Call this, and no call that was given before, in another thread when a worker has
+        failed.
+        """
 
     def check(self) -> None:
         """Raise if a worker has failed."""
@@ -117,7 +120,13 @@ class Leader(Alone):
         return self._guard.waiting(for_device=True)
 
     def watched_by(self, clock: WallClock) -> None:
-        self._guard.on_failure(lambda: clock.post(self._guard.check))
+        engines_clock = ref(clock)  # whoever knows an engine's clock keeps its pools
+
+        def tell() -> None:
+            if (alive := engines_clock()) is not None:
+                alive.post(self._guard.check)
+
+        self._guard.on_failure(tell)
 
     def tell(self, command: Command) -> None:
         """Add a command to the next message."""

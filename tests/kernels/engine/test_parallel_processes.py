@@ -2,26 +2,33 @@
 whose worker fails.
 """
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
+from weakref import ref
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import test_engine_config as configs  # noqa: E402
+import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 
 from testbed.build import build  # noqa: E402
 from testbed.config import RunConfig  # noqa: E402
+from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
+from testbed.kernels.engine.parallel.processes import Source, start  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
-from testbed.kernels.engine.serve import make_engine, serve_into  # noqa: E402
+from testbed.kernels.engine.serve import Options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
 from testbed.kernels.engine.verify.scenarios import SCENARIOS  # noqa: E402
+from testbed.memory.paged.paged import Paged  # noqa: E402
 
 LIMIT_S = 10
 CPU = {"device": "cpu", "dtype": "float32"}
@@ -103,6 +110,20 @@ def test_a_worker_that_fails_ends_the_run_with_its_name(
     at_end = "was killed by SIGKILL at its end" if place == "end" else words
     refuses(rf"worker 1 \(process [0-9]+\): {at_end}", run, error=WorkerError)
     assert time.monotonic() - struck_s[0] < LIMIT_S
+
+
+def test_an_engine_that_has_served_is_free_while_its_workers_wait_for_the_next(workers):
+    """As in a calibration, whose engines have GiBs of pools."""
+    source = Source(tiny.architecture("llama"), "random", 0, "cpu", "float32")
+    arch, weights, lead = start(source, 2)
+    with closing(lead):
+        one = Bench(arch, weights, Options(), lead)
+        served = one.engine(Paged, in_turn, tiny.requests([(9, 3)]), 1)
+        assert len(served.serve(tiny.requests([(9, 3)])).iterations) == 3
+        pools = ref(served.runner.attention.pools.device)
+        del served
+        gc.collect()
+        assert pools() is None
 
 
 def test_an_error_of_a_worker_is_told_in_its_words(tmp_path, monkeypatch, workers):
