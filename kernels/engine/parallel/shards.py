@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from testbed.core.errors import InputError
@@ -70,18 +71,20 @@ class Shard(Whole):
         return self.rank * self.num_tokens
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
-        """This rank's part of a tensor with a name of Hugging Face's; it shares no memory."""
+        """This rank's part of a tensor with a name of Hugging Face's, in the tensor's memory where
+        it can be.
+        """
         module, kind = name.split(".")[-2:]
         size = self.arch.spec.head_size
         if module in BY_TOKEN:
             return self._rows_of_tokens(tensor)
         if module in BY_KV_HEAD:
             first, end = self._first_kv_head * size, self._end_kv_head * size
-            return tensor[first:end].clone()
+            return tensor[first:end]
         if module in BY_OUTPUT:
-            return tensor.chunk(self.num_ranks)[self.rank].clone()
+            return tensor.chunk(self.num_ranks)[self.rank]
         if module in BY_INPUT and kind == "weight":
-            return tensor.chunk(self.num_ranks, dim=1)[self.rank].clone()
+            return tensor.chunk(self.num_ranks, dim=1)[self.rank]
         return tensor
 
     def cut_kv_heads(self, scales: Tensor) -> Tensor:
@@ -101,10 +104,9 @@ class Shard(Whole):
         return self._first_kv_head + self._num_kv_heads
 
     def _rows_of_tokens(self, tensor: Tensor) -> Tensor:
-        rows = tensor.new_zeros(self.num_tokens, tensor.shape[1])
         own = tensor[self.first_token : self.first_token + self.num_tokens]
-        rows[: len(own)] = own
-        return rows
+        missing = self.num_tokens - len(own)
+        return F.pad(own, (0, 0, 0, missing)) if missing else own
 
 
 def weights_of(shard: Shard, weights: str, seed: int, device: str, dtype: torch.dtype) -> Weights:

@@ -85,7 +85,7 @@ def folder(path, config):
     def get(name, shape):
         return tensors.setdefault(name, torch.randn(shape))
 
-    built = module._built(arch, get)
+    built = module._built(arch, module.Parts(get, module.WHOLE, "cpu", torch.float32))
     (path / "config.json").write_text(json.dumps(config))
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     safetensors.save_file(tensors, path / "model.safetensors")
