@@ -11,7 +11,6 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.vllm_server.memory import other_gib
 from testbed.kernels.engine.draft_checks import check_speculation, speculation_of
 from testbed.kernels.engine.held_memory import held_memory
 from testbed.machine import make_pool
@@ -26,6 +25,9 @@ NAMES = {
     "attention": "workspace of attention",
     "eager": "kernel by kernel",
     "cublas": "workspaces of cuBLAS",
+    "cuda": "CUDA, kernels",
+    "nccl": "NCCL, as between 2 GPUs",
+    "captured": "graphs in CUDA",
     "drafter": "drafter: weights, graphs, workspace",
 }
 
@@ -39,7 +41,6 @@ class EngineFit:
     num_gpus: int
     gpu_gib: float
     held_gib: dict[str, float]
-    other_gib: float
     total_gib: float
     num_slots: int
 
@@ -58,15 +59,13 @@ def engine_fit(command: str, gpu: str) -> EngineFit:
     pool, drafter = _pool_and_drafter(config)
     server, block_size = config.server, config.policy.parameters.get("block_size") or 1
     held = held_memory(config.model, pool, block_size, config.engine, drafter)
-    other = other_gib(server.num_gpus)
     return EngineFit(
         model=config.model.name,
         gpu=server.gpu.name,
         num_gpus=server.num_gpus,
         gpu_gib=server.gpu.memory_bytes / GIB,
         held_gib={name: size / GIB for name, size in held._asdict().items()},
-        other_gib=other,
-        total_gib=sum(held) / GIB + other,
+        total_gib=sum(held) / GIB,
         num_slots=pool.num_slots,
     )
 
@@ -85,8 +84,7 @@ def lines_of(fit: EngineFit) -> Iterator[str]:
     """The answer for the terminal."""
     names = NAMES | {"kv_cache": f"KV cache ({fit.num_slots:,} tokens)"}
     held = fit.held_gib.items()
-    rows = [(names[name], size) for name, size in held if size or name != "drafter"]
-    rows += [("other memory (CUDA, NCCL: logged of vLLM)", fit.other_gib)]
+    rows = [(names[name], size) for name, size in held if size]
     rows += [("together", fit.total_gib)]
     width = max(len(name) for name, _ in rows) + 2
     yield f"{fit.model} on {fit.num_gpus} x {fit.gpu}, this project's engine; GiB on each GPU"

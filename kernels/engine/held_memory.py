@@ -1,6 +1,5 @@
-"""The memory that the engine holds on each GPU, by the shapes of what it allocates.
-
-What CUDA and NCCL hold themselves is in no shape, and not counted. No torch is needed.
+"""The memory that the engine holds on each GPU: by the shapes of what it allocates, and what CUDA,
+NCCL and their graphs take beside it, which was measured. No torch is needed.
 """
 
 from dataclasses import dataclass
@@ -23,11 +22,19 @@ from testbed.memory.policy import PoolSpec
 FP32, INT32, INT64 = 4, 4, 8  # bytes
 CUBLAS_BYTES = 32 << 20  # of each stream that multiplies, on a Hopper GPU
 STREAMS = 2  # that multiply: PyTorch's own, and that of captures
+# Outside PyTorch, of Llama-3-8B on one and two H200 with and without graphs: the rows of
+# kernels/results/engine/held-memory.csv, from which a test derives them.
+CUDA_BYTES = 793_500_000  # a context, kernels, and what else is loaded
+NCCL_BYTES = 811_700_000  # between two GPUs
+LAYER_BYTES = 71_680  # of a layer in a graph
+ALL_REDUCE_BYTES = 146_600  # of one in a graph
+ALL_REDUCES = 2  # of a layer
 
 
 class HeldMemory(NamedTuple):
     """Bytes on each GPU. eager: what the largest pass kernel by kernel leaves in PyTorch's
-    cache. drafter: of a model that drafts, all but its K and V, which are in kv_cache.
+    cache. captured: what CUDA keeps of the graphs themselves. drafter: of a model that drafts, all
+    but its K and V, which are in kv_cache.
     """
 
     weights: int
@@ -38,6 +45,9 @@ class HeldMemory(NamedTuple):
     attention: int
     eager: int
     cublas: int
+    cuda: int
+    nccl: int
+    captured: int
     drafter: int
 
 
@@ -52,16 +62,18 @@ def held_memory(
     drafter: a model that drafts, which has weights, graphs, logits and a workspace of its own; its
     passes kernel by kernel are smaller than the model's, whose memory they use.
     """
-    held = _Rank(model, pool, block_size, engine).held
+    held = Rank(model, pool, block_size, engine).held
     if drafter is None:
         return held
-    own = _Rank(drafter, pool, block_size, engine).held
-    parts = own.weights, own.prompt_graphs, own.decode_graphs, own.logits, own.attention
-    return held._replace(drafter=sum(parts))
+    own = Rank(drafter, pool, block_size, engine).held
+    buffers = own.prompt_graphs, own.decode_graphs, own.logits, own.attention
+    return held._replace(drafter=own.weights + sum(buffers) + own.captured)
 
 
 @dataclass(frozen=True)
-class _Rank:
+class Rank:
+    """One of as many GPUs as the pool is divided among."""
+
     model: ModelSpec
     pool: PoolSpec
     block_size: int
@@ -79,8 +91,28 @@ class _Rank:
             attention=self._attention,
             eager=max(self.engine.warm, default=0) * self._row,
             cublas=STREAMS * CUBLAS_BYTES,
+            cuda=CUDA_BYTES,
+            nccl=NCCL_BYTES if num_gpus > 1 else 0,
+            captured=self.captured_layers * self._captured_layer,
             drafter=0,
         )
+
+    @property
+    def captured_layers(self) -> int:
+        """The layers of all graphs together."""
+        sizes = sizes_up_to(self.engine.prompt_graphs) if self.engine.prompt_graphs else []
+        decodes = buckets_up_to(self.engine.graphs) if self.engine.graphs else []
+        return self.model.num_layers * (len(sizes) + len(decodes) * len(self._contexts))
+
+    @property
+    def _captured_layer(self) -> int:
+        return LAYER_BYTES + (ALL_REDUCES * ALL_REDUCE_BYTES if self.pool.num_gpus > 1 else 0)
+
+    @property
+    def _contexts(self) -> list[int]:
+        """The longest contexts that decodes are captured for."""
+        longest = min(self.model.max_len, self.pool.max_len)
+        return contexts_up_to(longest, longest)
 
     @property
     def _is_opt(self) -> bool:
@@ -120,8 +152,7 @@ class _Rank:
         sizes = buckets_up_to(self.engine.graphs)
         num_gpus, vocab = self.pool.num_gpus, self.model.vocab_size * self._value
         gathered = 0 if num_gpus == 1 else vocab // num_gpus + 2 * vocab
-        longest = min(self.model.max_len, self.pool.max_len)
-        widths = [ceil_div(n, self.block_size) for n in contexts_up_to(longest, longest)]
+        widths = [ceil_div(n, self.block_size) for n in self._contexts]
         of_seq = [4 * INT64 + INT32 + INT32 * width for width in widths]
         return sizes[-1] * (self._row + self._embedding + gathered) + sum(sizes) * sum(of_seq)
 

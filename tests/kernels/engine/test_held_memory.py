@@ -1,22 +1,36 @@
 """The memory of an engine by its shapes is that of the tensors that it makes."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
+import pandas as pd
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import tiny_models as tiny  # noqa: E402
 
+import testbed.kernels  # noqa: E402
 from testbed.config import EngineConfig  # noqa: E402
+from testbed.core.shapes import read_model  # noqa: E402
 from testbed.kernels.engine.cuda_attention import WORKSPACE_CHUNKS, WORKSPACE_SEQS  # noqa: E402
-from testbed.kernels.engine.held_memory import held_memory  # noqa: E402
+from testbed.kernels.engine.held_memory import (  # noqa: E402
+    ALL_REDUCE_BYTES,
+    ALL_REDUCES,
+    CUDA_BYTES,
+    LAYER_BYTES,
+    NCCL_BYTES,
+    Rank,
+    held_memory,
+)
 from testbed.kernels.engine.layout import make_pools  # noqa: E402
 from testbed.kernels.engine.network import Buffers  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
 from testbed.kernels.launch.attention import decode_workspace  # noqa: E402
 from testbed.memory.policy import PoolSpec  # noqa: E402
 
+RESULTS = Path(testbed.kernels.__file__).parent / "results" / "engine"
+MEASURED = pd.read_csv(RESULTS / "held-memory.csv", comment="#")
 FAMILIES = ("opt", "llama")
 GPUS = (1, 2)
 ENGINE = EngineConfig(dtype="float32", graphs=8, prompt_graphs=16, warm=(4,))
@@ -83,5 +97,30 @@ def test_what_is_not_captured_holds_nothing():
     none = EngineConfig(**(asdict(ENGINE) | {"graphs": 0, "prompt_graphs": 0, "warm": ()}))
     held = held_memory(arch.spec, pool, 16, none)
     assert held.prompt_graphs == held.decode_graphs == held.logits == held.eager == 0
+    assert held.captured == 0
     captured = held_memory(arch.spec, pool, 16, ENGINE)
-    assert min(captured._replace(drafter=1)) > 0
+    assert min(captured._replace(drafter=1, nccl=1)) > 0
+
+
+def outside_pytorch(num_gpus, graphs):
+    """The bytes that one run of Llama-3-8B had in use and PyTorch did not hold."""
+    runs = MEASURED[(MEASURED.model == "llama-3-8b") & (MEASURED.num_gpus == num_gpus)]
+    (run,) = runs[runs.graphs == graphs].itertuples()
+    return (run.used - run.of_torch) * 2**30
+
+
+def test_what_lies_outside_pytorch_is_that_of_four_runs():
+    bare, bare_of_two = outside_pytorch(1, 0), outside_pytorch(2, 0)
+    spec, pool = read_model("llama-3-8b"), PoolSpec(16 * 8000, 8192, num_gpus=2)
+    layers = Rank(spec, pool, 16, EngineConfig()).captured_layers
+    of_graphs = outside_pytorch(1, 256) - bare
+    with_all_reduces = outside_pytorch(2, 256) - bare_of_two
+    per_layer = [
+        bare,
+        bare_of_two - bare,
+        of_graphs / layers,
+        (with_all_reduces - of_graphs) / layers / ALL_REDUCES,
+    ]
+    assert per_layer == pytest.approx(
+        [CUDA_BYTES, NCCL_BYTES, LAYER_BYTES, ALL_REDUCE_BYTES], rel=1e-3
+    )

@@ -1,0 +1,49 @@
+"""Loads that two GPUs have served, beside their simulation with the profiles that ship."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import testbed.kernels
+from testbed.experiments.runs.compose import configured
+from testbed.run import run
+
+KEPT = Path(testbed.kernels.__file__).parent / "results" / "engine" / "parallel-loads"
+TWO_GPUS = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib", "swap_space_gib=0")
+FOR_40_S = ("arrivals.duration_s=40", "window_s=[0,40]")
+AHEAD = (
+    "scheduler=vllm_v1_async",
+    "scheduler.ignore_eos=true",
+    "scheduler.max_num_batched_tokens=2560",
+)
+LOADS = {
+    "llama-3-8b-in-turn-6": ("llama-3-8b", 61204, 6, *FOR_40_S),
+    "llama-3-8b-ahead-12": ("llama-3-8b", 61204, 12, *FOR_40_S, *AHEAD),
+    "opt-13b-in-turn-4": ("opt-13b", 6500, 4, *FOR_40_S),
+    "llama-3-70b-in-turn-1": ("llama-3-70b", 2000, 1, "arrivals.duration_s=10"),
+}
+PROFILES = ("llama-3-8b", "opt-13b")  # of the others costs are derived
+
+
+@pytest.mark.parametrize("folder", LOADS)
+def test_time_per_token_on_two_gpus_is_within_5_percent(folder):
+    model, num_blocks, rate, *words = LOADS[folder]
+    load = [f"model={model}", f"server.num_blocks={num_blocks}", f"arrivals.rate={rate}"]
+    profile = ["cost=profile", f"cost.path=gpu-engine/h200-{model}-tp2"]
+    cost = profile if model in PROFILES else ["cost=auto"]
+    config = configured([*TWO_GPUS, "trace=sharegpt", *load, *words, *cost])
+    measured = json.loads((KEPT / folder / "summary.json").read_text())
+    simulated = run(config).summary
+    assert simulated["requests"] == measured["requests"]
+    assert simulated["preemptions"] == measured["preemptions"]
+    assert simulated["tpot_s"]["mean"] == pytest.approx(measured["tpot_s"]["mean"], rel=0.05)
+
+
+@pytest.mark.parametrize("model", PROFILES)
+def test_batches_of_decodes_are_within_5_percent_in_the_mean(model):
+    rows = pd.read_csv(KEPT.parent / "parallel-batches.csv.gz")
+    decodes = rows[(rows.model == model) & (rows.prompt_tokens == 0)]
+    assert len(decodes) == 100
+    assert decodes.predicted_us.sum() == pytest.approx(decodes.measured_us.sum(), rel=0.05)
