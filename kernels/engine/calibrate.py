@@ -42,11 +42,11 @@ from testbed.kernels.engine.maths import FusedMaths
 from testbed.kernels.engine.network import Network
 from testbed.kernels.engine.parallel.processes import Source, start
 from testbed.kernels.engine.parallel.shards import Shard
+from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.records import Iteration
 from testbed.kernels.engine.serve import Options
 from testbed.kernels.engine.served import decodes_alone, prompts_with_decodes
 from testbed.kernels.engine.sizes import BUCKETS, sizes_up_to
-from testbed.kernels.engine.weights import random_weights
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
 from testbed.kernels.measure.profile_sections import (

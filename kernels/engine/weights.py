@@ -1,22 +1,14 @@
-"""The weights of a model under the same names for every family: from a folder, or random and
-seeded.
-"""
+"""The weights of a model, or a part of them, under the same names for every family."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from math import prod
-from pathlib import Path
-from typing import Any
-from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from testbed.core.errors import InputError
 from testbed.kernels.engine.architecture import Architecture
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # of a folder
 OPT_OFFSET = 2  # rows of OPT's position table before that of position 0
 # Hugging Face's names: a prefix of all, the parts of a layer in order, and the last norm.
 OPT = (
@@ -96,21 +88,6 @@ class Whole:
 WHOLE = Whole()
 
 
-def safetensors_of(folder: Path) -> dict[str, Any]:
-    """The open file of each tensor in a folder's *.safetensors files, by the tensor's name."""
-    try:
-        from safetensors import safe_open
-    except ModuleNotFoundError:
-        raise InputError(
-            f"{folder}: needs safetensors (install kvcache-testbed[cuda13], or [cuda12])"
-        ) from None
-    files: list[Any] = [safe_open(path, "pt") for path in sorted(folder.glob("*.safetensors"))]
-    file_of = {name: file for file in files for name in file.keys()}  # noqa: SIM118  (no mapping)
-    if not file_of:
-        raise InputError(f"{folder}: no *.safetensors file here (give a Hugging Face model folder)")
-    return file_of
-
-
 class Parts:
     """A part of each tensor of a model, in the memory of a device.
 
@@ -142,84 +119,8 @@ class Parts:
         return self._part.cut(name, self._whole(name, shape))
 
 
-def load_weights(
-    arch: Architecture, folder: Path, device: str, dtype: torch.dtype, part: Whole = WHOLE
-) -> Weights:
-    """The weights in a Hugging Face folder, or a part of them, on a device in a type. Raises
-    InputError for a tensor that is missing, or has another shape than config.json says or an
-    unknown type.
-    """
-    files = safetensors_of(folder)
-    bare = arch.is_opt and "model.decoder.embed_tokens.weight" not in files
-
-    def read(name: str) -> Tensor:
-        if name not in files:
-            raise InputError(f"{folder}: the tensor {name} is in no *.safetensors file")
-        tensor: Tensor = files[name].get_tensor(name)
-        if tensor.dtype not in DTYPES:
-            raise InputError(f"{folder}: {name} of type {tensor.dtype}: is none of {DTYPES}")
-        return tensor
-
-    def whole(name: str, shape: tuple[int, ...]) -> Tensor:
-        tensor = read(name.removeprefix("model.") if bare else name)
-        if tuple(tensor.shape) != shape:
-            raise InputError(
-                f"{folder}: {name} of shape {list(tensor.shape)}: config.json requires "
-                f"{list(shape)}"
-            )
-        return tensor
-
-    def kv_scales() -> Tensor | None:
-        """[num_layers, 2, num_kv_heads], where the folder has scales of K and V."""
-        num_layers, num_heads = arch.spec.num_layers, arch.spec.num_kv_heads
-        names = [f"model.layers.{i}.self_attn.{x}_scale" for i in range(num_layers) for x in "kv"]
-        if not any(name in files for name in names):
-            return None
-        scales = torch.stack([read(name).float().flatten().expand(num_heads) for name in names])
-        return part.cut_kv_heads(scales.view(num_layers, 2, num_heads))
-
-    return replace(_built(arch, Parts(whole, part, device, dtype)), kv_scales=kv_scales())
-
-
-def random_weights(
-    arch: Architecture, seed: int, device: str, dtype: torch.dtype, part: Whole = WHOLE
-) -> Weights:
-    """Weights of the same shapes: matrices normal by their inputs, gains around 1, biases small.
-
-    A part has the values of the whole model's.
-    """
-
-    return _built(arch, Parts(RandomTensors(seed, device, dtype).of, part, device, dtype))
-
-
-class RandomTensors:
-    """Random tensors, one after another in the same memory."""
-
-    def __init__(self, seed: int, device: str, dtype: torch.dtype) -> None:
-        self._seed = seed
-        self._memory = torch.empty(0, device=device, dtype=dtype)
-
-    def of(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor with a name of Hugging Face's; its values depend on name, shape and seed."""
-        values = self._room_for(shape)
-        generator = torch.Generator(values.device).manual_seed(
-            self._seed << 32 | crc32(name.encode())
-        )
-        torch.randn(shape, generator=generator, out=values)
-        if "embed" in name:
-            return values.mul_(0.5)
-        if len(shape) == 2:
-            return values.mul_(float(shape[1] ** -0.5))
-        return values.mul_(0.05).add_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
-
-    def _room_for(self, shape: tuple[int, ...]) -> Tensor:
-        size = prod(shape)
-        if size > len(self._memory):
-            self._memory = self._memory.new_empty(size)
-        return self._memory[:size].view(shape)
-
-
-def _built(arch: Architecture, parts: Parts) -> Weights:
+def assembled(arch: Architecture, parts: Parts) -> Weights:
+    """The weights of an architecture from the tensors of its family."""
     s, hidden, ffn = arch.spec, arch.spec.hidden_size, arch.spec.ffn_size
     prefix, norm_1, out, norm_2, ups, down, norm = OPT if arch.is_opt else GATED
     affine, widths = (

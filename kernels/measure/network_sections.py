@@ -16,7 +16,7 @@ from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.maths import PlainMaths
 from testbed.kernels.engine.network import Bind, Network
-from testbed.kernels.engine.weights import random_weights
+from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.measure.bench_inputs import Calls, shard_shape
 from testbed.kernels.measure.sweeps import REPLAYS, Point, point, swept
 from testbed.kernels.measure.timing import num_rotations, time_graph

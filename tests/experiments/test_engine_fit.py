@@ -30,7 +30,9 @@ def test_the_parts_of_an_engine_are_those_of_each_gpu(testbed):
     assert "does not fit" not in out
 
 
-@pytest.mark.parametrize("row", list(MEASURED.itertuples()), ids=lambda row: f"{row.model} {row.graphs}")
+@pytest.mark.parametrize(
+    "row", list(MEASURED.itertuples()), ids=lambda row: f"{row.model} {row.graphs}"
+)
 def test_memory_in_use_is_what_is_counted(testbed, row):
     """Within 2%, of a GPU. Random weights with gaps between them were larger than their shapes, of
     Llama-3-70B by 5.7 GiB: of it only what PyTorch does not hold is compared.

@@ -15,8 +15,9 @@ from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import FAMILIES, Architecture
 from testbed.kernels.engine.maths import rotary_table
 from testbed.kernels.engine.parallel.shards import Shard
+from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.serve import Options, assemble
-from testbed.kernels.engine.weights import WHOLE, random_weights
+from testbed.kernels.engine.weights import WHOLE
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host

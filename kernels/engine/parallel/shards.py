@@ -17,7 +17,9 @@ from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture
-from testbed.kernels.engine.weights import Weights, Whole, load_weights, random_weights
+from testbed.kernels.engine.random_weights import random_weights
+from testbed.kernels.engine.weight_folder import load_weights
+from testbed.kernels.engine.weights import Weights, Whole
 
 # Hugging Face's names of the modules whose outputs, inputs or tokens are split.
 BY_OUTPUT = ("q_proj", "gate_proj", "up_proj", "fc1")

@@ -19,6 +19,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.parallel.processes import Source, Started, start
+from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.verify.against_plain import (
     SMALL_BATCH,
     Comparison,
@@ -28,7 +29,7 @@ from testbed.kernels.engine.verify.against_plain import (
     largest_difference,
 )
 from testbed.kernels.engine.verify.scenarios import SCENARIOS, Scenario, record
-from testbed.kernels.engine.weights import Weights, random_weights
+from testbed.kernels.engine.weights import Weights
 from testbed.memory.paged.paged import Paged
 
 GRAPHS = 64

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from testbed.core.shapes import read_model
 from testbed.kernels.engine.architecture import Architecture, of_spec
+from testbed.kernels.engine.random_weights import random_weights
 from testbed.kernels.engine.verify.scenarios import Row, Scenario, record
-from testbed.kernels.engine.weights import Weights, random_weights
+from testbed.kernels.engine.weights import Weights
 from testbed.memory.paged.paged import Paged
 from testbed.speculation.draft_model import DraftModel
 from testbed.speculation.ngram import NGram

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from testbed.kernels.engine.architecture import of_folder
 from testbed.kernels.engine.records import write_csv
 from testbed.kernels.engine.verify.scenarios import SCENARIOS, Row, record
-from testbed.kernels.engine.weights import load_weights
+from testbed.kernels.engine.weight_folder import load_weights
 from testbed.kernels.measure.timing import fingerprint
 
 TOLERANCE = 2e-2  # of the largest logit: fp16 weights and activations through up to 24 layers

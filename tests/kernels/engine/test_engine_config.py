@@ -26,11 +26,11 @@ from testbed.cost.model import WORK_COLUMNS, Moved, Work, read_work, work_cells 
 from testbed.engine.recorder import request_columns, span_columns, with_identity  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
 from testbed.identity import identify  # noqa: E402
-from testbed.kernels.engine import weights as module  # noqa: E402
 from testbed.kernels.engine.architecture import of_folder  # noqa: E402
 from testbed.kernels.engine.records import MEASURED, Timer  # noqa: E402
 from testbed.kernels.engine.serve import engine_options, make_engine, serve_into  # noqa: E402
-from testbed.kernels.engine.weights import load_weights  # noqa: E402
+from testbed.kernels.engine.weight_folder import load_weights  # noqa: E402
+from testbed.kernels.engine.weights import WHOLE, Parts, assembled  # noqa: E402
 from testbed.memory.groups.grouped import Grouped  # noqa: E402
 from testbed.memory.paged.paged import Paged  # noqa: E402
 from testbed.metrics import summarize  # noqa: E402
@@ -85,7 +85,7 @@ def folder(path, config):
     def get(name, shape):
         return tensors.setdefault(name, torch.randn(shape))
 
-    built = module._built(arch, module.Parts(get, module.WHOLE, "cpu", torch.float32))
+    built = assembled(arch, Parts(get, WHOLE, "cpu", torch.float32))
     (path / "config.json").write_text(json.dumps(config))
     safetensors = pytest.importorskip("safetensors.torch", reason="safetensors is not installed")
     safetensors.save_file(tensors, path / "model.safetensors")

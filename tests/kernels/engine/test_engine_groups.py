@@ -21,11 +21,11 @@ from testbed.engine.wall_clock import StepClock  # noqa: E402
 from testbed.kernels.engine import runner  # noqa: E402
 from testbed.kernels.engine.layout import Blocks, Extents, layout_of  # noqa: E402
 from testbed.kernels.engine.pool_moves import independent  # noqa: E402
+from testbed.kernels.engine.random_weights import random_weights  # noqa: E402
 from testbed.kernels.engine.records import write_run  # noqa: E402
 from testbed.kernels.engine.sampler import TopP, best_of, survive  # noqa: E402
 from testbed.kernels.engine.serve import Options, assemble  # noqa: E402
 from testbed.kernels.engine.sizes import BUCKETS, bucket, context_bucket  # noqa: E402
-from testbed.kernels.engine.weights import random_weights  # noqa: E402
 from testbed.memory.capabilities import capabilities_of  # noqa: E402
 from testbed.memory.contiguous.reservations import ContiguousMax  # noqa: E402
 from testbed.memory.layouts import BlockLayout  # noqa: E402
