@@ -120,7 +120,6 @@ def serve_loads(
     missing = [load for load in loads if not (out / load.folder / SUMMARY).is_file()]
     if not missing:
         return
-    from testbed.kernels.engine.bench import undisturbed
     from testbed.kernels.engine.device_memory import free
     from testbed.kernels.engine.serve import make_engine, on_the_device_of, serve_into
 
@@ -134,8 +133,7 @@ def serve_loads(
         setup = build(configured([*load.words(common), *engine]))
         folder = out / load.folder
         folder.mkdir(parents=True, exist_ok=True)
-        with undisturbed():
-            summary = serve_into(folder, setup, on_the_device_of(first, setup))
+        summary = serve_into(folder, setup, on_the_device_of(first, setup))
         write_json(folder / SUMMARY, summary)
         print(f"{load.folder}: {Figures.of(summary)}", flush=True)
 

@@ -1,8 +1,6 @@
-"""A loaded model whose engines serve what is measured, undisturbed."""
+"""A loaded model whose engines serve what is measured."""
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -103,22 +101,8 @@ class Bench:
         free()
         requests = [request for phase in phases for request in phase.requests]
         engine = self.engine(kind, planning, requests, num_seqs)
-        with undisturbed():
-            return in_phases(engine, phases)
+        return in_phases(engine, phases)
 
 
 def _bytes(pool: PoolSpec, spec: ModelSpec) -> int:
     return pool.num_slots * spec.kv_bytes_per_token
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Exclude existing objects from garbage collection, whose pauses would add to measured
-    times.
-    """
-    free()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -81,10 +81,10 @@ class Desk(TokenListener):
 
     def run(self) -> None:
         """Serve until the connection says that no request will come, or ends."""
-        self._clock.restart()
         self._clock.desk = self
-        threading.Thread(target=self._listen, daemon=True).start()
-        self._engine.run()
+        with self._engine.serving(()):
+            threading.Thread(target=self._listen, daemon=True).start()
+            self._engine.run()
         self.send()
 
     def send(self) -> None:

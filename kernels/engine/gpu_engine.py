@@ -1,7 +1,7 @@
 """Carries an engine's plans out on a device, in real time; its records."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from testbed.core.request import PS, Request
@@ -12,6 +12,7 @@ from testbed.engine.engine import Engine
 from testbed.engine.executor import Executor, Flight, Waiting
 from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
+from testbed.kernels.engine.garbage import left_alone
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.sched.beams import Replacement, SyntheticBeams
@@ -259,16 +260,19 @@ class GpuEngine:
     def serve(self, requests: Iterable[Request]) -> Records:
         """Serve requests, in order of arrival, until all have ended or the window is over."""
         requests = [request for request in requests if request.arrival_ps < self.engine.stop_ps]
-        self.begin(requests)
-        OpenLoop(self.clock, self.engine, requests).start()
-        self.run()
+        with self.serving(requests):
+            OpenLoop(self.clock, self.engine, requests).start()
+            self.run()
         self.records.swaps = self.runner.moves.swap_times()
         return self.records
 
-    def begin(self, requests: Iterable[Request]) -> None:
-        """Make the prompts of requests that will come, and begin at time 0."""
+    @contextmanager
+    def serving(self, requests: Iterable[Request]) -> Iterator[None]:
+        """Time begins at 0, when the prompts of the requests that will come are made."""
         self.runner.token_buffers.prepare(request.incoming for request in requests)
-        self.clock.restart()
+        with left_alone():
+            self.clock.restart()
+            yield
 
     def run(self) -> None:
         """Serve what is submitted, until the engine is closed and nothing is left."""

@@ -48,9 +48,9 @@ def _within(max_len: int, requests: Sequence[Request]) -> list[Request]:
 def in_phases(engine: GpuEngine, phases: Sequence[Phase]) -> list[list[Iteration]]:
     """The iterations of each phase, served by an engine that has served nothing."""
     loop = PhaseByPhase(engine, phases)
-    engine.begin([request for phase in phases for request in phase.requests])
-    loop.start()
-    engine.run()
+    with engine.serving([request for phase in phases for request in phase.requests]):
+        loop.start()
+        engine.run()
     return loop.iterations
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from testbed.core.errors import InputError
 from testbed.core.request import Request
 from testbed.cost.model import CostModel, Work
-from testbed.kernels.engine.bench import Bench, Kind, Planning, undisturbed
+from testbed.kernels.engine.bench import Bench, Kind, Planning
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.phases import Phase
 from testbed.kernels.engine.records import Iteration
@@ -19,8 +19,7 @@ WAITED_STEPS = 2  # decodes for which a visitor waits: one that runs, one planne
 
 def served_decodes(engine: GpuEngine, requests: list[Request]) -> list[Iteration]:
     """The iterations in which all sequences of the requests decode, after a warm-up."""
-    with undisturbed():
-        works = engine.serve(requests).iterations
+    works = engine.serve(requests).iterations
     return decodes_of(sum(request.num_seqs for request in requests), works)
 
 

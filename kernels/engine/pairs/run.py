@@ -16,7 +16,6 @@ import torch
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.request import Request
-from testbed.kernels.engine.bench import undisturbed
 from testbed.kernels.engine.gpu_engine import GpuEngine
 from testbed.kernels.engine.pairs.plan import (
     FIELDS,
@@ -90,8 +89,7 @@ def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:
     values, folder = pair.config(stage), out / "run" / pair.name
     setup = build(RunConfig.from_values(values))
     engine = loaded.engine(setup)
-    with undisturbed():
-        records = engine.serve(list(setup.workload))
+    records = engine.serve(list(setup.workload))
     summary = write_run(folder, records, setup.pool.num_slots, setup.window_ps, setup.slo)
     write_json(folder / "config.yaml", values)  # JSON is YAML
     write_json(folder / "summary.json", summary)

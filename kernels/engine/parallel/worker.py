@@ -47,6 +47,7 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
     """Load the weights of the shard, then follow rank 0."""
     import torch
 
+    from testbed.kernels.engine.garbage import left_alone
     from testbed.kernels.engine.parallel.collectives import Distributed, reach_store
     from testbed.kernels.engine.parallel.follower import Follower
     from testbed.kernels.engine.parallel.ranks import Ranks
@@ -62,7 +63,8 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
     signs.send(LOADED)
     vocab_size = job.arch.spec.vocab_size
     ranks = Ranks(job.rank, shard.first_token, vocab_size, collectives)
-    Follower(shard.local, weights, ranks).run(connection, signs.done)
+    with left_alone():
+        Follower(shard.local, weights, ranks).run(connection, signs.done)
     collectives.finish()
 
 

@@ -27,7 +27,6 @@ from testbed.kernels.engine.bench import (
     MOST_TOKENS,
     Bench,
     ahead,
-    undisturbed,
 )
 from testbed.kernels.engine.calibrate import OPTIONS, lasting, on_gpu
 from testbed.kernels.engine.parallel.processes import Source, start
@@ -164,8 +163,7 @@ def served(bench: Bench, batches: Sequence[Batch]) -> list[list[Iteration]]:
     pool = PoolSpec(BLOCK * (num_blocks + MAX_SEQS), longest)
     scheduler = ahead(Paged(pool, block_size=BLOCK), MAX_SEQS)
     engine = assemble(scheduler, pool, bench.arch, bench.weights, bench.options, bench.lead)
-    with undisturbed():
-        return in_phases(engine, phases)
+    return in_phases(engine, phases)
 
 
 def _compared(number: int, iterations: Sequence[Iteration], cost: CostModel) -> Compared:

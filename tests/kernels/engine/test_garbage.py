@@ -1,0 +1,39 @@
+"""Python's collector does not stop an engine that serves."""
+
+import gc
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+import tiny_models as tiny
+
+from testbed.kernels.engine.phases import Phase, in_phases
+
+
+def in_order(engine, few):
+    engine.serve(few)
+
+
+def in_a_phase(engine, few):
+    in_phases(engine, [Phase(few)])
+
+
+@pytest.mark.parametrize("serve", [in_order, in_a_phase])
+def test_what_there_was_before_is_left_alone_while_an_engine_serves(serve):
+    engine, left_alone = tiny.engine("llama"), []
+    engine.executor.while_computing = lambda: left_alone.append(gc.get_freeze_count())
+    serve(engine, tiny.requests([(9, 3), (5, 4)]))
+    assert min(left_alone) > 10_000  # what the tests have imported
+    assert gc.get_freeze_count() == 0
+
+
+def test_it_looks_at_all_again_where_an_engine_fails():
+    def fail():
+        raise ValueError("no device")
+
+    engine = tiny.engine("llama")
+    engine.executor.while_computing = fail
+    with pytest.raises(ValueError, match="no device"):
+        engine.serve(tiny.requests([(9, 3)]))
+    assert gc.get_freeze_count() == 0
