@@ -3,7 +3,7 @@
 No time is predicted: what comes next comes when something has ended, however fast the machine is.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class PhaseByPhase(Listener):
     """Sends the requests of phases to an engine, which reports when each has ended."""
 
     def __init__(self, engine: GpuEngine, phases: Sequence[Phase]) -> None:
-        self._measured = engine
+        self._records = engine.records
         self._engine = engine.engine
         self._clock = engine.clock
         self._phases = iter(phases)
@@ -72,7 +72,7 @@ class PhaseByPhase(Listener):
     @property
     def iterations(self) -> list[list[Iteration]]:
         """Those of each phase that is over."""
-        served = self._measured.records.iterations
+        served = self._records.iterations
         return [served[first:end] for first, end in pairwise(self._starts)]
 
     def start(self) -> None:
@@ -92,19 +92,15 @@ class PhaseByPhase(Listener):
     def _ended(self, request_id: int, time_ps: int) -> None:
         self._present.discard(request_id)
         if not self._present:
-            self._then(time_ps, self._next_phase)
+            self._clock.call_at(time_ps, self._next_phase)
         elif request_id in self._staying:
-            self._then(time_ps, self._leave)
+            self._clock.call_at(time_ps, self._leave)
         elif request_id == self._visitor:
-            visit = partial(self._visit, self._visitors)
-            self._then(2 * time_ps - self._came_ps, visit)
-
-    def _then(self, at_ps: int, call: Callable[[], None]) -> None:
-        """Call between two iterations."""
-        self._clock.call_at(at_ps, call)
+            as_long_again_ps = time_ps + (time_ps - self._came_ps)
+            self._clock.call_at(as_long_again_ps, partial(self._visit, self._visitors))
 
     def _next_phase(self) -> None:
-        self._starts.append(len(self._measured.records.iterations))
+        self._starts.append(len(self._records.iterations))
         phase = next(self._phases, None)
         if phase is None:
             self._engine.close()
