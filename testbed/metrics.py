@@ -64,7 +64,7 @@ def user_speeds(log: PackedRows) -> dict[str, float | None]:
     percentiles from the slow end (90% of the requests are at least as fast as p10).
     """
     _, first, finish, output_len = _times(log)
-    streams = finish > first
+    streams = (finish > first) & (output_len > 1)
     speeds = (output_len[streams] - 1) * PS / (finish - first)[streams]
     if not len(speeds):
         return dict.fromkeys(("mean", *(f"p{p}" for p in SLOW)))
