@@ -14,6 +14,16 @@ from testbed.experiments.runs.progress import one_line
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 
 WORDS = [
+    pytest.param(
+        "scheduler=vllm_v1 speculation=draft_model speculation.drafter=3",
+        ("speculation: drafter=3: is no model", "testbed list model"),
+        id="a drafter that is a number",
+    ),
+    pytest.param(
+        "scheduler=vllm_v1 speculation=ngram scheduler.drafts_as=[]",
+        ("scheduler.drafts_as=[]", "vllm-0.33"),
+        id="rules of no release",
+    ),
     pytest.param("foo", ("foo",), id="an override without an equals sign"),
     pytest.param(
         "hydra.mode=MULTIRUN seed=0,1",
@@ -93,6 +103,16 @@ REQUESTS = [
         "arrivals.rate=1e9 arrivals.duration_s=1e5",
         ("lower arrivals.rate or arrivals.duration_s",),
         id="more requests than memory holds",
+    ),
+    pytest.param(
+        "arrivals.rate=1e300",
+        ("e+303 are expected", "lower arrivals.rate or arrivals.duration_s"),
+        id="more requests than an array may have",
+    ),
+    pytest.param(
+        "arrivals=slotted arrivals.rate=1e300",
+        ("e+303 are expected", "lower arrivals.rate or arrivals.duration_s"),
+        id="more requests in slots than an array may have",
     ),
     pytest.param(
         "arrivals=slotted arrivals.slot_s=1e-9",
@@ -253,6 +273,11 @@ def test_memory_that_a_server_lacks_is_refused(refused, line, words):
 
 
 COSTS = [
+    pytest.param(
+        "cost.choices.attention_scale=1e20 arrivals.duration_s=3",
+        ("64 bits count picoseconds", "check costs"),
+        id="iterations that never end",
+    ),
     pytest.param(
         "cost.roofline.linear_flops=0.5",
         (
