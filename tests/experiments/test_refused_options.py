@@ -267,6 +267,21 @@ SERVERS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "scheduler.max_num_seqs=0",
+        "scheduler.max_num_batched_tokens=-1",
+        "server.memory_utilization=7",
+        "server.num_gpus=0",
+        "server.kv_memory_gib=3",
+    ],
+)
+def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(refused, value):
+    server = "run +system=vllm-v1 model=llama-3.1-8b gpu=h100-80gb"
+    assert f"error: {value}: must be" in refused(f"{server} {value}")
+
+
 @pytest.mark.parametrize(("line", "words"), SERVERS)
 def test_memory_that_a_server_lacks_is_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
