@@ -56,7 +56,7 @@ def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict
     pools = _pools(server)
     is_computed = OmegaConf.is_interpolation(server, "num_blocks") and (
         values["server"]["num_blocks"] is not None
-        or any(OmegaConf.is_interpolation(pools, name) for name in pools)
+        or any(OmegaConf.is_interpolation(pools, str(name)) for name in pools)
     )
     if is_computed:
         values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
