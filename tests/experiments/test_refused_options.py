@@ -289,6 +289,11 @@ def test_memory_that_a_server_lacks_is_refused(refused, line, words):
 
 COSTS = [
     pytest.param(
+        "cost.iterations=vllm-0.20",
+        ("cost.iterations=vllm-0.20: nothing reads it", "vllm_v1_async"),
+        id="whole iterations of another scheduler",
+    ),
+    pytest.param(
         "cost.choices.attention_scale=1e20 arrivals.duration_s=3",
         ("64 bits count picoseconds", "check costs"),
         id="iterations that never end",
