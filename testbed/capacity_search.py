@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from testbed.config import RunConfig, plain_values
 from testbed.core.errors import InputError
 from testbed.knee import highest_rate
+from testbed.override_words import key_of
 from testbed.replications import Interval, interval
 from testbed.result import front_end
 from testbed.run import run
@@ -148,7 +149,7 @@ def _check_limits(share: float, low: float, high: float, precision: float) -> No
 def _check_no_rate(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise InputError for a rate, which capacity looks for."""
     has_option = any(options.get(key) is not None for key in ("rate", RATE))
-    if has_option or any(word.lstrip("+").startswith(f"{RATE}=") for word in overrides):
+    if has_option or any(key_of(word) == RATE for word in overrides):
         raise InputError("rate is what capacity looks for; say where to begin by low and high")
 
 

@@ -81,12 +81,18 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
 
 def cost_of(config: RunConfig) -> CostModel:
     """The cost model of a run. Whole iterations were measured with asynchronous scheduling, in one
-    engine without drafts: other runs take none by themselves.
+    engine without drafts: other runs take none by themselves, and refuse those of one's own.
     """
     part = config.cost
     is_other = config.scheduler.name != PLANS_AHEAD or config.speculation is not None
-    if is_other or config.prefill_replicas is not None:
-        part = part.updated(**{ITERATIONS: None}) if ITERATIONS in part.parameters else part
+    if (is_other or config.prefill_replicas is not None) and ITERATIONS in part.parameters:
+        named = part.parameters[ITERATIONS]
+        if named is not None and named != (config.software and config.software.iterations):
+            raise InputError(
+                f"cost.{ITERATIONS}={named}: nothing reads it, for whole iterations were measured "
+                "with scheduler=vllm_v1_async, in one engine without drafts (leave it out)"
+            )
+        part = part.updated(**{ITERATIONS: None})
     return make_cost(part, config.model, config.server, config.software)
 
 

@@ -64,7 +64,7 @@ def user_speeds(log: PackedRows) -> dict[str, float | None]:
     percentiles from the slow end (90% of the requests are at least as fast as p10).
     """
     _, first, finish, output_len = _times(log)
-    streams = finish > first
+    streams = (finish > first) & (output_len > 1)
     speeds = (output_len[streams] - 1) * PS / (finish - first)[streams]
     if not len(speeds):
         return dict.fromkeys(("mean", *(f"p{p}" for p in SLOW)))
@@ -212,7 +212,8 @@ def kept(log: PackedRows, slo: Slo, gaps: TokenGaps) -> NDArray[np.bool_]:
     if slo.ttft_s is not None:
         inside &= (first - arrival) / PS <= slo.ttft_s
     if slo.tpot_s is not None:
-        inside &= (finish - first) / PS <= slo.tpot_s * (output_len - 1)
+        of_one_token = output_len == 1  # whose batch may be answered later
+        inside &= of_one_token | ((finish - first) / PS <= slo.tpot_s * (output_len - 1))
     if slo.itl_s is not None:
         inside &= gaps.longest_of(log.columns()["request_id"]) / PS <= slo.itl_s
     if slo.e2e_s is not None:

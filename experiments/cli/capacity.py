@@ -15,6 +15,7 @@ from testbed.experiments.cli.parameters import (
     Override,
     VllmCommand,
 )
+from testbed.override_words import key_of
 from testbed.replications import interval
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from testbed.sensitivity import CapacityIntervals
 
 RUNS = Path("runs/capacity")
-SEED = "seed="
+SEED = "seed"
 USUAL_SEEDS = 3
 
 Share = Annotated[float, Parameter(help="share of the requests that must meet the SLO")]
@@ -75,7 +76,7 @@ def capacity(
     from testbed.experiments.vllm_server.translation import expand
 
     words = expand(from_vllm, list(overrides))
-    unseeded = [word for word in words if not word.startswith(SEED)]
+    unseeded = [word for word in words if key_of(word) != SEED]
     search = {"share": share, "low": low, "high": high, "precision": precision}
     if sensitivity:
         _check_sensitivity(unseeded)
@@ -148,7 +149,7 @@ def _varied(
 
     return {
         seed: capacity_intervals(
-            configured([*words, f"{SEED}{seed}"]), highest.rate, highest.share, precision
+            configured([*words, f"{SEED}={seed}"]), highest.rate, highest.share, precision
         )
         for seed, highest in capacities.of_seed.items()
     }
@@ -156,15 +157,14 @@ def _varied(
 
 def seeds_of(words: list[str], count: int | None) -> list[int]:
     """The seeds to search with: that of the words alone, or so many from 0 on."""
-    seed = next((word.removeprefix(SEED) for word in words if word.startswith(SEED)), None)
-    if seed is None:
+    word = next((word for word in words if key_of(word) == SEED), None)
+    if word is None:
         return list(range(count or USUAL_SEEDS))
     if count is not None:
-        raise InputError(f"--seeds {count}: does not go with {SEED}{seed} (give one of them)")
+        raise InputError(f"--seeds {count}: does not go with {word} (give one of them)")
+    seed = word.partition("=")[2]
     if not seed.isdecimal():
-        raise InputError(
-            f"{SEED}{seed}: must be one whole number (--seeds N searches with several)"
-        )
+        raise InputError(f"{word}: must be one whole number (--seeds N searches with several)")
     return [int(seed)]
 
 

@@ -86,9 +86,10 @@ def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
     from testbed.experiments.lockstep.vllm_installation import installed_release
     from testbed.experiments.vllm_server.release import nearest_release
     from testbed.experiments.vllm_server.translation import expand
+    from testbed.override_words import key_of
 
     words = list(overrides)
-    if not any(word.lstrip("+").startswith("system=") for word in words):
+    if not any(key_of(word) == "system" for word in words):
         words.insert(0, f"+system={nearest_release(installed_release()).preset}")
     return expand(from_vllm, words)
 

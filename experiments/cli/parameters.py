@@ -9,6 +9,7 @@ from cyclopts import Parameter, Token
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import override_words
+from testbed.override_words import key_of
 
 PICTURES = (".pdf", ".png", ".svg")
 
@@ -110,6 +111,6 @@ def seed_words(words: Sequence[str], seeds: int | None) -> list[str]:
     """The override of `--seeds N`; none without it. Raises InputError if the words have a seed."""
     if seeds is None:
         return []
-    if seed_word := next((word for word in words if word.startswith("seed=")), None):
+    if seed_word := next((word for word in words if key_of(word) == "seed"), None):
         raise InputError(f"--seeds {seeds}: does not go with {seed_word} (give one of them)")
     return [f"seed={','.join(map(str, range(seeds)))}"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from testbed.core.errors import InputError
-from testbed.experiments.cli.capacity import SeedCount, seeds_of
+from testbed.experiments.cli.capacity import SEED, SeedCount, seeds_of
 from testbed.experiments.cli.parameters import (
     AboveZero,
     AsJson,
@@ -17,6 +17,7 @@ from testbed.experiments.cli.parameters import (
     Picture,
     TrustPlugIns,
 )
+from testbed.override_words import key_of
 
 if TYPE_CHECKING:
     from testbed.experiments.plan.plan import Plan
@@ -72,7 +73,7 @@ def plan(
 
     _check_folders(figure, html)
     words = given_words(overrides, config_dir or [], trust_plug_ins, None)
-    unseeded = tuple(word for word in words if not word.startswith("seed="))
+    unseeded = tuple(word for word in words if key_of(word) != SEED)
     numbers, rate = tuple(seeds_of(words, seeds)), _rate(prices)
     request = Request(unseeded, share, numbers, precision, gpus, rate, runs, everything=all)
     answer = planned(request, _report)

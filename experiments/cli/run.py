@@ -89,10 +89,11 @@ def given_words(
     """
     from testbed.core.errors import InputError
     from testbed.experiments.vllm_server.translation import expand
+    from testbed.override_words import key_of
     from testbed.trusted import FLAG
 
     for word in overrides:
-        if word.lstrip("+").startswith("hydra.mode="):
+        if key_of(word) == "hydra.mode":
             raise InputError(f"{word}: is not read (-m makes a sweep)")
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
     if trust_plug_ins:

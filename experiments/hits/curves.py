@@ -20,6 +20,7 @@ from testbed.memory.prefix_cache.curves.bound import most_hits
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.curves.stack_distances import lru_hits
 from testbed.memory.prefix_cache.replay import Prompt, prompts_of
+from testbed.override_words import key_of
 from testbed.workload import make_workload
 
 LRU, BELADY = "lru", "belady"
@@ -113,7 +114,7 @@ def _check_one_cache(config: RunConfig) -> None:
 
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:
     """policy.block_size where the words give it; else the tokens of an id of the trace."""
-    if any(word.lstrip("+").startswith("policy.block_size=") for word in words):
+    if any(key_of(word) == "policy.block_size" for word in words):
         return int(config.policy.parameters["block_size"])
     return rows.tokens_per_id if rows.tokens_per_id > 1 else USUAL_BLOCK
 

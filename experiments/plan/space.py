@@ -12,6 +12,7 @@ from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.overrides import WITH_COMMAS
+from testbed.override_words import key_of
 
 SYSTEM = "system"
 COST = "cost"
@@ -69,15 +70,15 @@ def deployments(words: Sequence[str]) -> list[Deployment]:
     """Every combination of comma-separated values, as `testbed run -m` reads them, in the words'
     order. Words without a system are of vLLM's.
     """
-    if not any(_key(word) == SYSTEM for word in words):
+    if not any(key_of(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
-    if not any(_key(word).partition(".")[0] == COST for word in words):
+    if not any(key_of(word).partition(".")[0] == COST for word in words):
         words = [*words, OF_ONE_SOURCE]
     choices = [_values_of(word) for word in words]
-    axes = [_key(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
+    axes = [key_of(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
     combinations = []
     for combination in product(*choices):
-        values = {_key(word): word.partition("=")[2] for word in combination}
+        values = {key_of(word): word.partition("=")[2] for word in combination}
         combinations.append(Deployment({key: values[key] for key in axes}, combination))
     return combinations
 
@@ -94,13 +95,9 @@ def label_of(key: str) -> str:
     return LABELS.get(key, key.rpartition(".")[2])
 
 
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
-
-
 def _values_of(word: str) -> list[str]:
     """The word with each of its comma-separated values."""
-    key = _key(word)
+    key = key_of(word)
     if word.startswith("-") or "," not in word or key in WITH_COMMAS:
         return [word]
     override = _parsed(word)

@@ -155,9 +155,16 @@ def plain(config: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         raise InputError(f"{error.full_key}: has no value (set {error.full_key}=...)") from error
     except OmegaConfBaseException as error:
-        raise InputError(f"{error.full_key}: {error.msg}") from error
+        raise _refusal_behind(error) or InputError(f"{error.full_key}: {error.msg}") from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def _refusal_behind(error: BaseException | None) -> InputError | None:
+    """The refusal of a value from which another one follows; OmegaConf keeps it as the context."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__context__
+    return error
 
 
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:

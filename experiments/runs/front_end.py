@@ -22,6 +22,7 @@ from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.vllm_server.translation import expand
 from testbed.memory.policy import MemoryPolicy
+from testbed.override_words import key_of
 from testbed.parts import Part
 from testbed.result import Views
 
@@ -139,7 +140,7 @@ def _with_vllm_command(overrides: Sequence[str], options: dict[str, Any]) -> Seq
 
 def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise InputError for an option of the pool's size: a policy object has its pool already."""
-    keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in overrides)]
+    keys = [*options, *(key_of(word) for word in overrides)]
     if pool := next((key for key in keys if key.startswith(POOL)), None):
         raise InputError(
             f"{pool} does not go with a policy that is made already, with its pool; give the class"

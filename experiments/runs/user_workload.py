@@ -10,6 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.core.units import LAST_S
+from testbed.override_words import key_of
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
@@ -98,7 +99,7 @@ def user_trace(options: Mapping[str, Any], words: Sequence[str]) -> Workload | T
     """
     trace = options.get("trace")
     if isinstance(trace, list):
-        keys = [*options, *(word.partition("=")[0].lstrip("+~") for word in words)]
+        keys = [*options, *(key_of(word) for word in words)]
         requested = next((key for key in keys if key.partition(".")[0] in OF_REQUESTS), None)
         if requested:
             raise InputError(

@@ -13,6 +13,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from testbed.config import RunConfig, ServerConfig
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
@@ -20,6 +21,8 @@ from testbed.engine.recorder import Columns, request_columns, span_columns
 from testbed.experiments.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.identity import content_hash
+from testbed.machine import check_device
+from testbed.override_words import key_of
 from testbed.parts import Part
 from testbed.run import run
 from testbed.traces.vllm_log import Times, VllmLog
@@ -37,6 +40,7 @@ OF_THE_LOG = (  # groups and keys of a config that the log decides
     "outputs",
 )
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+LATE = re.compile(r"\+*(server|model)\.")
 FRONT_END = ("before_first_token", "after_last_token")  # rows of a profile's section overhead
 US = 1e6
 
@@ -81,20 +85,20 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     server.num_blocks=N gives the pool in blocks. config_dir: a folder of the user's options.
     """
     for word in overrides:
-        if re.split(r"[.@=]", word.lstrip("+~"))[0] in OF_THE_LOG:
+        if re.split(r"[.@]", key_of(word))[0] in OF_THE_LOG:
             raise InputError(
                 f"{word}: the log has every request and its time (leave the option out)"
             )
     folders = (f"--config-dir={config_dir}",) if config_dir else ()
     # Values of server and model are set last: a profile may replace both.
-    late = [word for word in overrides if word.startswith(("server.", "model."))]
+    late = [word for word in overrides if LATE.match(word)]
     early = [word for word in overrides if word not in late]
     config = composed("run", (*folders, *early)).copy()
     if config.cost._target_ == PROFILE_COST:
         _set_machine(config, overrides)
-    values = OmegaConf.from_dotlist(late)
+    values = OmegaConf.from_dotlist([word.lstrip("+") for word in late])
     for word in late:
-        key, _, _ = word.partition("=")
+        key = key_of(word)
         check_key(key, config)
         value = OmegaConf.select(values, key)
         OmegaConf.update(config, key, value, force_add=isinstance(value, DictConfig))
@@ -104,23 +108,28 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
 def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
     """Set the model and the server of the profile, unless the overrides select others."""
     profile = read_profile(str(config.cost.path))
-    selected = {word.partition("=")[0] for word in overrides}
+    selected = set(map(key_of, overrides))
     if "model" not in selected:
         config.model = {"_target_": "testbed.core.specs.ModelSpec", **profile["model"]}
     if "server" not in selected:
-        has_pool = any(word.startswith("server.num_blocks=") for word in overrides)
+        if "gpu" in selected:
+            gpu = read(GpuSpec, OmegaConf.to_container(config.server.gpu, resolve=True))
+            check_device(profile["fingerprint"], gpu, "the server")
+        has_pool = "server.num_blocks" in selected
         utilization = ServerConfig.default("memory_utilization") if has_pool else VLLM_UTILIZATION
-        config.server = _server(profile, utilization) | _sized_by_vllm(config.server)
+        config.server = _server(profile, utilization) | _of_the_user(config.server)
 
 
-def _sized_by_vllm(server: DictConfig) -> dict[str, Any]:
-    """What a preset of vLLM's computes of the server, as it computes it."""
+def _of_the_user(server: DictConfig) -> dict[str, Any]:
+    """What no profile says of a server: the tiers below its GPUs, and what a preset of vLLM's
+    computes of it, as it computes it.
+    """
     values = OmegaConf.to_container(server, resolve=False)
     assert isinstance(values, dict)
     return {
         str(name): value
         for name, value in values.items()
-        if OmegaConf.is_interpolation(server, str(name))
+        if name == "tiers" or OmegaConf.is_interpolation(server, str(name))
     }
 
 

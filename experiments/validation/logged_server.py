@@ -17,6 +17,7 @@ from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.imported import bench_link
+from testbed.experiments.runs.overrides import chosen
 from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -25,7 +26,7 @@ LONG = 20  # decode steps; a request that waits longer for its first token waits
 RECURRING = 0.9  # share of prompts that must be as long as those of one period before
 FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
 IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
-POOL = ("server.num_blocks=", "server.kv_memory_gib")
+POOL = ("server.num_blocks", "server.kv_memory_gib")
 
 
 class HighWater(NamedTuple):
@@ -147,7 +148,7 @@ def logged_servers(
 
     blocks_from_log: if no number of blocks is recorded, the logs' high-water mark is the pool.
     """
-    configured = any(word.startswith(POOL) for word in overrides)
+    configured = any(key.startswith(POOL) for key in chosen(overrides))
     servers = []
     for log in logs:
         here = LoggedServer(config, [])

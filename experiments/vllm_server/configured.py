@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from testbed.config import ServerConfig
 from testbed.core.config_model import read
+from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.experiments.vllm_server.command import Command
@@ -52,10 +53,10 @@ def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict
     that it has read: nothing reads it again.
     """
     server = config.server
-    pools = server.get("kv_memory_gib")
+    pools = _pools(server)
     is_computed = OmegaConf.is_interpolation(server, "num_blocks") and (
         values["server"]["num_blocks"] is not None
-        or any(OmegaConf.is_interpolation(pools, name) for name in pools or ())
+        or any(OmegaConf.is_interpolation(pools, str(name)) for name in pools)
     )
     if is_computed:
         values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
@@ -69,18 +70,19 @@ class Configured:
         self.config, self.release = config, release
         self.model = read(ModelSpec, _plain(config.model), "model")
         self.gpu = read(GpuSpec, _plain(config.server.gpu), "server.gpu")
-        self.num_gpus = int(config.server.num_gpus)
+        self.num_gpus = _count("server.num_gpus", config.server.num_gpus)
 
     @property
     def command(self) -> Command:
         """The options that the configuration's values stand for."""
         values = {
             "--tensor-parallel-size": str(self.num_gpus),
-            "--gpu-memory-utilization": str(self.config.server.memory_utilization),
+            "--gpu-memory-utilization": str(_share(self.config.server.memory_utilization)),
         }
         for option, key in LIMITS.items():
             if not OmegaConf.is_interpolation(self.config.scheduler, key):
-                values[option] = str(self.config.scheduler[key])
+                limit = self.config.scheduler[key]
+                values[option] = str(_count(f"scheduler.{key}", limit))
         if self.config.scheduler.get("enable_chunked_prefill") is False:
             values["--enable-chunked-prefill"] = "false"
         return Command(None, values, options_of(values))
@@ -106,10 +108,34 @@ class Configured:
     def is_sized_by_vllm(self) -> bool:
         """Whether nothing else says how large the pool is."""
         server = self.config.server
-        pools, name = server.get("kv_memory_gib") or {}, self.model.name
+        pools, name = _pools(server), self.model.name
         has_pool = name in pools and not OmegaConf.is_interpolation(pools, name)
         is_usual = server.workspace_gib == ServerConfig.default("workspace_gib")
         return OmegaConf.is_interpolation(server, "num_blocks") and is_usual and not has_pool
+
+
+def _pools(server: DictConfig) -> DictConfig:
+    """GiB for the KV cache by model."""
+    pools = server.get("kv_memory_gib") or OmegaConf.create()
+    if not isinstance(pools, DictConfig):
+        raise InputError(
+            f"server.kv_memory_gib={pools!r}: must be a table of values by name (MODEL: GIB)"
+        )
+    return pools
+
+
+def _count(key: str, value: object) -> int:
+    """The value of a key that counts; raises InputError for any other, which no option takes."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{key}={value!r}: must be a whole number of at least 1")
+    return value
+
+
+def _share(value: object) -> float:
+    """The memory utilization; raises InputError for what is no share."""
+    if not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(f"server.memory_utilization={value!r}: must be above 0 and at most 1")
+    return value
 
 
 def _limit(name: str) -> Callable[[Configured], int]:
@@ -135,7 +161,7 @@ def _block_size(configured: Configured) -> int:
 def _num_blocks(configured: Configured) -> int | None:
     """The blocks of one size for all layers; None where another rule sizes the pool."""
     block_size = configured.config.policy.get("block_size")
-    is_grouped = configured.model.name in (configured.config.server.get("kv_memory_gib") or {})
+    is_grouped = configured.model.name in _pools(configured.config.server)
     if (
         is_grouped
         or not configured.is_sized_by_vllm

@@ -13,7 +13,9 @@ class Release:
     left after CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB
     have a default of 16,384 tokens. caches_states: prefixes of models with states are cached unless
     told otherwise. frees_after_run: a block outside a window is freed when the iterations that read
-    it have ended, though the next is scheduled while one runs.
+    it have ended, though the next is scheduled while one runs. checks_usable_blocks: it starts if
+    one longest sequence fits into the pool without its null block, whatever the pool follows from;
+    else if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
     """
 
     number: str
@@ -23,6 +25,7 @@ class Release:
     has_largest_limits: bool
     caches_states: bool
     frees_after_run: bool
+    checks_usable_blocks: bool
 
 
 RELEASES = {
@@ -34,6 +37,7 @@ RELEASES = {
         has_largest_limits=False,
         caches_states=False,
         frees_after_run=False,
+        checks_usable_blocks=False,
     ),
     "0.33": Release(
         "0.33",
@@ -43,6 +47,7 @@ RELEASES = {
         has_largest_limits=True,
         caches_states=True,
         frees_after_run=True,
+        checks_usable_blocks=True,
     ),
 }
 DEFAULT = RELEASES["0.19"]

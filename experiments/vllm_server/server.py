@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
@@ -34,6 +34,7 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
 KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
 DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
 AUTO = ("auto", "-1")
+BLOCKS = "--num-gpu-blocks-override"
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,9 @@ def server_with(
         pages = _with_heads(pages, deeper, limits, speculation)
     caches = _caches(reader, model, release)
     pages = _with_states(with_drafter(pages, drafter, limits.num_gpus), caches)
-    memory, num_blocks = _pool(reader, model, sheet, limits, pages, release, of, drafter)
-    model = _of_longest(reader, model, pages, num_blocks)
+    memory = _memory(reader, model, sheet, limits, release, of, drafter)
+    pool = _pool(reader, release, sheet, memory, pages)
+    model = _of_longest(reader, model, pages, pool.num_checked)
     return Server(
         release=release,
         model=model,
@@ -117,8 +119,8 @@ def server_with(
         gpu=sheet,
         limits=limits,
         block_size=block_size,
-        memory=memory,
-        num_blocks=num_blocks,
+        memory=pool.memory,
+        num_blocks=pool.num_blocks,
         pages=pages,
         caches_prefixes=caches,
         values=command.values,
@@ -126,11 +128,12 @@ def server_with(
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
-    """The model with the longest sequence that it serves; raises InputError if it is too long."""
+    """The model with the longest sequence that it serves; raises InputError if so many pages do
+    not hold it.
+    """
     if reader.value("--max-model-len") in AUTO:
         model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
-    if reader.value("--num-gpu-blocks-override") is None:  # vLLM checks the memory, not these
-        _check_one_sequence(model, pages, num_blocks)
+    _check_one_sequence(model, pages, num_blocks)
     return model
 
 
@@ -301,23 +304,76 @@ def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
     return release.subtracts_graphs if value is None else value != "0"
 
 
+class Pool(NamedTuple):
+    """The pages of a pool, with the memory that they follow from (None: the command gives them).
+
+    num_checked: vLLM starts only if one sequence of the longest length fits into so many.
+    """
+
+    memory: ServerMemory | None
+    num_blocks: int
+    num_checked: int
+
+
 def _pool(
+    reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
+) -> Pool:
+    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    given = _given_blocks(reader, pages)
+    if given is None:
+        num_blocks = _found_blocks(memory, gpu, pages)
+    else:
+        _check_room(memory, _utilization(reader, release), gpu, given * pages.page_bytes / GIB)
+        num_blocks = given
+    num_checked = num_blocks
+    if release.checks_usable_blocks:
+        num_checked -= 1
+    elif reader.value(BLOCKS) is not None:
+        num_checked = _found_blocks(memory, gpu, pages)
+    return Pool(None if given is not None else memory, num_blocks, num_checked)
+
+
+def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
+    """The pages that the command gives; None: they follow from the memory."""
+    if reader.value(BLOCKS) is not None:
+        return reader.whole(BLOCKS, 1)
+    num_bytes = reader.number("--kv-cache-memory-bytes")
+    return None if num_bytes is None else int(num_bytes) // pages.page_bytes
+
+
+def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
+    """The pages that the memory has room for."""
+    if memory.kv_cache <= 0:
+        raise InputError(
+            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
+            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
+            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
+            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
+        )
+    return int(memory.kv_cache * GIB) // pages.page_bytes
+
+
+def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib: float) -> None:
+    """Raise InputError for a given pool that the GPU has no room for beside the weights."""
+    visible = memory.budget / utilization
+    if memory.weights + pool_gib > visible:
+        raise InputError(
+            f"{FLAG}: vLLM does not start: {memory.weights:.2f} GiB of weights and "
+            f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
+            "(give a smaller pool, or raise --tensor-parallel-size)"
+        )
+
+
+def _memory(
     reader: OptionReader,
     model: ModelSpec,
     gpu: GpuSpec,
     limits: Limits,
-    pages: Pages,
     release: Release,
     of: Terms | None,
     drafter: DrafterMemory,
-) -> tuple[ServerMemory | None, int]:
-    """The memory of a GPU where the pool follows from it, and the pages of the pool."""
-    num_blocks = reader.value("--num-gpu-blocks-override")
-    if num_blocks is not None:
-        return None, reader.whole("--num-gpu-blocks-override", 1)
-    num_bytes = reader.number("--kv-cache-memory-bytes")
-    if num_bytes is not None:
-        return None, int(num_bytes) // pages.page_bytes
+) -> ServerMemory:
+    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
     memory = memory_of(
         model,
         gpu,
@@ -328,15 +384,7 @@ def _pool(
         of=of,
     )
     more_weights = drafter.weight_bytes / limits.num_gpus / GIB
-    memory = replace(memory, weights=memory.weights + more_weights)
-    if memory.kv_cache <= 0:
-        raise InputError(
-            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
-            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
-            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
-            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
-        )
-    return memory, int(memory.kv_cache * GIB) // pages.page_bytes
+    return replace(memory, weights=memory.weights + more_weights)
 
 
 def _with_heads(

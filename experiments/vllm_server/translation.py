@@ -14,6 +14,7 @@ from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_of_preset
 from testbed.experiments.vllm_server.server import Server, server_of
+from testbed.override_words import key_of
 
 OURS = {  # overrides that stand for an option of the command, before it is read
     "server.num_gpus": "--tensor-parallel-size",
@@ -50,8 +51,8 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
-    kept = [word for word in words if word.partition("=")[0].lstrip("+") not in choices]
-    mine = [word for word in others if word.partition("=")[0] != "server.memory_utilization"]
+    kept = [word for word in words if key_of(word) not in choices]
+    mine = [word for word in others if key_of(word) != "server.memory_utilization"]
     return [*kept, *mine]
 
 

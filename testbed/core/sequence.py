@@ -279,7 +279,7 @@ class SequenceGroup:
     one stores one token fewer than it has, because the next iteration writes the newest token's K
     and V. `todo` lists the prefill work that remains. Where the scheduler orders by `rank`, the
     smallest is served first. num_cached: prompt tokens that a cache had when the group was first
-    admitted, -1 before.
+    admitted; -1 before, and where another engine has computed the prompt.
     """
 
     __slots__ = (

@@ -1,5 +1,6 @@
 """When requests arrive: time stamps for a trace's rows."""
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -92,6 +93,7 @@ class Slotted(ArrivalProcess):
 
     def times_ps(self, rows: Rows | None, seed: int) -> Column:
         # The artifact draws from NumPy's legacy generator, whose stream is frozen.
+        expected_requests(self.rate, self.duration_s)
         rng, num_slots = np.random.RandomState(seed), round(self.duration_s / self.slot_s)
         times = [np.empty(0, np.int64)]
         for start in range(
@@ -276,17 +278,26 @@ def turns_in_order(rows: Rows) -> Turns | None:
     return Turns(np.array(session, dtype=np.int64), after, wait_s, np.zeros(len(rows)))
 
 
+def expected_requests(rate: float, duration_s: float) -> float:
+    """How many arrive on average. Raises MemoryError for numbers of 8 bytes that no memory has."""
+    expected = rate * duration_s
+    if expected > sys.maxsize / 8:
+        raise MemoryError(f"{expected:.3g} are expected")
+    return expected
+
+
 def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_s: float) -> Column:
     """Arrivals before duration_s of a renewal process with gamma gaps of mean 1 / rate."""
+    expected = expected_requests(rate, duration_s)
     times, start, drawn = [np.empty(0)], 0.0, 0
     while start < duration_s:
         drawn += len(times[-1])
-        if drawn > 10 * rate * duration_s + MAX_BURST:
+        if drawn > 10 * expected + MAX_BURST:
             raise InputError(
-                f"arrivals.burstiness is {1 / shape:g}: of {rate * duration_s:,.0f} requests that "
+                f"arrivals.burstiness is {1 / shape:g}: of {expected:,.0f} requests that "
                 f"are expected in {duration_s:g} s, {drawn:,} come at once; choose less"
             )
-        gaps = rng.gamma(shape, 1 / (rate * shape), size=int(rate * duration_s * 1.1) + 64)
+        gaps = rng.gamma(shape, 1 / (rate * shape), size=int(expected * 1.1) + 64)
         times.append(start + np.cumsum(gaps))
         start = times[-1][-1]
     seconds = np.concatenate(times)

@@ -78,8 +78,9 @@ class ClosedLoop(Listener):
         self._engine.listen(self)
         if not self._unsent:
             self._engine.close()
-        for slot in range(self._workload.at_once):
-            self._open_next(slot * self._workload.gap_ps)
+        workload = self._workload
+        for slot in range(min(workload.at_once, workload.turns.num_sessions)):
+            self._open_next(slot * workload.gap_ps)
 
     def _open_next(self, delay_ps: int) -> None:
         session, self._next_session = self._next_session, self._next_session + 1

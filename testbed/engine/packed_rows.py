@@ -52,10 +52,15 @@ def packed(column: tuple[int, ...]) -> Counts:
     try:
         return np.fromiter(column, np.int64, len(column))
     except OverflowError as error:  # time is counted in picoseconds, and nothing else comes near
-        raise InputError(
-            f"the run reaches {max(column, key=abs) / PS:,.6g} s, and 64 bits count picoseconds up "
-            f"to {(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
-        ) from error
+        raise beyond_time(max(column, key=abs)) from error
+
+
+def beyond_time(time_ps: int) -> InputError:
+    """What to raise for a time that no recorder can write down."""
+    return InputError(
+        f"the run reaches {time_ps / PS:,.6g} s, and 64 bits count picoseconds up to "
+        f"{(1 << 63) / PS:,.0f} s: shorten the trace, or check costs and hardware"
+    )
 
 
 def compact(values: NDArray[Any]) -> NDArray[Any]:

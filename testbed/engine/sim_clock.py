@@ -8,6 +8,7 @@ from simpy.events import NORMAL, URGENT
 
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.clock import Alarm, Clock, Process
+from testbed.engine.packed_rows import beyond_time
 
 NEVER = -1
 
@@ -48,6 +49,8 @@ class SimAlarm(Alarm):
         self._last_ps = NEVER  # when it rang before it was set again
 
     def set(self, at_ps: int) -> simpy.Event:
+        if at_ps > UNBOUNDED:
+            raise beyond_time(at_ps)
         self._last_ps, self._at_ps = self._at_ps, at_ps
         delay_ps = UNBOUNDED if at_ps == UNBOUNDED else at_ps - int(self._env.now)
         event = self._event = Due(self._env, delay_ps, self._priority, [])

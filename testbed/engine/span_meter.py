@@ -93,7 +93,8 @@ class SpanMeter(Meter):
                 if len(group.resident) < len(group.sequences)
             ]
             self._copies = sum(map(self.copies, unforked))
-        if used.saved and plan.guaranteed_steps and (size := self._block_size()):
+        saved = used.saved + self._copies
+        if saved and plan.guaranteed_steps and (size := self._block_size()):
             self._taken = taken_from_now(state.batch, size, self._slots_per_token)
 
     def close(
@@ -130,7 +131,8 @@ class SpanMeter(Meter):
         """While slots are shared it must know when each step takes some, which whole blocks alone
         tell it.
         """
-        return UNBOUNDED if not used.saved or self._block_size() else 1
+        saved = used.saved + self._copies
+        return UNBOUNDED if not saved or self._block_size() else 1
 
     def _block_size(self) -> int:
         """The size of the blocks in which the batch's members grow; 0 where they do not grow in

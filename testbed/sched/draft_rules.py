@@ -30,9 +30,9 @@ RULES: Mapping[str, DraftRules] = {
 }
 
 
-def draft_rules(release: str) -> DraftRules:
+def draft_rules(release: object) -> DraftRules:
     """The rules of a release of vLLM. Raises InputError for one whose rules are not known."""
-    if release not in RULES:
+    if not isinstance(release, str) or release not in RULES:
         releases = ", ".join(RULES)
         raise InputError(f"scheduler.drafts_as={release}: is no release of vLLM here ({releases})")
     return RULES[release]

@@ -194,7 +194,7 @@ class SchedulerState:
     ) -> None:
         """These sequences of the first waiting group have their slots: it is in prefill now."""
         prefill_len, todo = group.prefill_len, list[Item]()
-        if group.num_cached < 0:
+        if group.num_cached < 0 and not group.num_generated:
             group.num_cached = grants[0].num_cached
         for seq, grant in zip(seqs, grants, strict=True):
             cached = grant.num_cached

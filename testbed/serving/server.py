@@ -13,6 +13,7 @@ from testbed.config import EngineConfig, RunConfig
 from testbed.core.errors import InputError
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
+from testbed.serving.bound_sockets import bound_sockets
 from testbed.serving.chat_template import chat_template
 from testbed.serving.connection_limits import http_with
 from testbed.serving.end_tokens import end_tokens
@@ -145,7 +146,10 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
 
 
 def serve(config: RunConfig, options: ServeOptions) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process is told to end. Raises InputError for an address that cannot be had,
+    before anything is built.
+    """
+    sockets = bound_sockets(options.host, options.port)
     service = make_service(config, options)
     speed = f", speed {options.speed or 1.0:g}" if service.answering.is_simulated else ""
     kind = "simulated " if service.answering.is_simulated else ""
@@ -157,7 +161,7 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
     server = uvicorn.Server(uvicorn_config(make_app(service), options))
     gc.collect()
     gc.freeze()  # collections walk what requests have made, and not all that was imported
-    server.run()
+    server.run(sockets)
     left_out = service.live.num_cancelled
     if left_out:
         print(f"{left_out} requests were cancelled; a log leaves them out", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
@@ -30,7 +31,7 @@ class DraftModel(Speculation):
         **options: Any,
     ) -> None:
         super().__init__(num_drafts, **options)
-        self._drafter = read_model(drafter) if isinstance(drafter, str) else drafter
+        self._drafter = _shape(drafter)
         self._efficiencies = efficiencies
 
     def drafter(self, model: ModelSpec) -> ModelSpec:
@@ -38,3 +39,12 @@ class DraftModel(Speculation):
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
         return pass_cost(self.drafter(model), server, self._efficiencies)
+
+
+def _shape(drafter: object) -> ModelSpec:
+    """The shape of a model; raises InputError for what is neither a shape nor a name."""
+    if isinstance(drafter, ModelSpec):
+        return drafter
+    if not isinstance(drafter, str):
+        raise InputError(f"drafter={drafter!r}: is no model (give a name of `testbed list model`)")
+    return read_model(drafter)

@@ -83,21 +83,27 @@ def test_what_a_benchmark_cannot_do_is_refused():
     refuses("time ends", testbed.simulate, **{**BENCHMARK, "arrivals.rate": 1e-12})
 
 
-def test_think_time_moves_arrivals_and_nothing_else():
-    def chat(delay_s):
-        return testbed.simulate(
-            trace="guidellm",
-            model="llama-3-8b",
-            arrivals="sessions",
-            policy="prefix_caching",
-            **{
-                "arrivals.at_once": 1,
-                "trace.turns": 3,
-                "trace.num_conversations": 4,
-                "trace.delay_s": delay_s,
-            },
-        ).requests
+def chat(delay_s, at_once=1):
+    """The requests of four conversations of three turns."""
+    return testbed.simulate(
+        trace="guidellm",
+        model="llama-3-8b",
+        arrivals="sessions",
+        policy="prefix_caching",
+        **{
+            "arrivals.at_once": at_once,
+            "trace.turns": 3,
+            "trace.num_conversations": 4,
+            "trace.delay_s": delay_s,
+        },
+    ).requests
 
+
+def test_more_sessions_at_once_than_there_are_change_nothing():
+    assert chat(0.0, at_once=4).equals(chat(0.0, at_once=10**12))
+
+
+def test_think_time_moves_arrivals_and_nothing_else():
     quick, slow = chat(0.0), chat(60.0)
     same = ["prompt_len", "output_len", "hit_tokens", "session"]
     assert quick[same].equals(slow[same])

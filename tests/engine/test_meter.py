@@ -15,6 +15,7 @@ from testbed.metrics import saving
 from testbed.oracles import with_lengths
 from testbed.sched.preemption import Recompute
 from testbed.sched.separate import SeparatePrefill
+from testbed.sched.static_batch import StaticBatch
 
 LIVE = 7 + 8 + 9
 RESERVED = 3 + 2 + 1  # up to 10 tokens
@@ -81,3 +82,22 @@ def test_shared_unused_block_end_is_counted_once(fast_forward):
     assert spans["live"].tolist() == [5, 5 + 8, 4 * 6]
     assert spans["reserved"].tolist() == [2, 2, 4]
     assert spans["internal"].tolist() == [1, 1, 4]
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_samples_of_one_token_share_their_prompt_until_their_batch_ends(fast_forward):
+    """Three samples of two blocks have their token at once, and wait while the other request of the
+    batch decodes: two prompts are saved in each of ten iterations.
+    """
+    requests = [
+        Request(0, arrival_ps=0, prompt_len=8, output_len=1, num_seqs=3),
+        Request(1, arrival_ps=0, prompt_len=4, output_len=10),
+    ]
+    lengths, policy = {}, Paged(PoolSpec(64, 32), block_size=4)
+    limits = {"max_batch_size": 2, "max_padded_len": 32}
+    scheduler = StaticBatch(policy, Recompute(), **limits, lengths=lengths)
+    totals = simulate(
+        requests, scheduler, FastMillisecond(), 32, fast_forward=fast_forward, lengths=lengths
+    ).totals
+    assert totals.per_iteration.saved == 10 * 2 * 8
+    assert totals.over_time.saved == 10 * 2 * 8 * MS

@@ -12,6 +12,7 @@ from tiny_run import tiny_run
 
 from testbed import experiments
 from testbed.experiments.cli import json_answers
+from testbed.experiments.cli.capacity import seeds_of
 from testbed.experiments.cli.json_answers import (
     CapacityAnswer,
     Choices,
@@ -124,7 +125,9 @@ def test_capacity_answers_with_every_tried_rate(testbed):
 def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
     words = ("slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
     assert "error is not known" in testbed("capacity", *words, "seed=3")[1]
-    assert "--seeds 2" in testbed.refused("capacity", *words, "seed=3", "--seeds", "2")
+    for seed in ("seed=3", "++seed=3"):
+        assert "--seeds 2" in testbed.refused("capacity", *words, seed, "--seeds", "2")
+    assert seeds_of(["++seed=3"], None) == [3]
 
 
 def test_capacity_says_how_sensitive_it_is(testbed):

@@ -14,6 +14,16 @@ from testbed.experiments.runs.progress import one_line
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 
 WORDS = [
+    pytest.param(
+        "scheduler=vllm_v1 speculation=draft_model speculation.drafter=3",
+        ("speculation: drafter=3: is no model", "testbed list model"),
+        id="a drafter that is a number",
+    ),
+    pytest.param(
+        "scheduler=vllm_v1 speculation=ngram scheduler.drafts_as=[]",
+        ("scheduler.drafts_as=[]", "vllm-0.33"),
+        id="rules of no release",
+    ),
     pytest.param("foo", ("foo",), id="an override without an equals sign"),
     pytest.param(
         "hydra.mode=MULTIRUN seed=0,1",
@@ -93,6 +103,16 @@ REQUESTS = [
         "arrivals.rate=1e9 arrivals.duration_s=1e5",
         ("lower arrivals.rate or arrivals.duration_s",),
         id="more requests than memory holds",
+    ),
+    pytest.param(
+        "arrivals.rate=1e300",
+        ("e+303 are expected", "lower arrivals.rate or arrivals.duration_s"),
+        id="more requests than an array may have",
+    ),
+    pytest.param(
+        "arrivals=slotted arrivals.rate=1e300",
+        ("e+303 are expected", "lower arrivals.rate or arrivals.duration_s"),
+        id="more requests in slots than an array may have",
     ),
     pytest.param(
         "arrivals=slotted arrivals.slot_s=1e-9",
@@ -247,12 +267,37 @@ SERVERS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "scheduler.max_num_seqs=0",
+        "scheduler.max_num_batched_tokens=-1",
+        "server.memory_utilization=7",
+        "server.num_gpus=0",
+        "server.kv_memory_gib=3",
+    ],
+)
+def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(refused, value):
+    server = "run +system=vllm-v1 model=llama-3.1-8b gpu=h100-80gb"
+    assert f"error: {value}: must be" in refused(f"{server} {value}")
+
+
 @pytest.mark.parametrize(("line", "words"), SERVERS)
 def test_memory_that_a_server_lacks_is_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
 
 
 COSTS = [
+    pytest.param(
+        "cost.iterations=vllm-0.20",
+        ("cost.iterations=vllm-0.20: nothing reads it", "vllm_v1_async"),
+        id="whole iterations of another scheduler",
+    ),
+    pytest.param(
+        "cost.choices.attention_scale=1e20 arrivals.duration_s=3",
+        ("64 bits count picoseconds", "check costs"),
+        id="iterations that never end",
+    ),
     pytest.param(
         "cost.roofline.linear_flops=0.5",
         (

@@ -82,7 +82,8 @@ def test_sweep_over_seeds_prints_one_row_for_each_setting(testbed, tmp_path):
 
 
 def test_seeds_are_given_once(testbed):
-    assert "--seeds 3" in testbed.refused("run", "-m", *SHORT, "seed=1", "--seeds", "3")
+    for seed in ("seed=1", "++seed=1"):
+        assert "--seeds 3" in testbed.refused("run", "-m", *SHORT, seed, "--seeds", "3")
 
 
 def test_a_seed_that_is_named_twice_is_no_replication(testbed):

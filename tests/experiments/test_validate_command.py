@@ -6,7 +6,9 @@ import csv
 import shutil
 
 import pytest
-from refusals import check_words
+from refusals import check_words, refuses
+
+from testbed.experiments.validation.log_replay import server_config
 
 LOG = (
     "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
@@ -92,6 +94,19 @@ def test_pool_is_at_least_what_the_logged_requests_used(testbed):
         "--blocks-from-log",
     )
     check_words(("used up to 74 blocks at once", "none waited for more"), output)
+
+
+@pytest.mark.parametrize("word", ["server.num_blocks=64", "++server.num_blocks=64"])
+def test_pool_and_tiers_of_the_words_are_those_of_a_profile_s_server(word):
+    tiers = ("policy=tiered", "+tier@server.tiers.dram=dram", "++server.tiers.dram.size_gib=2")
+    profile = ("cost=profile", "cost.path=h200-llama-3-8b-tp1", "gpu=h200")
+    server = server_config([*profile, *tiers, word]).server
+    assert (server.num_blocks, server.tiers["dram"].size_gib) == (64, 2)
+
+
+def test_another_gpu_than_the_profile_s_is_refused():
+    profile = ("cost=profile", "cost.path=h200-llama-3-8b-tp1")
+    refuses("the server has l40s", server_config, [*profile, "gpu=l40s"])
 
 
 def test_an_error_beyond_the_limit_is_exit_code_1(testbed, tmp_path):

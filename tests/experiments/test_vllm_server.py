@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from refusals import check_words
+from refusals import check_words, refuses
 
 import testbed as testbed_library
 from testbed.core.errors import InputError
@@ -262,6 +262,31 @@ def test_blocks_that_are_given_are_the_pool(testbed, tmp_path):
     assert summary["run"]["pool_blocks"] == 1999
 
 
+@pytest.mark.parametrize(
+    ("pool", "num_gpus"),
+    [("--num-gpu-blocks-override 3000", 2), ("--kv-cache-memory-bytes 15G", 4)],
+)
+def test_a_given_pool_needs_room_beside_the_weights(pool, num_gpus):
+    """Of 131.4 GiB of weights each GPU of 79.15 has its share; blocks are shared too, bytes are
+    those of each.
+    """
+    command = f"vllm serve meta-llama/Llama-3.1-70B-Instruct --max-model-len 4096 {pool}"
+    refuses(f"--tensor-parallel-size {num_gpus} starts", fit_of, command, "a100-80gb")
+    fit = fit_of(f"{command} -tp {num_gpus}", "a100-80gb")
+    assert fit.smallest_tensor_parallel == num_gpus
+
+
+def test_one_sequence_fits_into_what_a_release_counts():
+    """Of 3,000 blocks, 0.33 counts all but its null block, and 0.19 what profiling finds."""
+    command = f"{LLAMA} --num-gpu-blocks-override 3000"
+    newer = release_numbered("0.33")
+    refuses("47984 or less starts", fit_of, command, "h100-80gb", newer)
+    assert fit_of(f"{command} --max-model-len 47984", "h100-80gb", newer).max_model_len == 47_984
+    found = fit_of(f"{LLAMA} --max-model-len auto", "l4").max_model_len
+    assert found < 48_000
+    assert fit_of(f"{command} --max-model-len auto", "l4").max_model_len == found
+
+
 def test_six_start_ups_are_within_two_percent_of_what_was_predicted():
     folder = CONF.parent / "vllm_server" / "start_ups"
     predictions, logs = (
@@ -331,7 +356,7 @@ NEXT_80B = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct --max-model-len 32768"
 def test_heads_of_a_hybrid_model_share_its_pages(num_gpus, options, expected):
     """vLLM 0.19 computes these from the same layers (test_lockstep.py compares them)."""
     text = f"{NEXT_80B} -tp {num_gpus} --kv-cache-memory-bytes 30000000000 {options}"
-    server = server_of(read_command(text), "h200")
+    server = server_of(read_command(text), "b300")  # whose one GPU has room for the weights
     pages = server.pages
     assert (pages.page_bytes, server.num_blocks, pages.of_sequence(32_768)) == expected
 

@@ -212,6 +212,17 @@ def test_an_output_of_one_token_is_never_handed_over():
     assert rows["finish_ps"] == [64 * MS]
 
 
+def test_what_is_computed_again_after_a_hand_over_is_no_hit_of_its_prompt():
+    """The decode engine's 128 blocks hold both prompts, and not both outputs."""
+    ids = tuple(range(1000))
+    requests = [
+        Request(i, arrival_ps=0, prompt_len=1000, output_len=100, prompt_ids=ids) for i in range(2)
+    ]
+    rows, _ = run(Whole(2e9), requests, decode_slots=128 * 16)
+    assert rows["num_recomputes"] == [0, 1]
+    assert rows["hit_tokens"] == [-1, -1]
+
+
 SHORT = {"rate": 3, "duration_s": 20}
 
 

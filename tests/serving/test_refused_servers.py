@@ -1,17 +1,20 @@
 """Configurations that a live server does not serve."""
 
+import socket
+
 import pytest
 
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason=f"serving needs {package}")
 
 from generating import WORDS as GENERATING  # noqa: E402
+from refusals import refuses  # noqa: E402
 from served import WORDS  # noqa: E402
 from served_elsewhere import train_tokenizer  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.experiments.runs.compose import configured  # noqa: E402
-from testbed.serving.server import ServeOptions, make_service  # noqa: E402
+from testbed.serving.server import ServeOptions, make_service, serve  # noqa: E402
 
 REFUSED = {
     "policy": "policy=prefix_caching eviction@policy.eviction=belady",
@@ -33,6 +36,13 @@ def test_a_log_never_replaces_a_file(tmp_path):
     with pytest.raises(InputError, match="give a new file"):
         make_service(configured(list(WORDS)), ServeOptions(log=log))
     assert log.read_text() == "kept"
+
+
+def test_an_address_that_another_server_has_is_refused(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        options = ServeOptions(port=other.getsockname()[1], log=tmp_path / "requests.jsonl")
+        refuses(f"--port {options.port}: cannot be had", serve, configured(list(WORDS)), options)
+    assert not options.log.exists()
 
 
 GPU_REFUSED = {

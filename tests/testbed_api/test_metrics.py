@@ -183,3 +183,9 @@ def test_an_overload_is_judged_by_the_second_half_of_the_arrivals():
 def test_speed_of_a_user_counts_tokens_behind_the_first(log):
     speeds = user_speeds(log)  # 10 tokens in 1 s and in 2 s
     assert [speeds["mean"], speeds["p50"], speeds["p10"]] == pytest.approx([7.5, 7.5, 5.5])
+
+
+def test_an_output_of_one_token_has_no_speed_and_no_tpot_however_long_its_batch_is():
+    rows = log_of((0, PS, 3 * PS, 1), (0, PS, 3 * PS, 9))
+    assert user_speeds(rows)["mean"] == 4.0
+    assert kept(rows, Slo(tpot_s=0.2), GAPS).tolist() == [True, False]

@@ -130,6 +130,10 @@ def test_a_conversation_ends_before_its_first_prompt_that_is_too_long():
             "output_tokens_min=5",
         ),
         (
+            lambda: NormalLengths(prompt_tokens=9, output_tokens=9, prompt_tokens_max=4),
+            "prompt_tokens=9: lengths would be from 9 to 4",
+        ),
+        (
             lambda: NormalLengths(prompt_tokens=9, output_tokens=9, turns=2).rows(5, 0),
             "arrivals=sessions",
         ),

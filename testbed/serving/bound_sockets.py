@@ -1,0 +1,37 @@
+"""The sockets of a server, which has its address before it says so."""
+
+import socket
+from contextlib import ExitStack
+
+from testbed.core.errors import InputError
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket at each address of the host; nobody listens yet. Raises InputError where the host or
+    the port cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        with ExitStack() as opened:
+            sockets = [
+                opened.enter_context(_bound(family, address)) for family, *_, address in found
+            ]
+            opened.pop_all()  # they stay open
+            return sockets
+    except OSError as error:
+        raise InputError(
+            f"--host {host} --port {port}: cannot be had: {error.strerror} (give another)"
+        ) from error
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a server that has ended
+        if family == socket.AF_INET6:  # IPv4 has a socket of its own
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
