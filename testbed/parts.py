@@ -110,7 +110,8 @@ class Part:
         if self.is_instance:
             return self.target
         target = locate(self.target, key) if isinstance(self.target, str) else self.target
-        self._check(target, key)
+        check_methods(target, key)
+        self.check_parameters(target, key)
         instances = {
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
@@ -123,16 +124,23 @@ class Part:
             )
         return built
 
-    def _check(self, target: Any, key: str) -> None:
-        """Raise InputError for a parameter that is unknown or against its annotation."""
+    def check_parameters(self, target: Any, key: str) -> None:
+        """Raise InputError for a parameter that is unknown or against its annotation.
+
+        Args:
+            target: the class or function of the part.
+            key: the part's name in messages.
+        """
         declared = parameters_of(target)
-        unknown = next((name for name in self.parameters if name not in (declared or [name])), None)
         if declared is None:
             return
+        unknown = next((name for name in self.parameters if name not in declared), None)
         if unknown is not None:
             meant = did_you_mean(unknown, declared)
-            place = dotted(key, unknown)
-            raise InputError(f"{self.name}: takes no {unknown}{meant or ';'} remove by ~{place}")
+            way_out = (
+                f"{meant or ';'} remove by ~{dotted(key, unknown)}" if self.is_named else meant
+            )
+            raise InputError(f"{self.name}: takes no {unknown}{way_out}")
         values = {
             name: value for name, value in self.parameters.items() if not isinstance(value, Part)
         }
@@ -142,13 +150,40 @@ class Part:
             raise InputError(one_line(error, declared, key)) from None
 
 
+def check_methods(target: Any, key: str) -> None:
+    """Raise InputError for a class that lacks methods of its kind: it cannot be built."""
+    missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
+    if missing:
+        raise InputError(
+            f"{key}={target.__module__}.{target.__qualname__}: does not define "
+            f"{', '.join(missing)} (its base class says what they do)"
+        )
+
+
 def locate(name: str, key: str) -> Callable[..., Any]:
     """The class or function of a dotted name."""
     with plug_in_errors(key, name):
-        target = resolve_name(name)
+        try:
+            target = resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{key}={name}: cannot be loaded: {error}{_way_to_load(name, error)}"
+            ) from error
     if not callable(target):
         raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
     return target  # type: ignore[no-any-return]
+
+
+def _way_to_load(name: str, error: Exception) -> str:
+    """What to do about a name that cannot be loaded, where that is plain."""
+    module = name.partition(".")[0]
+    if f"{name}.".endswith(".py."):
+        return " (give MODULE:CLASS)"
+    if ".py." in name:
+        return f" (name the module without .py, as in {name.replace('.py.', ':')})"
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
+        return f" (be in the folder of {module}.py, or add that folder to PYTHONPATH)"
+    return ""
 
 
 @contextmanager
@@ -164,8 +199,6 @@ def plug_in_errors(key: str, name: str) -> Iterator[None]:
         raise InputError(
             f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
         ) from error
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{key}={name}: cannot be loaded: {error}") from error
     except OSError as error:
         message = f"{error.filename or name}: {error.strerror or error}"
         raise InputError(_with_key(message, key)) from error
