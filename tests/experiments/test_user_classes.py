@@ -95,6 +95,15 @@ def test_parameters_of_a_user_class_obey_its_annotations(mine):
     assert result.summary["run"]["block_size"] == 8
 
 
+def test_a_pair_of_class_and_parameters_is_shown_with_them(mine):
+    pairs = [(mine.MyPolicy, {"half_block": n}) for n in (4, 8)]
+    table = sweep(policy=pairs, duration_s=3, jobs=1)
+    shown = ["MyPolicy(half_block=4)", "MyPolicy(half_block=8)"]
+    assert list(table["policy"]) == shown
+    parameters = [text.partition("half_block=")[2][0] for text in table["policy_in_full"]]
+    assert parameters == ["4", "8"]
+
+
 def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
     table = sweep(
         policy=["prefix_caching"],
