@@ -17,6 +17,7 @@ from testbed.experiments.runs.choice_names import (
     CUSTOM,
     GROUPS,
     HIDDEN,
+    KEYS,
     files_of,
     names_of,
     plug_ins_of,
@@ -160,6 +161,8 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         raise InputError(
             f"{argument}: no {group} selected (`testbed list {group}` shows the options)"
         )
+    if key in KEYS and not (KEYS[key] == f"+{key}" and argument.startswith("+")):
+        raise InputError(f"{argument}: is chosen by {KEYS[key]}={value}")
     if value.strip("{ }") == "" and "{" in value:
         # Merging an empty mapping would change nothing: the key is removed instead.
         yield f"~{key}"

@@ -146,6 +146,19 @@ def test_a_parameter_of_a_user_class_is_a_key_like_any_other(line):
         ("model=users_file:MyPolicy", ("model", "no class")),
         ("policy=users_file:Half", ("Half", "extend()", "usage()")),
         ("policy=users_file:MyOrder", ("MyOrder", "MemoryPolicy")),
+        (
+            "policy=prefix_caching "
+            "eviction@policy.eviction=testbed.memory.tiers.load_rules:LoadNever",
+            ("LoadNever", "EvictionOrder"),
+        ),
+        (
+            "policy=prefix_caching policy.eviction=lru",
+            ("policy.eviction=lru", "eviction@policy.eviction="),
+        ),
+        (
+            "policy=tiered +tier@server.tiers.dram=dram store@policy.store=users_file:MyOrder",
+            ("MyOrder", "StoreRule"),
+        ),
     ],
 )
 def test_words_of_a_user_class_that_mean_nothing_are_refused(testbed, line, words):
