@@ -229,9 +229,9 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         point = next((point for point in points if point.name == name), None)
         if point is None:
             choices = [*names, *(entry.name for entry in points)]
-            hint = did_you_mean(name, choices) or f"; choose from {', '.join(choices)}"
-            way_out = as_class(name) if CUSTOM in names else ""
-            raise InputError(f"no {group}/{name}{hint}{way_out}")
+            near, listed = did_you_mean(name, choices), f"; choose from {', '.join(choices)}"
+            way_out = as_class(name) if CUSTOM in names and not near else ""
+            raise InputError(f"no {group}/{name}{near or listed}{way_out}")
         register_class(group, name, point.value)
 
 
