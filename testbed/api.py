@@ -145,9 +145,9 @@ def sweep(
 
 def _cell(value: Any) -> Any:
     """A value of an axis in the table: a class by its name, a pair as `Paged(block_size=32)`."""
-    match value:
-        case (target, Mapping() as parameters) if callable(target):
-            return configured(Part(target, parameters))
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
+        return configured(Part(value[0], value[1]))
     return getattr(value, "__name__", value)
 
 
