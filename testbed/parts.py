@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import core_schema
@@ -116,6 +116,7 @@ class Part:
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
         }
+        check_kinds_of_parts(target, self._parts_in(instances), key)
         with plug_in_errors(key, self.name):
             built = target(*first, **instances)
         if built is None:
@@ -123,6 +124,11 @@ class Part:
                 f"{self.name}: returns None where {key} needs an object (name a class)"
             )
         return built
+
+    def _parts_in(self, instances: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that are parts, or texts in the place of one."""
+        names = (name for name, value in self.parameters.items() if isinstance(value, Part | str))
+        return {name: instances[name] for name in names}
 
     def check_parameters(self, target: Any, key: str) -> None:
         """Raise InputError for a parameter that is unknown or against its annotation.
@@ -148,6 +154,30 @@ class Part:
             validator_of(target).validate_python(values)
         except ValidationError as error:
             raise InputError(one_line(error, declared, key)) from None
+
+
+def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> None:
+    """Raise InputError for a parameter that is to be an object of one of this project's classes,
+    and is text or another object.
+    """
+    for name, hint in (parameters_of(target) or {}).items():
+        value, kinds = values.get(name), _kinds_of(hint)
+        if kinds and value is not None and not isinstance(value, kinds):
+            given = value if isinstance(value, str) else type(value).__qualname__
+            place, kind = dotted(key, name), kinds[0]
+            raise InputError(
+                f"{place}={given}: is no {kind.__module__}.{kind.__qualname__} (choose one by "
+                f"{name}@{place}=NAME, or derive a class from it)"
+            )
+
+
+def _kinds_of(hint: Any) -> tuple[type, ...]:
+    """The classes of an annotation, None aside, if all of them are this project's."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    are_ours = all(
+        isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
+    )
+    return tuple(kinds) if are_ours else ()
 
 
 def check_methods(target: Any, key: str) -> None:

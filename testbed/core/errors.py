@@ -12,16 +12,6 @@ def check_least(least: int, **values: int) -> None:
             raise InputError(f"{name}={value}: must be at least {least}")
 
 
-def check_part_of_policy(name: str, part: object, kind: type) -> None:
-    """Raise InputError for a parameter of a policy that is no object of this kind."""
-    if not isinstance(part, kind):
-        named = part if isinstance(part, str) else type(part).__qualname__
-        raise InputError(
-            f"policy.{name}={named}: is no {kind.__module__}.{kind.__qualname__} (choose one by "
-            f"{name}@policy.{name}=NAME, or derive a class from it)"
-        )
-
-
 class PlugInError(RuntimeError):
     """A policy, scheduler, preemption rule or cost model broke its contract; the message names it
     and its action.

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from testbed.core.errors import check_part_of_policy
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
@@ -143,7 +142,6 @@ class PrefixCaching(BlockMemory):
         eviction: EvictionOrder | None = None,
     ) -> None:
         order = Lru() if eviction is None else eviction
-        check_part_of_policy("eviction", order, EvictionOrder)
         self._cache = self._make_cache(pool.num_slots // max(block_size, 1), order)
         self._oracle = oracle_of(order)
         self._columns_read = order.columns_read() if isinstance(order, ReadsColumns) else ()

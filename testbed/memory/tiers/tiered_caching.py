@@ -4,7 +4,7 @@ background.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from testbed.core.errors import InputError, check_part_of_policy
+from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
@@ -102,8 +102,6 @@ class TieredCaching(PrefixCaching):
             )
         self._store = (WriteBack() if exclusive else WriteThrough()) if store is None else store
         self._load = LoadAlways() if load is None else load
-        check_part_of_policy("store", self._store, StoreRule)
-        check_part_of_policy("load", self._load, LoadRule)
         if exclusive and not isinstance(self._store, WriteBack | BeforeEviction):
             name = type(self._store).__name__
             raise InputError(
