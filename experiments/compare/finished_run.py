@@ -12,7 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.run_folder import check_unchanged
-from testbed.experiments.runs.summary_table import run_words
+from testbed.experiments.runs.run_words import run_words
 from testbed.run import OVERLOAD
 from testbed.summaries import RUN, was_served
 from testbed.traces.files import plain_or_packed
