@@ -56,8 +56,8 @@ class FinishedRun:
     @property
     def overload(self) -> dict[str, float] | None:
         """Served and offered rates if the server did not keep up; else None."""
-        found: dict[str, float] | None = self.summary.get(OVERLOAD)
-        return found
+        rates: dict[str, float] | None = self.summary.get(OVERLOAD)
+        return rates
 
     @property
     def config_text(self) -> str:

@@ -112,10 +112,10 @@ def check_ops(name: str, ops: object) -> None:
         require(10, are_moves, f"{name} orders moves {moves!r}")
         for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
             for copy in copies:
-                whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
+                are_slots = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
                 require(
                     10,
-                    whole,
+                    are_slots,
                     f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}",
                 )
 

@@ -115,8 +115,8 @@ class Questions:
             )
         reported = f"{name} found {num_found} tokens"
         require(8, num_found >= certain, f"{reported}, but others have {certain}")
-        whole = num_found >= self.registered_prefix or not seqs[0].registered_prefix
-        require(8, whole, f"{reported} of a registered prefix of {self.registered_prefix}")
+        has_prefix = num_found >= self.registered_prefix or not seqs[0].registered_prefix
+        require(8, has_prefix, f"{reported} of a registered prefix of {self.registered_prefix}")
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
         """What is refused for ever does not fit an empty pool, and what is refused for now does."""
