@@ -3,7 +3,7 @@ command line.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,8 @@ from testbed.capacity_search import (
 from testbed.checking import check as check
 from testbed.core.errors import InputError
 from testbed.core.request import Request
+from testbed.description import configured
+from testbed.parts import Part
 from testbed.result import Result, front_end
 from testbed.run import run
 from testbed.summaries import flat, merge_axes
@@ -134,13 +136,19 @@ def sweep(
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     workers = min(jobs or os.cpu_count() or 1, len(points))
     work = (delayed(measured)(overrides, {**options, **point}, folder) for point in points)
-    named = [
-        {key: getattr(value, "__name__", value) for key, value in point.items()} for point in points
-    ]
+    named = [{key: _cell(value) for key, value in point.items()} for point in points]
     rows = [flat(summary) for summary in Parallel(n_jobs=workers)(work)]
     return pd.DataFrame(
         [{**point, **merge_axes(list(axes), row)} for point, row in zip(named, rows, strict=True)]
     )
+
+
+def _cell(value: Any) -> Any:
+    """A value of an axis in the table: a class by its name, a pair as `Paged(block_size=32)`."""
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    if is_pair and callable(value[0]) and isinstance(value[1], Mapping):
+        return configured(Part(value[0], value[1]))
+    return getattr(value, "__name__", value)
 
 
 def capacity(

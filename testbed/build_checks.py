@@ -13,6 +13,7 @@ from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.memory.protocols import ReadsColumns
+from testbed.parts import locate
 from testbed.sched.beams import BeamModel
 from testbed.sched.preemption import PreemptionRule, Swap
 from testbed.sched.scheduler import Scheduler
@@ -33,17 +34,22 @@ KINDS: Mapping[str, type] = {
     "speculation": Speculation,
 }
 
+# Of these a named class is refused too; the others are served by what they answer
+DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
+
 
 def check_kinds(config: RunConfig) -> None:
     """Raise InputError for a class or object that is not of its group's kind."""
     for group, kind in KINDS.items():
-        if getattr(config, group) is None:
+        part = getattr(config, group)
+        if part is None:
             continue
-        target = getattr(config, group).target
+        is_located = part.is_named and group in DERIVED
+        target = locate(part.target, group) if is_located else part.target
         if group == "trace" and isinstance(target, Workload):
             continue
         is_wrong_class = isinstance(target, type) and not issubclass(target, kind)
-        if is_wrong_class or (getattr(config, group).is_instance and not isinstance(target, kind)):
+        if is_wrong_class or (part.is_instance and not isinstance(target, kind)):
             raise InputError(_no_kind(group, target))
     if config.scheduler.is_instance:
         raise InputError(
@@ -62,7 +68,8 @@ def checked(group: str, built: Any) -> Any:
 def _no_kind(group: str, value: Any) -> str:
     kind = KINDS[group]
     name = getattr(value, "__qualname__", None) or type(value).__qualname__
-    return f"{group} is {name}, which is no {kind.__module__}.{kind.__qualname__}"
+    base = f"{kind.__module__}.{kind.__qualname__}"
+    return f"{group} is {name}, which is no {base} (derive it from that class)"
 
 
 def check_tiers(config: RunConfig, memory: Capabilities, preemption: PreemptionRule) -> None:

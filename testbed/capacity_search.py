@@ -66,7 +66,7 @@ class Capacities:
     @property
     def rate(self) -> Interval:
         """The mean over the seeds, with its 95% interval."""
-        return interval([found.rate for found in self.of_seed.values()])
+        return interval([capacity.rate for capacity in self.of_seed.values()])
 
 
 class CapacitySearch:

@@ -1,5 +1,5 @@
-"""`testbed.check`: whether a memory policy, an eviction order, a scheduler or a cost model keeps
-the contract.
+"""`testbed.check`: whether a memory policy, an eviction order, a scheduler, a preemption rule or a
+cost model keeps the contract.
 """
 
 import inspect
@@ -16,8 +16,9 @@ from testbed.contract.orders import check_order
 from testbed.contract.questions import MakePolicy
 from testbed.contract.search import POOLS, Told, tiers_below, unheard
 from testbed.core.errors import InputError
+from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
-from testbed.fast_and_slow import LIMITS, MODEL, SERVER, differs
+from testbed.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER, MakeRule, differs
 from testbed.hash_seeds import follows_hashes
 from testbed.memory.contiguous.reservations import ContiguousMax
 from testbed.memory.paged.paged import Paged
@@ -25,8 +26,8 @@ from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.oracles import with_lengths
-from testbed.parts import locate, plug_in_errors
-from testbed.sched.preemption import Recompute
+from testbed.parts import Part, check_methods, locate, plug_in_errors
+from testbed.sched.preemption import PreemptionRule, Recompute
 from testbed.sched.scheduler import IterationLevel, Scheduler
 
 # Under which a scheduler is checked; the first two may run out of slots while requests grow.
@@ -50,13 +51,14 @@ def check(
     """The first clause of the contract that a plug-in breaks, with the shortest calls that do; None
     if it keeps all.
 
-    A scheduler is simulated under three policies, every plan compared with what happens. A plug-in
-    that can be imported by name is also compared between two processes with different seeds of
-    Python's hash. Raises InputError for what is no such plug-in or cannot be made.
+    A scheduler is simulated under three policies, every plan compared with what happens; so is a
+    preemption rule, under three schedulers. A plug-in that can be imported by name is also compared
+    between two processes with different seeds of Python's hash. Raises InputError for what is no
+    such plug-in or cannot be made.
 
     Args:
-        plug_in: a class of policies, eviction orders, schedulers or cost models, a function that
-            makes a policy of the PoolSpec, or MODULE:CLASS.
+        plug_in: a class of policies, eviction orders, schedulers, preemption rules or cost models,
+            a function that makes a policy of the PoolSpec, or MODULE:CLASS.
         num_slots: slots of the device, in place of those of the contract's pools.
         max_len: tokens of the longest sequence, in place of those of the contract's pools.
         host_slots: slots of the host's pool, in place of those of the contract's pools.
@@ -70,6 +72,8 @@ def check(
         if ":" not in plug_in and "." not in plug_in:
             raise InputError(f"no class {plug_in!r}; give MODULE:CLASS")
         target = locate(plug_in.replace(":", "."), "plug-in")
+    check_methods(target, "plug-in")
+    Part(target, parameters).check_parameters(target, "")
     pools = _pools(num_slots, max_len, host_slots)
     return _check(target, pools, num_examples, parameters, told) or follows_hashes(
         target, pools, _constructor_values(target, parameters)
@@ -89,20 +93,27 @@ def _check(
     parameters: dict[str, Any],
     told: Told,
 ) -> ClauseBroken | None:
-    if inspect.isclass(target) and issubclass(target, Scheduler):
+    if not inspect.isclass(target) or issubclass(target, MemoryPolicy):
+        return _check_policy(partial(target, **parameters), pools, num_examples, told)
+    if issubclass(target, Scheduler):
         return _check_scheduler(target, pools, _constructor_values(target, parameters))
-    if inspect.isclass(target) and issubclass(target, EvictionOrder):
+    if issubclass(target, PreemptionRule):
+        return _check_rule(partial(target, **parameters), pools)
+    if issubclass(target, EvictionOrder):
         make_order = partial(target, **parameters)
         with plug_in_errors("eviction", target.__name__):
             make_order()
         return check_order(make_order, num_examples)
-    if inspect.isclass(target) and issubclass(target, CostModel):
+    if issubclass(target, CostModel):
         kind: Any = target
         make_cost = partial(kind, MODEL, SERVER, **parameters)
         with plug_in_errors("cost", target.__name__):
             make_cost()
         return check_cost(make_cost, num_examples)
-    return _check_policy(partial(target, **parameters), pools, num_examples, told)
+    raise InputError(
+        f"{target.__name__}: is no MemoryPolicy, EvictionOrder, Scheduler, PreemptionRule or "
+        "CostModel (derive it from one of these; other plug-ins are checked by a run)"
+    )
 
 
 def _check_policy(
@@ -110,7 +121,7 @@ def _check_policy(
 ) -> ClauseBroken | None:
     """The first clause that a policy breaks; make: a function that makes it of a PoolSpec."""
     for pool in pools:
-        with plug_in_errors("policy", f"the policy for {pool}"):
+        with plug_in_errors("policy", f"the policy of a pool of {pool.num_slots} slots"):
             built = make(pool)
         if not isinstance(built, MemoryPolicy):
             raise InputError(f"{type(built).__name__} is no MemoryPolicy")
@@ -134,6 +145,19 @@ def _check_scheduler(
             return broken
     if len(refusals) == len(POLICIES) * len(pools):
         raise refusals[0]
+    return None
+
+
+def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
+    """The first clause that a preemption rule breaks, where single sequences and groups run out of
+    slots.
+    """
+    with plug_in_errors("preemption", Part(make_rule).name):
+        with_lengths(make_rule, {})(AnalyticCost(MODEL, SERVER, EFFICIENCIES))
+    for make, pool in product(POLICIES, pools):
+        broken = differs(make, pool, rules=[make_rule])
+        if broken:
+            return broken
     return None
 
 

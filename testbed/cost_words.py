@@ -72,9 +72,9 @@ def _date(fingerprint: Mapping[str, Any]) -> str:
 
 def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     if SYSTEM in fingerprint:
-        whole = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
+        iterations = f"whole iterations of {fingerprint[SYSTEM]}, its software included"
         taken = f": {fingerprint[NAME]} (cost.iterations=null: none)" if NAME in fingerprint else ""
-        return whole + taken
+        return iterations + taken
     if name is not None:
         return f"software time of {name}"
     return (

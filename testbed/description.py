@@ -27,7 +27,7 @@ from testbed.sched.vllm_v1 import VllmV1
 from testbed.vllm_pages import pages_of
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
-PLAIN = (bool, int, float, str)
+SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
 
 
 def describe(
@@ -180,11 +180,14 @@ def configured(value: Any) -> str:
 
 
 def _part(part: Part, built: object) -> str:
+    """A part with its parameters: the given ones, and of a class or object also what it has under
+    the names of the others.
+    """
     if part.is_named:
         return configured(part)
     values = {name: getattr(built, name, None) for name in constructor_parameters(type(built))}
     return type(built).__qualname__ + configured(
-        {k: v for k, v in values.items() if isinstance(v, PLAIN)}
+        {k: v for k, v in (values | dict(part.parameters)).items() if isinstance(v, SHOWN)}
     )
 
 

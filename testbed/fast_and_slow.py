@@ -1,6 +1,6 @@
-"""Short simulations of a policy or a scheduler: fast-forwarded, step by step, again, and with
-another future. All must give the same, bit for bit; the last until the first of the outputs that
-differ has ended.
+"""Short simulations of a policy, a scheduler or a preemption rule: fast-forwarded, step by step,
+again, and with another future. All must give the same, bit for bit; the last until the first of the
+outputs that differ has ended.
 
 The clauses of schedulers: 7 what many steps at once give equals the same steps one by one; 9 the
 same requests give the same run; 10 a plan says what happens, and does not depend on outputs that
@@ -10,7 +10,7 @@ waits while nothing runs; 20 a plan that computes nothing and sets wake_ps wakes
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import product, zip_longest
 from random import Random
@@ -18,20 +18,23 @@ from types import MappingProxyType
 from typing import Any
 
 from testbed.contract import ClauseBroken
+from testbed.contract.clauses import call_raised
 from testbed.contract.questions import MakePolicy
-from testbed.contract.search import histories_of, shortest, without_runs
+from testbed.contract.search import histories_of, shortest, shown_pool, without_runs
 from testbed.core.errors import InputError, PlugInError
 from testbed.core.request import Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.model import CostModel
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import PoolSpec
 from testbed.oracles import is_oracle, with_lengths
+from testbed.parts import Part
 from testbed.sched.chunked import ChunkedPrefill
 from testbed.sched.mixed import MixedPrefill
-from testbed.sched.preemption import Recompute, Swap
+from testbed.sched.preemption import PreemptionRule, Recompute, Swap
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.separate import SeparatePrefill
 from testbed.scheduler_checks import Decision, Watcher, watched
@@ -72,7 +75,7 @@ SCHEDULERS: tuple[type[Scheduler], ...] = (SeparatePrefill, MixedPrefill, Chunke
 NUM_REQUESTS = 24
 MAX_TRIES = 60  # of fewer requests
 GAPS_PS = (10**8, 10**10)
-
+MakeRule = Callable[[CostModel], PreemptionRule]
 
 ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
 EFFICIENCIES = Efficiencies(
@@ -92,7 +95,7 @@ class Case:
     make: MakePolicy
     pool: PoolSpec
     scheduler: type[Scheduler]
-    rule: Any
+    rule: MakeRule
     parameters: Mapping[str, Any]
 
     def serve(self, requests: list[Request], prefix: int, fast_forward: bool = True) -> "Served":
@@ -108,7 +111,8 @@ class Case:
         registered(memory, prefix)
         cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
         scheduler: Any = with_lengths(watched(self.scheduler, watcher), seen)
-        served = scheduler(policy, self.rule(cost), **self.parameters)
+        rule = with_lengths(self.rule, seen)(cost)
+        served = scheduler(policy, rule, **self.parameters)
         pool = memory.pool_in_slots(self.pool)
         recorder = simulate(
             requests,
@@ -120,7 +124,7 @@ class Case:
             env=env,
             lengths=lengths,
         )
-        foresees = is_oracle(self.make) or is_oracle(self.scheduler)
+        foresees = any(is_oracle(part) for part in (self.make, self.scheduler, self.rule))
         return Served(recorder, dict(policy.counters()), watcher.decisions, foresees)
 
 
@@ -147,17 +151,23 @@ def differs(
     pool: PoolSpec,
     schedulers: Iterable[type[Scheduler]] = SCHEDULERS,
     parameters: Mapping[str, Any] = LIMITS,
+    rules: Sequence[MakeRule] = (),
 ) -> ClauseBroken | None:
-    """What simulations do not agree in: clause 7, 9 or 10; None where they agree."""
-    rules: list[Any] = [Recompute, Swap] if capabilities_of(make(pool)).swaps else [Recompute]
-    for scheduler, rule, gap_ps in product(schedulers, rules, GAPS_PS):
+    """What simulations do not agree in: clause 7, 9 or 10; None where they agree.
+
+    rules: the preemption rules, by default those that the policy takes.
+    """
+    swaps = capabilities_of(make(pool)).swaps is not None
+    for scheduler, rule, gap_ps in product(
+        schedulers, rules or ((Recompute, Swap) if swaps else (Recompute,)), GAPS_PS
+    ):
         memory = capabilities_of(make(pool))
         prefix = registered(memory, pool.max_len // 4)
         several = histories_of(make, pool).serves_several
         requests = list(workload(memory, several, pool.max_len, prefix, gap_ps))
         name = (
-            f"{scheduler.__name__} with {rule.__name__}, {NUM_REQUESTS} requests {gap_ps / 1e12} "
-            f"s apart, {pool}"
+            f"{scheduler.__name__} with {Part(rule).name.rpartition('.')[2]}, {NUM_REQUESTS} "
+            f"requests {gap_ps / 1e12} s apart, {shown_pool(memory, pool)}"
         )
         case = Case(make, pool, scheduler, rule, parameters)
         broken = broken_by(case, requests, prefix)
@@ -177,7 +187,7 @@ def broken_by(case: Case, requests: list[Request], prefix: int) -> ClauseBroken 
     except PlugInError as error:
         return ClauseBroken(10, f"a simulation failed: {error}")
     except Exception as error:
-        return ClauseBroken(10, f"a simulation raised {type(error).__name__}: {error}")
+        return call_raised("a simulation", error)
 
 
 def shrunk(

@@ -27,16 +27,26 @@ from typing import IO, Any, NamedTuple
 from testbed.contract import orders
 from testbed.contract.clauses import ClauseBroken
 from testbed.contract.costs import works
-from testbed.contract.search import Harness, histories_of
+from testbed.contract.search import Harness, histories_of, shown_pool
 from testbed.core.errors import InputError
 from testbed.cost.model import CostModel
-from testbed.fast_and_slow import GAPS_PS, MODEL, SERVER, Case, described, workload
+from testbed.fast_and_slow import (
+    GAPS_PS,
+    LIMITS,
+    MODEL,
+    SERVER,
+    Case,
+    MakeRule,
+    described,
+    workload,
+)
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.parts import locate
-from testbed.sched.preemption import Recompute
+from testbed.sched.mixed import MixedPrefill
+from testbed.sched.preemption import PreemptionRule, Recompute
 from testbed.sched.scheduler import Scheduler
 
 SEEDS = ("1", "2")
@@ -223,7 +233,9 @@ def examples_of(
     """Some examples of what a plug-in of any kind is asked."""
     make = partial(target, **parameters)
     if inspect.isclass(target) and issubclass(target, Scheduler):
-        return _of_scheduler(target, pools, parameters)
+        return _of_runs(target, Recompute, pools, parameters)
+    if inspect.isclass(target) and issubclass(target, PreemptionRule):
+        return _of_runs(MixedPrefill, make, pools, LIMITS)
     if inspect.isclass(target) and issubclass(target, EvictionOrder):
         return _of_order(make)
     if inspect.isclass(target) and issubclass(target, CostModel):
@@ -237,7 +249,7 @@ def _of_policy(make: Any, pools: Sequence[PoolSpec]) -> Iterator[Example]:
         for _ in range(NUM_EXAMPLES):
             calls = histories.draw()
             ask = partial(Harness(make, pool, thorough=False).run, calls)
-            yield Example([str(pool), *map(str, calls)], ask)
+            yield Example([shown_pool(histories.memory, pool), *map(str, calls)], ask)
 
 
 def _of_order(make: Any) -> Iterator[Example]:
@@ -254,18 +266,23 @@ def _of_cost(make: Any) -> Iterator[Example]:
         yield Example([f"iteration of {work}"], partial(cost.iteration, work))
 
 
-def _of_scheduler(
-    kind: type[Scheduler], pools: Sequence[PoolSpec], parameters: Mapping[str, Any]
+def _of_runs(
+    kind: type[Scheduler],
+    rule: MakeRule,
+    pools: Sequence[PoolSpec],
+    parameters: Mapping[str, Any],
 ) -> Iterator[Example]:
+    """Of a scheduler with these parameters and a preemption rule."""
     make = partial(Paged, block_size=8)
     for pool, gap_ps in islice(((pool, gap) for pool in pools for gap in GAPS_PS), NUM_EXAMPLES):
-        case = Case(make=make, pool=pool, scheduler=kind, rule=Recompute, parameters=parameters)
+        case = Case(make=make, pool=pool, scheduler=kind, rule=rule, parameters=parameters)
         memory = capabilities_of(make(pool))
         requests = list(
             workload(memory, serves_several=True, max_len=pool.max_len, prefix=0, gap_ps=gap_ps)
         )
         ask = partial(_decisions, case, requests)
-        yield Example([f"{kind.__name__} in {pool}", *map(described, requests)], ask)
+        place = f"{kind.__name__} in {shown_pool(memory, pool)}"
+        yield Example([place, *map(described, requests)], ask)
 
 
 def _decisions(case: Case, requests: Any) -> object:

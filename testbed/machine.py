@@ -217,8 +217,8 @@ def _slots_of_blocks(server: ServerConfig, model: ModelSpec, block_size: int | N
         return None
     if block_size is None:
         raise InputError(
-            "server.num_blocks needs a policy with a block_size; without one give "
-            "server.kv_memory_gib"
+            f"server.num_blocks={server.num_blocks}: needs a policy with a block_size (without one "
+            f"give server.kv_memory_gib.{model.name}=GIB)"
         )
     if model.name in server.kv_memory_gib:
         slots = server.kv_slots(model, block_size)

@@ -48,8 +48,8 @@ def spread_of_counts(values: Counts, counts: Counts) -> dict[str, float | None]:
         return spread(np.empty(0))
     places = np.array(PERCENTILES) / 100 * (ends[-1] - 1)
     below, above = (
-        in_order[np.searchsorted(ends, whole, side="right")]
-        for whole in (np.floor(places), np.ceil(places))
+        in_order[np.searchsorted(ends, place, side="right")]
+        for place in (np.floor(places), np.ceil(places))
     )
     percentiles = (below + (above - below) * (places % 1)) / PS
     total = sum(map(mul, values.tolist(), counts.tolist()))  # may be more than 64 bits hold

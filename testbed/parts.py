@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import core_schema
@@ -110,11 +110,13 @@ class Part:
         if self.is_instance:
             return self.target
         target = locate(self.target, key) if isinstance(self.target, str) else self.target
-        self._check(target, key)
+        check_methods(target, key)
+        self.check_parameters(target, key)
         instances = {
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
         }
+        check_kinds_of_parts(target, self._parts_in(instances), key)
         with plug_in_errors(key, self.name):
             built = target(*first, **instances)
         if built is None:
@@ -123,16 +125,28 @@ class Part:
             )
         return built
 
-    def _check(self, target: Any, key: str) -> None:
-        """Raise InputError for a parameter that is unknown or against its annotation."""
+    def _parts_in(self, instances: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the parameters that are parts, or texts in the place of one."""
+        names = (name for name, value in self.parameters.items() if isinstance(value, Part | str))
+        return {name: instances[name] for name in names}
+
+    def check_parameters(self, target: Any, key: str) -> None:
+        """Raise InputError for a parameter that is unknown or against its annotation.
+
+        Args:
+            target: the class or function of the part.
+            key: the part's name in messages.
+        """
         declared = parameters_of(target)
-        unknown = next((name for name in self.parameters if name not in (declared or [name])), None)
         if declared is None:
             return
+        unknown = next((name for name in self.parameters if name not in declared), None)
         if unknown is not None:
             meant = did_you_mean(unknown, declared)
-            place = dotted(key, unknown)
-            raise InputError(f"{self.name}: takes no {unknown}{meant or ';'} remove by ~{place}")
+            way_out = (
+                f"{meant or ';'} remove by ~{dotted(key, unknown)}" if self.is_named else meant
+            )
+            raise InputError(f"{self.name}: takes no {unknown}{way_out}")
         values = {
             name: value for name, value in self.parameters.items() if not isinstance(value, Part)
         }
@@ -142,13 +156,64 @@ class Part:
             raise InputError(one_line(error, declared, key)) from None
 
 
+def check_kinds_of_parts(target: Any, values: Mapping[str, Any], key: str) -> None:
+    """Raise InputError for a parameter that is to be an object of one of this project's classes,
+    and is text or another object.
+    """
+    for name, hint in (parameters_of(target) or {}).items():
+        value, kinds = values.get(name), _kinds_of(hint)
+        if kinds and value is not None and not isinstance(value, kinds):
+            given = value if isinstance(value, str) else type(value).__qualname__
+            place, kind = dotted(key, name), kinds[0]
+            raise InputError(
+                f"{place}={given}: is no {kind.__module__}.{kind.__qualname__} (choose one by "
+                f"{name}@{place}=NAME, or derive a class from it)"
+            )
+
+
+def _kinds_of(hint: Any) -> tuple[type, ...]:
+    """The classes of an annotation, None aside, if all of them are this project's."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    are_ours = all(
+        isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
+    )
+    return tuple(kinds) if are_ours else ()
+
+
+def check_methods(target: Any, key: str) -> None:
+    """Raise InputError for a class that lacks methods of its kind: it cannot be built."""
+    missing = [f"{method}()" for method in sorted(getattr(target, "__abstractmethods__", ()))]
+    if missing:
+        raise InputError(
+            f"{key}={target.__module__}.{target.__qualname__}: does not define "
+            f"{', '.join(missing)} (its base class says what they do)"
+        )
+
+
 def locate(name: str, key: str) -> Callable[..., Any]:
     """The class or function of a dotted name."""
     with plug_in_errors(key, name):
-        target = resolve_name(name)
+        try:
+            target = resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{key}={name}: cannot be loaded: {error}{_way_to_load(name, error)}"
+            ) from error
     if not callable(target):
         raise InputError(f"{key}._target_={name}: is no class or function (give MODULE.CLASS)")
     return target  # type: ignore[no-any-return]
+
+
+def _way_to_load(name: str, error: Exception) -> str:
+    """What to do about a name that cannot be loaded, where that is plain."""
+    module = name.partition(".")[0]
+    if f"{name}.".endswith(".py."):
+        return " (give MODULE:CLASS)"
+    if ".py." in name:
+        return f" (name the module without .py, as in {name.replace('.py.', ':')})"
+    if isinstance(error, ModuleNotFoundError) and error.name == module:
+        return f" (be in the folder of {module}.py, or add that folder to PYTHONPATH)"
+    return ""
 
 
 @contextmanager
@@ -164,8 +229,6 @@ def plug_in_errors(key: str, name: str) -> Iterator[None]:
         raise InputError(
             f"{name}: calls sys.exit({error.code!r}) when loaded or built (raise an error instead)"
         ) from error
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{key}={name}: cannot be loaded: {error}") from error
     except OSError as error:
         message = f"{error.filename or name}: {error.strerror or error}"
         raise InputError(_with_key(message, key)) from error

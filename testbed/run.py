@@ -102,20 +102,20 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         began = time.perf_counter()
         done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
         wall_s = time.perf_counter() - began
-    whole = together(recorders)
+    merged = together(recorders)
     pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
     extra = {
         STOPPED: None,
-        OVERLOAD: _behind(whole),
+        OVERLOAD: _behind(merged),
         PROFILE: setup.cost.fingerprint,
         COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
     }
     summary = {
         RUN: dict(setup.description),
-        **summarize_fleet(recorders, whole, pool_slots, setup.window_ps, setup.slo),
+        **summarize_fleet(recorders, merged, pool_slots, setup.window_ps, setup.slo),
         **extra,
     }
-    if late := [fault for fault in fleet.faults if fault.down_ps > whole.end_ps]:
+    if late := [fault for fault in fleet.faults if fault.down_ps > merged.end_ps]:
         numbers = ", ".join(str(fault.engine) for fault in late)
         summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
@@ -123,7 +123,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
         summary[ENGINES] = {
             str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
         }
-    return Result(summary, whole, setup, wall_s)
+    return Result(summary, merged, setup, wall_s)
 
 
 @contextmanager

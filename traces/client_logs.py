@@ -33,33 +33,33 @@ def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floa
     The times are those of sending, first token and last token. Raises InputError for a file of
     another format, and for one that does not list each request.
     """
-    whole = read_json(path)
-    if isinstance(whole, dict) and "benchmarks" in whole:
-        return _guidellm(path, _chosen(path, whole, benchmark))
+    content = read_json(path)
+    if isinstance(content, dict) and "benchmarks" in content:
+        return _guidellm(path, _chosen(path, content, benchmark))
     if benchmark is not None:
         raise InputError(f"{path}: is no file of GuideLLM's (leave trace.benchmark out)")
-    if isinstance(whole, dict) and "input_lens" in whole:
-        return _vllm(path, whole)
+    if isinstance(content, dict) and "input_lens" in content:
+        return _vllm(path, content)
     raise InputError(
         f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
         "its requests; run vllm bench serve with --save-result --save-detailed"
     )
 
 
-def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
+def _vllm(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:
     """The requests of a result of `vllm bench serve`."""
-    absent = [name for name in LISTS if not isinstance(whole.get(name), list)]
+    absent = [name for name in LISTS if not isinstance(content.get(name), list)]
     if absent:
         raise InputError(
             f"{path}: no {', '.join(absent)}; run a newer vllm bench serve with --save-detailed, "
             "or take input_lens and output_lens into a CSV (trace=csv arrivals=closed_loop)"
         )
-    lists: list[Sequence[Any]] = [whole[name] for name in LISTS]
+    lists: list[Sequence[Any]] = [content[name] for name in LISTS]
     if len(set(map(len, lists))) > 1:
         raise InputError(
             f"{path}: {', '.join(LISTS)} are not of the same length; the file is not whole"
         )
-    errors = whole.get("errors") or [""] * len(lists[0])
+    errors = content.get("errors") or [""] * len(lists[0])
     items = []
     num_chunks = num_tokens = 0  # chunks in the streams, and output tokens that the file counts
     for prompt, output, ttft, gaps, start, error in zip(*lists, errors, strict=True):
@@ -80,9 +80,9 @@ def _vllm(path: str, whole: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]
     return _checked(path, items, len(errors) - len(items), remarks)
 
 
-def _chosen(path: str, whole: Mapping[str, Any], benchmark: int | None) -> Mapping[str, Any]:
+def _chosen(path: str, content: Mapping[str, Any], benchmark: int | None) -> Mapping[str, Any]:
     """The benchmark of a GuideLLM file that is asked for, or its only one."""
-    benchmarks = whole["benchmarks"]
+    benchmarks = content["benchmarks"]
     count = len(benchmarks) if isinstance(benchmarks, list) else 0
     if not count or not all(isinstance(item, dict) for item in benchmarks):
         raise InputError(f"{path}: contains 0 benchmarks (give the file of a run that went well)")

@@ -42,8 +42,8 @@ class MooncakeJsonl(FileTrace):
         self.num_requests = num_requests
 
     def read(self) -> Rows:
-        whole = [item for _, item in json_lines(self.path, _problems)]
-        items = whole[: self.num_requests]
+        listed = [item for _, item in json_lines(self.path, _problems)]
+        items = listed[: self.num_requests]
         if self.num_requests is not None and len(items) < self.num_requests:
             raise InputError(
                 f"{self.path}: has {len(items)} requests, and trace.num_requests is "

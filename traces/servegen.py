@@ -84,8 +84,8 @@ class ServeGenFolder(Trace):
             )
         times, prompts, outputs = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(times, kind="stable")
-        whole = Rows(prompts[order], outputs[order], times[order] - self.start_s)
-        return whole if max_len is None else whole.at_most(max_len)
+        rows = Rows(prompts[order], outputs[order], times[order] - self.start_s)
+        return rows if max_len is None else rows.at_most(max_len)
 
     def _client(
         self, path: Path, rng: np.random.Generator

@@ -95,7 +95,7 @@ def capacity(
 
 def lines_of(answer: "CapacityAnswer") -> list[str]:
     """The range, how it was found, and the error of the costs that it rests on."""
-    rates = [found.rate for found in answer.seeds]
+    rates = [of_seed.rate for of_seed in answer.seeds]
     mean = interval(rates)
     text = f"{mean} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
     how = "one seed, whose error is not known (--seeds 3 gives a range)"
@@ -106,11 +106,11 @@ def lines_of(answer: "CapacityAnswer") -> list[str]:
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [f"capacity: {text} at which {needed}: {how}"]
-    for found in answer.seeds:
-        inside = f"{100 * found.share_inside:.1f}% of the requests inside"
+    for of_seed in answer.seeds:
+        inside = f"{100 * of_seed.share_inside:.1f}% of the requests inside"
         lines.append(
-            f"  seed {found.seed}: {found.rate:.3g} req/s, {inside}, "
-            f"goodput {found.goodput:.3g} req/s"
+            f"  seed {of_seed.seed}: {of_seed.rate:.3g} req/s, {inside}, "
+            f"goodput {of_seed.goodput:.3g} req/s"
         )
     lines += _sensitivity_lines(answer)
     if answer.future_read:

@@ -23,11 +23,11 @@ def check(
 
     A memory policy: every clause in pools of several sizes; prints the first violated clause and
     the shortest sequence of calls that violates it; so is an eviction order. A scheduler is
-    simulated and every plan compared with its outcome; a cost model computes costs in spans and
-    one by one. Exit code 1 where a clause is violated.
+    simulated and every plan compared with its outcome; so is a preemption rule; a cost model
+    computes costs in spans and one by one. Exit code 1 where a clause is violated.
     """
     from testbed.checking import check
-    from testbed.experiments.runs.progress import Progress, spoken
+    from testbed.experiments.runs.progress import Progress, plug_in_line, spoken
 
     values = dict(parameter(text) for text in parameters)
     histories = Progress("histories")
@@ -44,7 +44,9 @@ def check(
     if broken is None:
         print(f"{plug_in} keeps the contract")
         return 0
-    print(f"{plug_in} breaks the contract, {broken}", *broken.calls, sep="\n    ")
+    place = plug_in_line(broken)
+    print(f"{plug_in} breaks the contract, {broken}{f' ({place})' if place else ''}")
+    print(*(f"    {call}" for call in broken.calls), sep="\n")
     return 1
 
 

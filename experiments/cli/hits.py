@@ -19,8 +19,8 @@ Orders = Annotated[
     str,
     Parameter(
         metavar="NAME,NAME,...",
-        help="eviction orders of `testbed list eviction`; lru and belady need one pass, others a "
-        "replay for each size",
+        help="eviction orders of `testbed list eviction`, or MODULE:CLASS; lru and belady need one "
+        "pass, others a replay for each size",
     ),
 ]
 Csv = Annotated[Path | None, Parameter(metavar="FILE", help="write a row for each size")]

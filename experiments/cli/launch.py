@@ -118,7 +118,9 @@ def _run_point(
     latency = summary["normalized_latency_s_per_token"]["mean"]
     headline = "" if latency is None else f"  ({latency:.3g} s/token)"
     state, name = "done" if stored.is_new else "complete already", stored.folder.name
-    varying = [word for word in task if word not in words] or task
+    fixed = [word.lstrip("+") for word in words]
+    varying = [word for word in task if word.lstrip("+") not in fixed] or task
+    point = " ".join(word.removeprefix("++") for word in varying)
     far = progress.text(hydra.job.num + 1)
-    wide_console().print(f"{name} {state}: {' '.join(varying)}{headline}  {far}", highlight=False)
+    wide_console().print(f"{name} {state}: {point}{headline}  {far}", highlight=False)
     return Point(chosen(task), summary, name)

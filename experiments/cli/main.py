@@ -89,10 +89,11 @@ def _refused(words: Sequence[str], error: Exception) -> int:
 
 
 def _way_out(words: Sequence[str], error: Exception) -> str:
-    """Where a plug-in broke its contract during a run: what finds the fault."""
-    if not isinstance(error, PlugInError):
-        return ""
+    """Where a plug-in may have broken its contract during a run: what finds the fault."""
     named = plug_ins_in(words)
+    is_fault = named and words[0] != "check" and not isinstance(error, (InputError, OSError))
+    if not (is_fault or isinstance(error, PlugInError)):
+        return ""
     told = [plug_in for plug_in in named if plug_in.partition(":")[2] in str(error)] or named
     plug_in = told[0] if len(set(told)) == 1 else "MODULE:CLASS"
     return f"; `testbed check {plug_in}` finds the shortest calls that break a clause"

@@ -10,12 +10,8 @@ from testbed.core.errors import InputError
 from testbed.experiments.compare.cost_terms import Term, explained
 from testbed.experiments.compare.differences import differences
 from testbed.experiments.compare.finished_run import WHOLE, FinishedRun
-from testbed.experiments.runs.summary_table import (
-    Quantity,
-    future_read_by,
-    quantities,
-    remark_on_ways,
-)
+from testbed.experiments.runs.quantities import Quantity, quantities
+from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.metrics import in_words
 
 IDENTITY = ["arrival_s", "prompt_len", "output_len"]

@@ -112,8 +112,8 @@ def predicted(simulated: FinishedRun, real: FinishedRun) -> pd.DataFrame:
         )
     works = [read_work(row) for row in table.to_dict("records")]
     _check_drafts(simulated, works)
-    whole, kernels = cost_models(simulated, drafts=real.config.get(SPECULATION) is not None)
-    replay = Replay(whole, plans_ahead=plans_ahead(real))
+    costs, kernels = cost_models(simulated, drafts=real.config.get(SPECULATION) is not None)
+    replay = Replay(costs, plans_ahead=plans_ahead(real))
     for served in _served(table, works):
         replay.serve(served)
     return table[list(MEASURED)].assign(
@@ -171,13 +171,13 @@ def cost_models(run: FinishedRun, *, drafts: bool = False) -> tuple[CostModel, C
     cost = Part.from_values(config["cost"], "cost")
     model = read(ModelSpec, config["model"], "model")
     server = read(ServerConfig, config["server"], "server")
-    whole = make_cost(cost, model, server)
+    costs = make_cost(cost, model, server)
     kernels = make_cost(without_software(cost), model, server)
     if drafts and config.get(SPECULATION) is not None:
         speculation = Part.from_values(config[SPECULATION], SPECULATION).make(SPECULATION)
-        whole = speculative_cost(whole, speculation, model, server)
+        costs = speculative_cost(costs, speculation, model, server)
         kernels = speculative_cost(kernels, speculation, model, server)
-    return whole, kernels
+    return costs, kernels
 
 
 def _check_classes(run: FinishedRun) -> None:

@@ -12,7 +12,7 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.run_folder import check_unchanged
-from testbed.experiments.runs.summary_table import run_words
+from testbed.experiments.runs.run_words import run_words
 from testbed.run import OVERLOAD
 from testbed.summaries import RUN, was_served
 from testbed.traces.files import plain_or_packed
@@ -56,8 +56,8 @@ class FinishedRun:
     @property
     def overload(self) -> dict[str, float] | None:
         """Served and offered rates if the server did not keep up; else None."""
-        found: dict[str, float] | None = self.summary.get(OVERLOAD)
-        return found
+        rates: dict[str, float] | None = self.summary.get(OVERLOAD)
+        return rates
 
     @property
     def config_text(self) -> str:
@@ -83,8 +83,7 @@ class FinishedRun:
 
 def read_run(name: str, folder: Path) -> FinishedRun:
     """The run in a folder."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
+    _check_folder(folder)
     summary = _mapping(
         folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's"
     )
@@ -92,6 +91,18 @@ def read_run(name: str, folder: Path) -> FinishedRun:
     check_unchanged(folder)
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
     return FinishedRun(name, folder, config, summary, requests, spans)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InputError for what is no folder, or one with folders of runs in it."""
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: is a file (give folders of runs; {folder.parent}/*/ are all folders there)"
+        )
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder (give folders that `testbed run` has written)")
+    if not (folder / "summary.json").is_file() and next(folder.glob("*/summary.json"), None):
+        raise InputError(f"{folder}: has several runs in it (give {folder}/*/, or some of them)")
 
 
 def _read(path: Path, load: Callable[[Path], Any]) -> Any:

@@ -14,13 +14,8 @@ from testbed.experiments.compare.differences import readable, told_by_names
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.pages.page import NUMBER, Chart, Series, Table, render, whole_page
 from testbed.experiments.runs.plots import cdf_chart, over_time
-from testbed.experiments.runs.summary_table import (
-    ENGINE_COLUMNS,
-    Quantity,
-    engine_rows,
-    main,
-    number,
-)
+from testbed.experiments.runs.quantities import Quantity, main_quantities, number
+from testbed.experiments.runs.summary_table import ENGINE_COLUMNS, engine_rows
 
 OVER_TIME = {
     "Batched requests": (("running",), 1.0),
@@ -101,7 +96,7 @@ def texts(comparison: Comparison, *, shows_all: bool = False) -> Iterator[str | 
         yield "The runs are equal: every number is the same."
     hidden = [] if shows_all else equal
     kept = [quantity for quantity in comparison.numbers if quantity not in hidden]
-    first = main(kept)
+    first = main_quantities(kept)
     groups = {
         "Main numbers": {quantity.title: quantity for quantity in first},
         "Other numbers": {quantity.label: quantity for quantity in kept if quantity not in first},
@@ -175,7 +170,7 @@ def _tables(comparison: Comparison) -> dict[str, Any]:
         "main": _numbers(
             comparison,
             "Main numbers",
-            {quantity.title: quantity for quantity in main(comparison.numbers)},
+            {quantity.title: quantity for quantity in main_quantities(comparison.numbers)},
             "large",
         ),
         "differences": _differences(DIFFERENCES, different.drop(index=told)),

@@ -55,8 +55,8 @@ class HttpStream:
         """The lines of the answer, each as soon as it is whole."""
         rest = b""
         async for piece in self._pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            for line in whole:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
                 yield line.decode("utf-8", "replace").rstrip("\r")
         if rest:
             yield rest.decode("utf-8", "replace")

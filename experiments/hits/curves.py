@@ -12,6 +12,7 @@ from testbed.core.request import Rows, Workload
 from testbed.core.slots import HOST
 from testbed.core.specs import GIB
 from testbed.engine.arrivals import Sessions
+from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.compose import configured
 from testbed.machine import make_pool
 from testbed.memory.pools import PoolSpec
@@ -77,6 +78,7 @@ def hit_curves(
     """
     config = configured(words)
     _check_one_cache(config)
+    _check_no_order(words)
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
     prompts = list(prompts_of(rows, size))
@@ -110,6 +112,16 @@ def _check_one_cache(config: RunConfig) -> None:
             f"replicas={config.replicas}: nothing reads it, for the curves are those of one cache "
             "(leave it out)"
         )
+
+
+def _check_no_order(words: Sequence[str]) -> None:
+    """Raise InputError for an eviction order among the overrides, for the curves have their own."""
+    for word in words:
+        key, _, name = word.partition("=")
+        if key == KEYS["eviction"]:
+            raise InputError(
+                f"{word}: nothing reads it (give the orders as --orders {LRU},{name},{BELADY})"
+            )
 
 
 def _block_size(words: Sequence[str], config: RunConfig, rows: Rows) -> int:

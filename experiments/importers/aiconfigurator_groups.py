@@ -149,9 +149,9 @@ def _delta_net_points(rows: Any) -> tuple[Points, Points]:
     """Decodes and prefills; each time is that of both kernels, convolution and recurrence."""
     case = ["phase", "batch_size", "seq_len"]
     of_kernel = rows.groupby([*case, "kernel_source"], as_index=False)["latency"].median()
-    whole = of_kernel.groupby(case, as_index=False)["latency"].agg(["sum", "count"])
-    whole = whole[whole["count"] == 2].rename(columns={"sum": "latency"})
-    decode, prefill = (whole[whole["phase"] == phase] for phase in ("generation", "context"))
+    of_both = of_kernel.groupby(case, as_index=False)["latency"].agg(["sum", "count"])
+    of_both = of_both[of_both["count"] == 2].rename(columns={"sum": "latency"})
+    decode, prefill = (of_both[of_both["phase"] == phase] for phase in ("generation", "context"))
     decodes = points_by(decode, "batch_size")
     prefills = points_by(prefill.assign(past=0), "batch_size", "seq_len", "past")
     return decodes, prefills

@@ -256,15 +256,15 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
     measured.
     """
     ratio = rows["num_heads"] // rows["num_key_value_heads"]
-    whole = rows["num_heads"] % rows["num_key_value_heads"] == 0
-    measured = sorted(ratio[whole].unique().tolist())
+    divides = rows["num_heads"] % rows["num_key_value_heads"] == 0
+    measured = sorted(ratio[divides].unique().tolist())
     nearest = min(measured, key=lambda value: abs(value - queries))
     if nearest != queries:
         notes.append(
             f"outside the grid: {queries} queries for each head of K and V, measured were "
             f"{measured}; read as {nearest}"
         )
-    return rows[whole & (ratio == nearest)], nearest
+    return rows[divides & (ratio == nearest)], nearest
 
 
 def _whole(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:

@@ -140,16 +140,18 @@ def bench_link(folder: Path) -> Link | None:
     """
     for place in (folder, folder.parent):
         path = place / "config.json"
-        whole = read_json(str(path)) if path.is_file() else {}
-        if isinstance(whole, dict) and "link_bw" in whole:
-            bandwidth, latency = (_first(path, whole, name) for name in ("link_bw", "link_latency"))
+        content = read_json(str(path)) if path.is_file() else {}
+        if isinstance(content, dict) and "link_bw" in content:
+            bandwidth, latency = (
+                _first(path, content, name) for name in ("link_bw", "link_latency")
+            )
             return Link(bandwidth * 1e9, latency * 1e-9)
     return None
 
 
-def _first(path: Path, whole: dict[str, Any], name: str) -> float:
+def _first(path: Path, content: dict[str, Any], name: str) -> float:
     """The value of one dimension; the file may list several, the innermost first."""
-    value = whole.get(name, 0)
+    value = content.get(name, 0)
     value = value[0] if isinstance(value, list) and value else value
     if type(value) not in (int, float) or value < 0 or (name == "link_bw" and value == 0):
         raise InputError(

@@ -60,8 +60,8 @@ def read(folder: Path, requested: Requested) -> Imported:
         for name in ("meta.yaml", "profile_meta.yaml")
     ]
     path = next((path for path in paths if path.is_file()), None)
-    whole = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
-    here, meta = degrees[degree], whole if isinstance(whole, dict) else {}
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path else {}
+    here, meta = degrees[degree], content if isinstance(content, dict) else {}
     model = _model(folder, meta, requested)
     device = str(meta.get("gpu") or requested.gpu or "unknown")
     gpu = data_sheet(requested.gpu, device, folder)
@@ -203,8 +203,8 @@ def _add_attention(imported: Imported, here: Path) -> None:
     if not (decodes and mixed):
         raise InputError(f"{path}: lacks decodes alone, or prompts together with decodes")
     includes = ["cache_write"]
-    whole = "equal lengths; vLLM's attention layer, cache write included"
-    imported.add("decode_attention", decodes, whole, includes=includes)
+    source = "equal lengths; vLLM's attention layer, cache write included"
+    imported.add("decode_attention", decodes, source, includes=includes)
     imported.add(
         "mixed_attention", mixed, "one prompt with decodes of equal lengths", includes=includes
     )

@@ -7,7 +7,7 @@ import pandas as pd
 
 from testbed.experiments.paper.studies.study import Row
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.summary_table import future_read_by
+from testbed.experiments.runs.run_words import future_read_by
 
 FUTURE = "future_read"
 SYSTEMS = ("system", "order")  # the columns of studies that name what ran

@@ -7,7 +7,7 @@ from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.plan import Plan
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
-from testbed.experiments.runs.summary_table import way_of
+from testbed.experiments.runs.run_words import way_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from testbed.experiments.plan.plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import Row, per_gpu, per_user, rows_of
 from testbed.experiments.plan.space import label_of
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
-from testbed.experiments.runs.summary_table import future_read_by, number, remark_on_ways
+from testbed.experiments.runs.quantities import number
+from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
 from testbed.summaries import costs_of
 

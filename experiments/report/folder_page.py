@@ -32,11 +32,7 @@ from testbed.experiments.report.setting_tables import columns_table, setting_tab
 from testbed.experiments.runs.csv_tables import read_csv_table
 from testbed.experiments.runs.plots import run_charts
 from testbed.experiments.runs.points import Point, are_replicated
-from testbed.experiments.runs.summary_table import (
-    main_numbers,
-    number,
-    quantities,
-)
+from testbed.experiments.runs.quantities import main_numbers, number, quantities
 from testbed.experiments.runs.sweeps import futures_of, sweep_charts
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.metrics import in_words

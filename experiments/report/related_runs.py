@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.experiments.compare.finished_run import FinishedRun
 from testbed.experiments.runs.part_words import name_words
-from testbed.experiments.runs.summary_table import quantities
+from testbed.experiments.runs.quantities import quantities
 
 
 def related(runs: Sequence[FinishedRun]) -> list[list[FinishedRun]]:

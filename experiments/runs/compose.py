@@ -259,7 +259,7 @@ def _check_keys(arguments: Sequence[str]) -> None:
         if key.startswith("hydra"):
             if key not in ELSEWHERE:
                 raise InputError(no_key(key, ELSEWHERE))
-        elif not override.is_add():
+        elif not (override.is_add() or override.is_force_add()):
             check_key(key, base)
 
 

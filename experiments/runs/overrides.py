@@ -17,6 +17,7 @@ from testbed.experiments.runs.choice_names import (
     CUSTOM,
     GROUPS,
     HIDDEN,
+    KEYS,
     files_of,
     names_of,
     plug_ins_of,
@@ -24,6 +25,12 @@ from testbed.experiments.runs.choice_names import (
 from testbed.experiments.runs.config_store import register_class
 from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.runs.option_files import check_option_file, option_files
+from testbed.experiments.runs.own_classes import (
+    as_class,
+    option_names,
+    own_class_nodes,
+    sets_parameter,
+)
 from testbed.experiments.vllm_server.release import release_of_preset
 from testbed.trusted import CLASS
 from testbed.trusted import FLAG as TRUST
@@ -31,7 +38,6 @@ from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
 GPU_OF_ENGINE = re.compile(r"gpu@(?P<engine>\d+)")  # of a fleet
-PLAIN = re.compile(r"[\w.-]+")
 PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
@@ -48,9 +54,11 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     words = [part for word in options for part in published_models(word, folders)]
     words += hybrid_words(chosen(words))
     selected = dict(map(_choice, words))
+    own_classes = own_class_nodes(selected, folders)
     result = list[str]()
     for word in words:
-        result += _normalized(word, set(selected), folders)
+        is_added = sets_parameter(_choice(word)[0], own_classes) and not word.startswith("+")
+        result += _normalized(f"++{word}" if is_added else word, set(selected), folders)
     _check_targets(result)
     if not {"server", "gpu"} & selected.keys():
         _check_default_server(selected.get("model", ""), folders)
@@ -111,7 +119,7 @@ def _check_targets(words: Sequence[str]) -> None:
 
 def _check_default_server(models: str, folders: Sequence[Path]) -> None:
     """Raise InputError for a model without a default server, where no server is selected."""
-    for name in _names(models):
+    for name in option_names(models):
         if name not in model_names() and f"{HIDDEN}{name}" not in files_of("server", folders):
             raise InputError(f"model={name}: has no default server (add server=... or gpu=...)")
 
@@ -153,6 +161,8 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         raise InputError(
             f"{argument}: no {group} selected (`testbed list {group}` shows the options)"
         )
+    if key in KEYS and not (KEYS[key] == f"+{key}" and argument.startswith("+")):
+        raise InputError(f"{argument}: is chosen by {KEYS[key]}={value}")
     if value.strip("{ }") == "" and "{" in value:
         # Merging an empty mapping would change nothing: the key is removed instead.
         yield f"~{key}"
@@ -195,27 +205,22 @@ def _choice(argument: str) -> tuple[str, str]:
     return key.lstrip("+"), value
 
 
-def _names(value: str) -> Iterator[str]:
-    """The plain names and classes in the value of an override, which may be a sweep over several.
-
-    Other forms are left to Hydra.
-    """
-    names = (name.strip() for name in value.split(","))
-    return (name for name in names if PLAIN.fullmatch(name) or CLASS.fullmatch(name))
-
-
 def _check(group: str, value: str, folders: Sequence[Path]) -> None:
     """Raise InputError unless every name is an option, a plug-in or MODULE:CLASS of the group.
 
     Plug-ins and classes are registered as options of Hydra.
     """
-    names, given = names_of(group, folders), list(_names(value))
+    names, given = names_of(group, folders), list(option_names(value))
     if "null" in given and len(given) > 1:
         raise InputError(
             f"{group}={value}: null selects nothing (leave {group} out, in a run of its own)"
         )
     for name in given:
         if CLASS.fullmatch(name):
+            if CUSTOM not in names:
+                raise InputError(
+                    f"{group}={name}: takes no class (`testbed list {group}` shows the options)"
+                )
             register_class(group, name, name)
             continue
         if name in names or name == "null" or name in files_of(group, folders):
@@ -224,8 +229,9 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
         point = next((point for point in points if point.name == name), None)
         if point is None:
             choices = [*names, *(entry.name for entry in points)]
-            hint = did_you_mean(name, choices) or f"; choose from {', '.join(choices)}"
-            raise InputError(f"no {group}/{name}{hint}")
+            near, listed = did_you_mean(name, choices), f"; choose from {', '.join(choices)}"
+            way_out = as_class(name) if CUSTOM in names and not near else ""
+            raise InputError(f"no {group}/{name}{near or listed}{way_out}")
         register_class(group, name, point.value)
 
 

@@ -170,8 +170,8 @@ def cdf_chart(label: str, samples: Mapping[str, Any]) -> Chart:
         Series(name, values, np.arange(1, len(values) + 1) / max(len(values), 1) * 100)
         for name, values in sorted_values.items()
     ]
-    whole = np.concatenate([*sorted_values.values(), np.empty(0)])
-    is_log = bool(len(whole)) and 0 < 10 * whole.min() <= whole.max()
+    all_values = np.concatenate([*sorted_values.values(), np.empty(0)])
+    is_log = bool(len(all_values)) and 0 < 10 * all_values.min() <= all_values.max()
     return Chart(
         f"{label.partition(' (')[0]}, distribution",
         label,

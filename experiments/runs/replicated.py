@@ -5,7 +5,7 @@ seeds.
 from collections.abc import Mapping, Sequence
 
 from testbed.experiments.runs.points import Setting
-from testbed.experiments.runs.summary_table import Quantity, main, number, quantities
+from testbed.experiments.runs.quantities import Quantity, main_quantities, number, quantities
 from testbed.replications import NOT_DISTINGUISHABLE, interval, paired
 
 Columns = Mapping[str, Sequence[str]]
@@ -22,7 +22,7 @@ def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
     """The axes, and the main numbers with their intervals; a row for each setting."""
     means = {
         quantity.title: [_mean(quantity, group) for group in groups]
-        for quantity in main(quantities())
+        for quantity in main_quantities(quantities())
     }
     shown = {title: cells for title, cells in means.items() if any(cell != "-" for cell in cells)}
     return _axes(groups), shown
@@ -41,7 +41,7 @@ def difference_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
     texts = [f"{group.chosen[name]} - {first.chosen[name]}" for group, first in pairs]
     results = {
         quantity.title: [_difference(quantity, *pair) for pair in pairs]
-        for quantity in main(quantities())
+        for quantity in main_quantities(quantities())
     }
     shown = {title: cells for title, cells in results.items() if any(cell != "-" for cell in cells)}
     return {**left, name: texts}, shown

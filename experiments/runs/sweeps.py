@@ -12,8 +12,9 @@ from rich.text import Text
 from testbed.experiments.pages.page import Chart, Series
 from testbed.experiments.runs.plots import figure_of, save
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
+from testbed.experiments.runs.quantities import main_numbers
 from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
-from testbed.experiments.runs.summary_table import future_read_by, main_numbers, remark_on_ways
+from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.replications import interval
 from testbed.summaries import costs_of, flat, merge_axes

@@ -192,30 +192,30 @@ def held_back(folder: Path, every: int) -> Iterator[HeldBack]:
             continue
         requested = Requested(name, tensor_parallel=num_gpus, kv_dtype_bytes=kv_bytes)
         try:
-            whole, rest = (from_tables(folder, which, requested) for which in (tables, kept))
+            complete, rest = (from_tables(folder, which, requested) for which in (tables, kept))
         except InputError:
             continue  # the tables lack this shard
         for section in PARTS:
-            body = whole.sections.get(section)
-            if body is None or section.split("_")[0] in whole.not_measured or str(body) in seen:
+            body = complete.sections.get(section)
+            if body is None or section.split("_")[0] in complete.not_measured or str(body) in seen:
                 continue
             seen.add(str(body))
-            yield from _rows(section, whole, rest, model.latent is not None, kv_bytes)
+            yield from _rows(section, complete, rest, model.latent is not None, kv_bytes)
 
 
 def _rows(
-    section: str, whole: Imported, rest: Imported, is_latent: bool, kv_bytes: int
+    section: str, complete: Imported, rest: Imported, is_latent: bool, kv_bytes: int
 ) -> Iterator[HeldBack]:
     part = section.split("_")[0]
     of_values = "latent" if is_latent else f"{'fp8' if kv_bytes == 1 else '16-bit'}, {part}"
     kind = part if part in ("experts", "state") else of_values
     times = dict(rows(rest.profile(), section))
-    time_ps = layer_ps(section, list(times.items()), whole.model)
+    time_ps = layer_ps(section, list(times.items()), complete.model)
     grids = defaultdict[str, list[Key]](list)
     for name, sizes in map(partial(_sizes, section), times):
         grids[name].append(sizes)
     arrays: dict[str, np.ndarray] = {name: np.array(grid) for name, grid in grids.items()}
-    for key, ps in rows(whole.profile(), section):
+    for key, ps in rows(complete.profile(), section):
         if key not in times:
             name, sizes = _sizes(section, key)
             is_inside = name in arrays and _is_between(arrays[name], sizes)

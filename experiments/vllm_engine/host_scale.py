@@ -94,10 +94,10 @@ def _joined(own: Launches, other: Launches, scale: float) -> Iterator[tuple[str,
     last = max(own.parts[WHOLE])
     beyond = own.us(WHOLE, last) / other.us(WHOLE, last)
     for seqs in sorted({*own.parts[WHOLE], *other.parts[WHOLE]}):
-        whole = own.us(WHOLE, seqs) if seqs <= last else beyond * other.us(WHOLE, seqs)
+        total_us = own.us(WHOLE, seqs) if seqs <= last else beyond * other.us(WHOLE, seqs)
         if FIRST in other.parts:
-            yield FIRST, seqs, min(scale * other.us(FIRST, seqs), whole)
-        yield WHOLE, seqs, whole
+            yield FIRST, seqs, min(scale * other.us(FIRST, seqs), total_us)
+        yield WHOLE, seqs, total_us
 
 
 def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str) -> None:

@@ -141,8 +141,8 @@ def kv_lines(server: Server) -> list[str]:
 def rule_lines(server: Server) -> list[str]:
     """The rules that follow from the release and the command, one line."""
     values = server.values
-    whole = values.get("--scheduler-reserve-full-isl") != OFF
-    admission = "its whole prompt" if whole else "its first chunk"
+    reserves = values.get("--scheduler-reserve-full-isl") != OFF
+    admission = "its whole prompt" if reserves else "its first chunk"
     groups = len(server.pages.windows)
     null = "page, of one group" if groups > 1 else "block"
     return [

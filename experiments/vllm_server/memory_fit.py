@@ -116,11 +116,11 @@ def errors_by_shape(start_ups: Sequence[StartUp]) -> list[ShapeError]:
     names = list(dict.fromkeys(logged.model.name for logged in start_ups))
     if len(names) <= FEWEST_SHAPES:
         return []
-    whole, errors = fitted_terms(start_ups), list[ShapeError]()
+    terms, errors = fitted_terms(start_ups), list[ShapeError]()
     for name in names:
         rows = [logged for logged in start_ups if logged.model.name == name]
         others = fitted_terms([logged for logged in start_ups if logged.model.name != name])
-        inside = [predicted(row, whole).kv_cache / row.kv_cache - 1 for row in rows]
+        inside = [predicted(row, terms).kv_cache / row.kv_cache - 1 for row in rows]
         outside = [predicted(row, others).kv_cache - row.kv_cache for row in rows]
         share = [error / row.kv_cache for error, row in zip(outside, rows, strict=True)]
         errors.append(

@@ -64,13 +64,13 @@ def release_numbered(number: str) -> Release:
 
 def release_of_preset(preset: str) -> Release | None:
     """The release of +system=NAME; None: the system is no vLLM V1."""
-    return next((one for one in RELEASES.values() if one.preset == preset), None)
+    return next((release for release in RELEASES.values() if release.preset == preset), None)
 
 
 def nearest_release(number: str) -> Release:
     """The newest release with a preset that is no newer than `number`, else the oldest."""
     wanted = _parts(number)
-    older = [one for one in RELEASES.values() if _parts(one.number) <= wanted]
+    older = [release for release in RELEASES.values() if _parts(release.number) <= wanted]
     return older[-1] if older else DEFAULT
 
 

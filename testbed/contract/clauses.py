@@ -21,9 +21,10 @@ it brings is not found before.
 """
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from operator import attrgetter
+from typing import NamedTuple
 
 from testbed.core.sequence import Sequence
 from testbed.core.slots import (
@@ -36,6 +37,7 @@ from testbed.core.slots import (
     Granular,
     Growth,
     Move,
+    NonSequenceSlots,
     Ops,
     Refusal,
     Usage,
@@ -60,6 +62,13 @@ def require(clause: int, condition: bool, message: str) -> None:
     """Raise ClauseBroken with the clause's number and the message unless the condition holds."""
     if not condition:
         raise ClauseBroken(clause, message)
+
+
+def call_raised(what: str, error: Exception) -> ClauseBroken:
+    """Clause 10, for a call that raised an error, which becomes the cause."""
+    broken = ClauseBroken(10, f"{what} raised {type(error).__name__}: {error}")
+    broken.__cause__ = error
+    return broken
 
 
 def check_answer(name: str, answer: object) -> None:
@@ -103,25 +112,51 @@ def check_ops(name: str, ops: object) -> None:
         require(10, are_moves, f"{name} orders moves {moves!r}")
         for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
             for copy in copies:
-                whole = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
+                are_slots = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
                 require(
                     10,
-                    whole,
+                    are_slots,
                     f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}",
                 )
 
 
-def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> object:
-    """All that a caller can see of a policy's memory: usage, slots of no sequence, counters,
-    tables.
-    """
+class State(NamedTuple):
+    """All that a caller can see of a policy's memory."""
+
+    usage: Usage
+    other_slots: NonSequenceSlots | None
+    counters: Mapping[str, float]
+    tables: list[list[Extent]]
+
+
+def state_of(memory: Capabilities, seqs: Seq[Sequence]) -> State:
+    """What can be seen now, with the tables of these sequences."""
     policy = memory.policy
-    return (
+    return State(
         policy.usage(),
         memory.non_sequence_slots(),
         dict(policy.counters()),
         [policy.table(seq) for seq in seqs],
     )
+
+
+def changed_in(before: State, after: State) -> str:
+    """What differs between two states, in words."""
+    parts = [
+        f"usage().{name} from {was} to {now}"
+        for name, was, now in zip(Usage._fields, before.usage, after.usage, strict=True)
+        if was != now
+    ]
+    parts += [
+        f"counters()[{name!r}] from {before.counters.get(name)} to {now}"
+        for name, now in after.counters.items()
+        if before.counters.get(name) != now
+    ]
+    if before.other_slots != after.other_slots:
+        parts.append("non_sequence_slots()")
+    if before.tables != after.tables:
+        parts.append("the table of a sequence")
+    return ", ".join(parts) or "what can be seen"
 
 
 def check_usage(used: object, num_slots: int) -> None:

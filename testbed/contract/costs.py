@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from random import Random
 
-from testbed.contract.clauses import ClauseBroken, require
+from testbed.contract.clauses import ClauseBroken, call_raised, require
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel, Moved, Work, are_durations, wrong_durations
 
@@ -37,7 +37,7 @@ def check_cost(make: MakeCost, num_examples: int = 200) -> ClauseBroken | None:
     except ClauseBroken as error:
         broken = error
     except Exception as error:
-        broken = ClauseBroken(10, f"the last call raised {type(error).__name__}: {error}")
+        broken = call_raised("the last call", error)
     else:
         return None
     broken.calls = [f"iteration or decode of {work}" for work in requested[-1:]]

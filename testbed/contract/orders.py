@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
 
-from testbed.contract.clauses import ClauseBroken, require
+from testbed.contract.clauses import ClauseBroken, call_raised, require
 from testbed.contract.search import shortest
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
@@ -251,7 +251,7 @@ def broken_by(make: MakeOrder, calls: Sequence[Call]) -> ClauseBroken | None:
         broken.calls = cache.order.log
         return broken
     except Exception as error:
-        failed = ClauseBroken(10, f"the last call raised {type(error).__name__}: {error}")
+        failed = call_raised("the last call", error)
         failed.calls = cache.order.log
         return failed
     return None

@@ -4,7 +4,15 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from testbed.contract.clauses import check_answer, check_answers, require, state_of
+from testbed.contract.clauses import (
+    ClauseBroken,
+    State,
+    changed_in,
+    check_answer,
+    check_answers,
+    require,
+    state_of,
+)
 from testbed.contract.hits import CountedHits
 from testbed.contract.steps import check_guaranteed_steps, check_promised, check_steps, twin_of
 from testbed.contract.witness import Witness
@@ -107,8 +115,8 @@ class Questions:
             )
         reported = f"{name} found {num_found} tokens"
         require(8, num_found >= certain, f"{reported}, but others have {certain}")
-        whole = num_found >= self.registered_prefix or not seqs[0].registered_prefix
-        require(8, whole, f"{reported} of a registered prefix of {self.registered_prefix}")
+        has_prefix = num_found >= self.registered_prefix or not seqs[0].registered_prefix
+        require(8, has_prefix, f"{reported} of a registered prefix of {self.registered_prefix}")
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
         """What is refused for ever does not fit an empty pool, and what is refused for now does."""
@@ -198,7 +206,14 @@ class Questions:
         if self.refused:
             name, ask = self.refused
             still = isinstance(ask(self.memory, None), Refusal)  # which changes nothing: clause 1
-            require(2, still, f"{name} was refused, and now granted with no release")
+            granted = f"{name} was refused, and now granted with no release"
+            require(2, still, granted + _of_lease(self.log[-1]))
+
+    def _check_unchanged(self, name: str, seqs: list[Sequence], before: State) -> None:
+        """Clause 1, after a refusal."""
+        after = state_of(self.memory, seqs)
+        if after != before:
+            raise ClauseBroken(1, f"{name} was refused and changed {changed_in(before, after)}")
 
     def _ask(
         self,
@@ -216,12 +231,8 @@ class Questions:
         answer = ask(self.memory, hit)
         self.log[-1] += f" -> {answer}" if isinstance(answer, Refusal) else ""
         self.answers.append(answer)
-        if isinstance(answer, Refusal) and self.thorough:
-            require(
-                1,
-                state_of(self.memory, seqs) == before,
-                f"{name} was refused and changed the policy's state",
-            )
+        if isinstance(answer, Refusal) and before is not None:
+            self._check_unchanged(name, seqs, before)
             require(
                 2,
                 isinstance(ask(self.memory, None), Refusal),
@@ -235,6 +246,11 @@ class Questions:
             if isinstance(grant, Grant):
                 self.witness.memory.perform(grant.ops)
         return answer
+
+
+def _of_lease(call: str) -> str:
+    """A note on a refusal that ended at this call."""
+    return " (a release with a lease gives nothing back before end_lease)" * ("Lease(" in call)
 
 
 def _register(memory: Capabilities, num_tokens: int) -> None:

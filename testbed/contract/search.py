@@ -8,7 +8,7 @@ from itertools import chain, count
 from random import Random
 from typing import Any, TypeAlias, TypeVar
 
-from testbed.contract.clauses import ClauseBroken, require
+from testbed.contract.clauses import ClauseBroken, call_raised, require
 from testbed.contract.histories import MAX_CALLS, Act, Admit, Call, Histories
 from testbed.contract.moves import Group, Moves
 from testbed.contract.questions import MakePolicy, check_max_seq_len
@@ -17,7 +17,7 @@ from testbed.core.layers import KvGroup
 from testbed.core.request import Incoming
 from testbed.core.sequence import Sequence
 from testbed.core.slots import DEVICE, HOST, ceil_div
-from testbed.memory.capabilities import capabilities_of
+from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import PoolSpec, Tier, host
 
 # Which groups can, by verb, and what they do then.
@@ -48,6 +48,15 @@ ACTS: dict[str, tuple[Callable[[Group], bool], Callable[[Moves, Group, int], obj
     "release": (lambda group: True, lambda moves, group, _: moves.release(group)),
 }
 SAME_PLAN = ("extend", "return")  # what a plan may have besides admissions
+OTHER_AGAIN = (
+    "the same calls gave different answers or tables (objects of the class share something that "
+    "changes, or it follows the order of a set)"
+)
+OTHER_WITH_QUESTIONS = (
+    "the same calls gave different answers or tables when refused calls were repeated and the "
+    "facts were read more often (neither may change anything, not even the order of free slots, "
+    "nor may another object of the class)"
+)
 MAX_TRIES = 2000
 ROOM = 16  # longest sequences for which any policy has slots
 AT_LEAST_ONE = {"prompt_len", "output_len", "num_tokens", "num_seqs"}
@@ -96,10 +105,9 @@ class Harness(Moves):
         except ClauseBroken:
             raise
         except Exception as error:
-            what = (
-                str(error) if isinstance(error, OracleError) else f"{type(error).__name__}: {error}"
-            )
-            raise ClauseBroken(10, f"the last call raised {what}") from error
+            if isinstance(error, OracleError):
+                raise ClauseBroken(10, f"the last call raised {error}") from error
+            raise call_raised("the last call", error) from error
         return self.questions.answers
 
     def _carry_out(self, call: Call) -> None:
@@ -175,12 +183,23 @@ def broken_by(
     harness = Harness(make, pool)
     try:
         history = harness.run(calls)
-        same = not twice or history == Harness(make, pool, thorough=False).run(calls)
-        require(9, same, "the same calls gave different answers or tables")
+        if twice and history != Harness(make, pool, thorough=False).run(calls):
+            again = Harness(make, pool).run(calls)
+            raise ClauseBroken(9, OTHER_WITH_QUESTIONS if again == history else OTHER_AGAIN)
     except ClauseBroken as broken:
-        broken.calls = [str(pool), *harness.questions.log]
+        broken.calls = [shown_pool(harness.memory, pool), *harness.questions.log]
         return broken
     return None
+
+
+def shown_pool(memory: Capabilities, pool: PoolSpec) -> str:
+    """A pool of the contract, without the tiers and groups that a policy does not use."""
+    parts = [f"num_slots={pool.num_slots}", f"max_len={pool.max_len}"]
+    if memory.swaps is not None or memory.stores_below is not None:
+        parts.append(f"tiers={[(tier.name, tier.num_slots) for tier in pool.tiers]}")
+    if memory.layered is not None:
+        parts.append(f"num_layers={pool.num_layers}, groups={pool.groups}")
+    return f"PoolSpec({', '.join(parts)})"
 
 
 def unheard(done: int, total: int) -> None:

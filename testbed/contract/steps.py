@@ -60,9 +60,13 @@ def check_taken(before: Usage, after: Usage) -> None:
     require(
         6, explained, f"promised steps take slots that were free or cached; {before} became {after}"
     )
-    scattered = {used.free + used.cached - used.largest_free for used in (before, after)}
+    first, last = (used.free + used.cached - used.largest_free for used in (before, after))
     require(
-        6, len(scattered) == 1, f"promised steps fragmented the free slots: {before} became {after}"
+        6,
+        first == last,
+        f"promised steps changed the free slots that no sequence could get (free + cached - "
+        f"largest_free) from {first} to {last}: promise fewer steps, or count as largest_free all "
+        "that one sequence could get",
     )
 
 
@@ -109,7 +113,9 @@ def check_growth(name: str, claimed: Growth, events: list[tuple[int, int]], step
     """Clause 7, on when slots are taken or evicted; the meter integrates it."""
     separately = [(step, slots) for step, slots in events if slots]
     reported = f"{name} is {claimed} for {steps} steps at once; one by one they are {separately}"
-    require(7, claimed == growth_of(separately), reported)
+    field = name.partition(" ")[0]
+    way_out = f" (step, slots): give Grant({field}=growth_of({separately}))"
+    require(7, claimed == growth_of(separately), reported + way_out)
 
 
 def copied_slots(answer: Grant) -> int:

@@ -36,7 +36,7 @@ PROBLEMS = {  # by the type of a pydantic error; its context and the field's uni
     "finite_number": "must be a finite number",
     "tuple_type": "must be a list of values",
     "list_type": "must be a list of values",
-    "dict_type": "must be a table of values by name",
+    "dict_type": "must be a table of values by name (give {key}.NAME=VALUE)",
     "greater_than": "must be above {gt:,.12g}{unit}",
     "greater_than_equal": "must be at least {ge:,.12g}{unit}",
     "less_than_equal": "exceeds the maximum of {le:,.12g}{unit}",
@@ -129,7 +129,7 @@ def one_line(error: ValidationError, cls: Any, key: str = "") -> str:
     unit = "".join(f" {mark.unit}" for mark in marks_of(hint) if isinstance(mark, Unit))
     otherwise = first["msg"].replace("Input should be", "must be")
     return f"{key}={value!r}: " + PROBLEMS.get(kind, otherwise).format_map(
-        {**first.get("ctx", {}), "unit": unit}
+        {**first.get("ctx", {}), "unit": unit, "key": key}
     )
 
 

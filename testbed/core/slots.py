@@ -400,7 +400,12 @@ class Stepped(NamedTuple):
         Args:
             num_tokens: slots that it may write.
         """
-        return next(slots for tokens, slots in self.steps if num_tokens <= tokens)
+        for tokens, slots in self.steps:
+            if num_tokens <= tokens:
+                return slots
+        raise ValueError(
+            f"Stepped: {num_tokens} tokens are beyond its last step, {self.steps[-1]} (add steps)"
+        )
 
 
 # The slots of a sequence as a function of its stored tokens, as plain data up to max_len.

@@ -225,8 +225,9 @@ class ModelSpec:
 
     def _attention_params(self, num_kv_heads: int, head_size: int, kv_matrices: int) -> int:
         """Weights of a layer's queries and output, gate, and K and V."""
-        whole = 3 if self.gated_attention else 2
-        return self.hidden_size * head_size * (whole * self.num_heads + kv_matrices * num_kv_heads)
+        of_heads = 3 if self.gated_attention else 2  # matrices with a part for each query head
+        values = of_heads * self.num_heads + kv_matrices * num_kv_heads
+        return self.hidden_size * head_size * values
 
     def _all_attention_params(self) -> int:
         """Weights of all layers' attention."""

@@ -65,7 +65,7 @@ class SpeculativeCost(CostModel):
             Work(num_seqs, context + step * num_seqs, longest + step)
             for step in range(1, 1 if is_off else self.num_drafts)
         ]
-        return sum([self.drafter.iteration(one) for one in (first, *later)])
+        return sum([self.drafter.iteration(work) for work in (first, *later)])
 
 
 def verified_as_prompts(work: Work, num_drafts: int) -> Work:

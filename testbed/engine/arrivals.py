@@ -311,7 +311,7 @@ def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):
-        ready = max((sent_s[one] + turns.answer_s[one] for one in before), default=0.0)
+        ready = max((sent_s[other] + turns.answer_s[other] for other in before), default=0.0)
         sent_s[row] = ready + turns.wait_s[row]
         session = turns.session[row]
         ends_s[session] = max(ends_s[session], sent_s[row] + turns.answer_s[row])

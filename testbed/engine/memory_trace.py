@@ -265,7 +265,9 @@ def trace_run(
     scheduler.state.stepwise = part.start_ps <= 0
     tracer.finish(run(tracer))
     shown = {held.request_id for frame in trace.frames for held in frame.held.values()}
-    trace.requests = {one.request_id: one for one in requests if one.request_id in shown}
+    trace.requests = {
+        request.request_id: request for request in requests if request.request_id in shown
+    }
     if pool is not None:
         trace.tiers = {name: pool.slots_of(name) for name in memory.tier_slots()}
         trace.parts = named_parts(tracer.parts, pool)

@@ -127,7 +127,10 @@ class Outputs:
             searching = [*self._state.beams.values(), *searching]
         parents, requests = self._beams.parents, self.requests
         ids = [(group.request.request_id, group.num_generated + steps) for group in searching]
-        return {one: parents(requests[one], num_generated) for one, num_generated in ids}
+        return {
+            request_id: parents(requests[request_id], num_generated)
+            for request_id, num_generated in ids
+        }
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
         """The plan was committed, or anticipated: note who decodes from now on, of those that have

@@ -283,10 +283,13 @@ def request_columns(recorder: Recorder) -> Columns:
         recorder.rejections.get(request_id, "") for request_id in table["request_id"].tolist()
     ]
     table["rejected"] = np.array(reasons, dtype=object)
-    found = table["hit_tokens"]
-    table["hit_tokens"] = found if (found >= 0).all() else np.where(found < 0, np.nan, found)
+    hits = table["hit_tokens"]
+    table["hit_tokens"] = hits if (hits >= 0).all() else np.where(hits < 0, np.nan, hits)
     if recorder.cancellations:
-        cancelled = [recorder.cancellations.get(one, -PS) for one in table["request_id"].tolist()]
+        cancelled = [
+            recorder.cancellations.get(request_id, -PS)
+            for request_id in table["request_id"].tolist()
+        ]
         seconds = np.array(cancelled) / PS
         table["cancelled_s"] = np.where(seconds < 0, np.nan, seconds)
     order = np.argsort(table["request_id"], kind="stable")

@@ -148,5 +148,5 @@ class Totals:
 
     def since(self, earlier: "Totals") -> "Totals":
         return Totals(
-            *[getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)]
+            *[getattr(self, count.name) - getattr(earlier, count.name) for count in fields(self)]
         )

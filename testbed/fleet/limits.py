@@ -30,7 +30,7 @@ def check_fleet(
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
-        if any(one.is_instance for one in part.nested()):
+        if any(inner.is_instance for inner in part.nested()):
             raise InputError(
                 f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
                 "the class)"
@@ -46,14 +46,16 @@ def _check_router(router: Router, workload: Workload) -> None:
     name = type(router).__name__
     requests = getattr(workload, "requests", ())
     has_sessions = workload.rows.sessions is not None
-    if router.needs_sessions and not has_sessions and all(one.session is None for one in requests):
+    lacks_sessions = not has_sessions and all(request.session is None for request in requests)
+    if router.needs_sessions and lacks_sessions:
         raise InputError(
             f"router={name}: the requests belong to no sessions (choose a trace with sessions, or "
             "another router)"
         )
     has_content = workload.rows.prompt_ids is not None
     reads_caches = router.cache_age_s is not None
-    if reads_caches and not has_content and all(one.prompt_ids is None for one in requests):
+    lacks_content = not has_content and all(request.prompt_ids is None for request in requests)
+    if reads_caches and lacks_content:
         raise InputError(
             f"router={name}: the trace has no prompt content, so no cache has a prefix of it "
             "(choose a trace with prompt ids, or another router)"
@@ -98,7 +100,7 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
 
 def _check_sampling(shown: str, workload: Workload) -> None:
     requests = getattr(workload, "requests", ())
-    sequences = [workload.num_seqs, *[one.num_seqs for one in requests]]
+    sequences = [workload.num_seqs, *[request.num_seqs for request in requests]]
     if workload.rows.num_seqs is not None:
         sequences += workload.rows.num_seqs.tolist()
     if max(sequences) > 1:

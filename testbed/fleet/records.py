@@ -22,18 +22,20 @@ def together(recorders: Sequence[Recorder]) -> Recorder:
     """
     if len(recorders) == 1:
         return recorders[0]
-    whole = FleetRecorder(recorders)
-    whole.requests = _tables(list(whole.requests.columns()), [one.requests for one in recorders])
+    fleet = FleetRecorder(recorders)
+    columns = list(fleet.requests.columns())
+    fleet.requests = _tables(columns, [recorder.requests for recorder in recorders])
     names = [*SHAPE, "running", *SLOTS]
-    whole.spans = _tables(names, [one.spans for one in recorders], order_by="start_ps")
-    whole.totals = summed([one.totals for one in recorders])
-    whole.num_moved = sum(one.num_moved for one in recorders)
-    whole.end_ps = max(one.end_ps for one in recorders)
-    whole.policy = recorders[0].policy
+    spans = [recorder.spans for recorder in recorders]
+    fleet.spans = _tables(names, spans, order_by="start_ps")
+    fleet.totals = summed([recorder.totals for recorder in recorders])
+    fleet.num_moved = sum(recorder.num_moved for recorder in recorders)
+    fleet.end_ps = max(recorder.end_ps for recorder in recorders)
+    fleet.policy = recorders[0].policy
     for recorder in recorders:
-        whole.rejections |= recorder.rejections
-        whole.cancellations |= recorder.cancellations
-    return whole
+        fleet.rejections |= recorder.rejections
+        fleet.cancellations |= recorder.cancellations
+    return fleet
 
 
 def _tables(
@@ -41,26 +43,26 @@ def _tables(
 ) -> PackedRows:
     columns = [table.columns() for table in tables]
     numbers = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    whole = {name: np.concatenate([one[name] for one in columns]) for name in names}
-    whole[ENGINE] = numbers
-    order = slice(None) if order_by is None else np.argsort(whole[order_by], kind="stable")
-    rows = PackedRows(*whole)
+    merged = {name: np.concatenate([table[name] for table in columns]) for name in names}
+    merged[ENGINE] = numbers
+    order = slice(None) if order_by is None else np.argsort(merged[order_by], kind="stable")
+    rows = PackedRows(*merged)
     if len(numbers):
-        rows.extend([column[order] for column in whole.values()])
+        rows.extend([column[order] for column in merged.values()])
     return rows
 
 
 def summed(parts: Sequence[Totals]) -> Totals:
     """The sums of several engines together."""
-    whole = Totals()
+    total = Totals()
     for part in parts:
         for field in fields(Totals):
-            own, other = getattr(whole, field.name), getattr(part, field.name)
+            own, other = getattr(total, field.name), getattr(part, field.name)
             if isinstance(own, Measures):
-                setattr(whole, field.name, Measures(*map(add, own, other)))
+                setattr(total, field.name, Measures(*map(add, own, other)))
             else:
-                setattr(whole, field.name, own + other)
-    return whole
+                setattr(total, field.name, own + other)
+    return total
 
 
 def check_conservation(num_arrived: int, recorders: Sequence[Recorder]) -> None:
@@ -68,9 +70,9 @@ def check_conservation(num_arrived: int, recorders: Sequence[Recorder]) -> None:
 
     Raises PlugInError where one is lost, or answered twice.
     """
-    ids = np.concatenate([one.requests.columns()["request_id"] for one in recorders])
+    ids = np.concatenate([recorder.requests.columns()["request_id"] for recorder in recorders])
     twice = len(ids) - len(np.unique(ids))
-    totals = summed([one.totals for one in recorders])
+    totals = summed([recorder.totals for recorder in recorders])
     ended = totals.finished + totals.rejected + totals.cancelled
     if twice or len(ids) != num_arrived or ended != num_arrived:
         raise PlugInError(

@@ -14,7 +14,7 @@ from testbed.metrics import FREE, KINDS, Slo, latencies, spread, summarize
 
 def summarize_fleet(
     recorders: Sequence[Recorder],
-    whole: Recorder,
+    merged: Recorder,
     pool_slots: Sequence[int],
     window_ps: tuple[int, int] | None,
     slo: Slo,
@@ -26,11 +26,11 @@ def summarize_fleet(
     the sum of all.
     """
     if len(recorders) == 1:
-        return summarize(whole, pool_slots[0], window_ps, slo)
-    summary = summarize(whole, num_slots=1, slo=slo)
+        return summarize(merged, pool_slots[0], window_ps, slo)
+    summary = summarize(merged, num_slots=1, slo=slo)
     sums = {
-        "per_iteration": (whole.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
-        "over_time": (whole.totals.over_time, sum(pool_slots) * whole.end_ps),
+        "per_iteration": (merged.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
+        "over_time": (merged.totals.over_time, sum(pool_slots) * merged.end_ps),
     }
     shares = {average: _shares(*parts) for average, parts in sums.items()}
     for group, names in (("memory", KINDS), ("memory_free", FREE)):

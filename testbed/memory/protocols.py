@@ -40,7 +40,7 @@ class Predicts(Protocol):
         by one.
 
         It takes free slots or cached ones, in the policy's order. The answer comes from these and
-        max_len alone.
+        max_len alone. The grant of such an `extend` has its slots by step, in `growth`.
 
         Args:
             batch: the sequences that decode.

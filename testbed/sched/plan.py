@@ -238,13 +238,13 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
     stepping, others = decoding(plan, batch)
     members = [seq.num_slots for seq in stepping]
     back = [draft.context for draft in plan.drafts] or [seq.num_slots for seq in others]
-    found = []
+    windows = []
     for size in sizes:
         growing = [length for length in members if length < size]
         steps = size - max(growing) + 1 if growing else UNBOUNDED if members else 1
         tokens = sum([min(length, size) for length in (*members, *back)])
-        found.append(WindowReads(size, tokens, len(growing), steps))
-    return tuple(found)
+        windows.append(WindowReads(size, tokens, len(growing), steps))
+    return tuple(windows)
 
 
 def summed(ops: list[Ops]) -> Summed:

@@ -232,7 +232,8 @@ class AsyncVllmV1(VllmV1):
         if outcome is None:
             return super().commit(plan, steps, results)
         self._ahead.prefilled = self._anticipated = None
-        finished = [group for one in results.ended if (group := self.state.find(one)) is not None]
+        ended_groups = map(self.state.find, results.ended)
+        finished = [group for group in ended_groups if group is not None]
         ended = [group for group in self.state.running.values() if group in finished]
         for group in ended:
             self.state.remove(group, SequenceStatus.FINISHED)

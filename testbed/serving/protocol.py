@@ -135,7 +135,7 @@ class CompletionBody(Sampling):
         token_ids = [token for token in prompt if isinstance(token, int)]
         if token_ids:
             return [token_ids]
-        return [one for one in prompt if not isinstance(one, int)]
+        return [part for part in prompt if not isinstance(part, int)]
 
     @property
     def num_prompts(self) -> int:

@@ -116,6 +116,6 @@ class FolderDecoder:
         return text
 
     def rest(self) -> str:
-        whole: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
-        rest, self._num_sent = whole[self._num_sent :], len(whole)
+        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        rest, self._num_sent = text[self._num_sent :], len(text)
         return rest

@@ -5,11 +5,13 @@ groups.
 import re
 
 import pytest
+from refusals import check_words
 
 from testbed.experiments.runs import progress
 
 PLUG_IN = """
-from testbed.core.slots import Grant
+from example_policy import Slabs
+from testbed.core.slots import Grant, Refusal
 from testbed.memory.paged.paged import Paged
 
 
@@ -23,6 +25,29 @@ class CountsCalls(Paged):
 
     def counters(self):
         return {"calls": self.calls}
+
+
+class CountsRefusals(Slabs):
+    refused = 0
+
+    def admit(self, seqs, num_tokens):
+        answers = super().admit(seqs, num_tokens)
+        self.refused += isinstance(answers, Refusal)
+        return answers
+
+    def counters(self):
+        return {"refused": self.refused}
+
+
+class TurnsRoundWhenItRefuses(CountsRefusals):
+    def admit(self, seqs, num_tokens):
+        answers = super().admit(seqs, num_tokens)
+        if isinstance(answers, Refusal):
+            self.free.reverse()
+        return answers
+
+    def counters(self):
+        return {}
 
 
 class Trips(Paged):
@@ -56,6 +81,34 @@ def test_a_constructor_that_fails_is_named_in_one_line(check):
     assert error.startswith("testbed check: error: policy: ")
     assert "IndexError: list index out of range (faulty.py:" in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("CountsRefusals", ("clause 1", "refused", "from 0 to 1")),
+        ("TurnsRoundWhenItRefuses", ("clause 9", "repeated", "order of free slots")),
+    ],
+)
+def test_what_a_refusal_changed_is_said(check, name, words):
+    code, output, _ = check(f"faulty:{name}", "--examples", "20")
+    assert code == 1
+    check_words(words, output)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("example_policy:Slabs slab_sise=8", ("slab_sise", "slab_size")),
+        ("example_policy:Slabs slab_size=eight", ("slab_size='eight'", "whole number")),
+        ("example_policy.py", ("MODULE:CLASS",)),
+        ("fractions:Fraction", ("Fraction", "PreemptionRule", "a run")),
+    ],
+)
+def test_what_cannot_be_checked_is_refused_with_the_way_out(check, call, words):
+    code, output, error = check(*call.split())
+    assert (code, output) == (2, "")
+    check_words(words, error)
 
 
 def test_difference_of_fast_and_slow_simulations_is_reported(check):

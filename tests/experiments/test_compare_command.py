@@ -227,6 +227,12 @@ def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):
     assert "TTFT by time" not in (tmp_path / "nine.html").read_text()
 
 
+def test_a_folder_of_runs_and_a_file_are_refused_with_the_way_out(testbed, pair, tmp_path):
+    check_words(("several runs", "./*/"), testbed.refused("compare", "."))
+    (tmp_path / "sweep.csv").write_text("policy\n")
+    check_words(("sweep.csv", "is a file"), testbed.refused("compare", *pair, "sweep.csv"))
+
+
 def test_folder_without_results_is_refused(testbed, tmp_path):
     (tmp_path / "empty").mkdir()
     error = testbed.refused("report", "empty")

@@ -27,7 +27,8 @@ from testbed.experiments.compare.tables import (
     ttft_by_arrival,
 )
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.summary_table import number, percent, quantities, summary_table
+from testbed.experiments.runs.quantities import number, percent, quantities
+from testbed.experiments.runs.summary_table import summary_table
 
 
 @pytest.fixture(scope="module")

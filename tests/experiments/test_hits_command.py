@@ -9,6 +9,7 @@ import pytest
 
 from testbed.experiments.cli.json_answers import HitsAnswer
 from testbed.experiments.hits.curves import hit_curves, trace_rows
+from testbed.experiments.runs.choice_names import KEYS
 from testbed.experiments.runs.compose import configured
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -63,6 +64,14 @@ def test_other_orders_are_replayed_and_reported(testbed):
 
 
 @pytest.mark.usefixtures("prompts")
+def test_an_order_of_the_users_is_replayed_too(testbed):
+    words = ("--orders", "example_order:TwoSegments", "--sizes", "3")
+    code, printed, _ = testbed("hits", *TRACE, *words)
+    assert code == 0
+    assert "example_order:TwoSegments" in printed
+
+
+@pytest.mark.usefixtures("prompts")
 def test_hits_writes_csv_figure_and_page(testbed, tmp_path):
     files = ("--csv", "hits.csv", "--figure", "hits.png", "--html", "hits.html")
     testbed.done("hits", *TRACE, *files)
@@ -82,6 +91,7 @@ def test_hits_writes_csv_figure_and_page(testbed, tmp_path):
         ((*TRACE, "--orders", "nix"), "eviction/nix"),
         ((*TRACE, "policy.block_size=24"), "block_size 24"),
         ((*TRACE, "replicas=2"), "those of one cache"),
+        ((*TRACE, "policy=prefix_caching", f"{KEYS['eviction']}=lfu"), "--orders lru,lfu,belady"),
     ],
 )
 @pytest.mark.usefixtures("prompts")

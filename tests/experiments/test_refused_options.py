@@ -40,9 +40,11 @@ WORDS = [
     ),
     pytest.param(
         "policy=prefix_caching eviction=arc",
-        ("eviction@policy.eviction",),
+        ("eviction=arc: ", "by eviction@policy.eviction=arc"),
         id="a group in the wrong place",
     ),
+    pytest.param("+eviction=arc", ("by eviction@policy.eviction=arc",), id="with a plus there"),
+    pytest.param("system=vllm-v1", ("by +system=vllm-v1",), id="a system without its plus"),
     pytest.param(
         "eviction@policy.eviction=arc",
         (

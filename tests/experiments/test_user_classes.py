@@ -4,12 +4,15 @@ import csv
 import importlib
 
 import pytest
+from refusals import check_words
 
 from testbed import simulate, sweep
+from testbed.experiments.runs.compose import configured
 
 FILE = """
 from typing import Annotated
 from annotated_types import Gt
+from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.mixed import MixedPrefill
@@ -23,6 +26,11 @@ class MyScheduler(MixedPrefill):
 class MyPolicy(PrefixCaching):
     def __init__(self, pool, eviction=None, half_block: Annotated[int, Gt(0)] = 8):
         super().__init__(pool, eviction=eviction, block_size=2 * half_block)
+
+class Half(MemoryPolicy):
+    def admit(self, seqs, num_tokens): ...
+    def release(self, seq): ...
+    def table(self, seq): ...
 """
 SHORT = ("arrivals.duration_s=3", "outputs=summary")
 
@@ -87,6 +95,15 @@ def test_parameters_of_a_user_class_obey_its_annotations(mine):
     assert result.summary["run"]["block_size"] == 8
 
 
+def test_a_pair_of_class_and_parameters_is_shown_with_them(mine):
+    pairs = [(mine.MyPolicy, {"half_block": n}) for n in (4, 8)]
+    table = sweep(policy=pairs, duration_s=3, jobs=1)
+    shown = ["MyPolicy(half_block=4)", "MyPolicy(half_block=8)"]
+    assert list(table["policy"]) == shown
+    parameters = [text.partition("half_block=")[2][0] for text in table["policy_in_full"]]
+    assert parameters == ["4", "8"]
+
+
 def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
     table = sweep(
         policy=["prefix_caching"],
@@ -96,6 +113,58 @@ def test_sweep_into_a_folder_takes_classes_of_modules(mine, tmp_path):
         folder=tmp_path / "kept",
     )
     assert len(table) == len(list((tmp_path / "kept").glob("*/summary.json"))) == 2
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "policy=users_file:MyPolicy policy.half_block=4",
+        "policy=custom policy._target_=users_file:MyPolicy policy.half_block=4",
+        "policy=users_file:MyPolicy +policy.half_block=4",
+    ],
+)
+def test_a_parameter_of_a_user_class_is_a_key_like_any_other(line):
+    config = configured(line.split())
+    assert config.policy.parameters == {"half_block": 4}
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("policy=users_file:MyPolicy policy.half_blok=4", ("half_blok", "half_block")),
+        ("policy=paged policy.half_block=4", ("policy.half_block",)),
+        (
+            "eviction@policy.eviction=users_file:MyOrder policy.eviction.share=4 "
+            "policy=prefix_caching",
+            ("MyOrder", "share"),
+        ),
+        ("policy=users_file.MyPolicy", ("users_file:MyPolicy",)),
+        ("policy=users_file.py:MyPolicy", ("users_file:MyPolicy",)),
+        ("policy=users_files:MyPolicy", ("users_files.py", "PYTHONPATH")),
+        ("model=users_file:MyPolicy", ("model", "no class")),
+        ("policy=users_file:Half", ("Half", "extend()", "usage()")),
+        ("policy=users_file:MyOrder", ("MyOrder", "MemoryPolicy")),
+        (
+            "policy=prefix_caching "
+            "eviction@policy.eviction=testbed.memory.tiers.load_rules:LoadNever",
+            ("LoadNever", "EvictionOrder"),
+        ),
+        (
+            "policy=prefix_caching policy.eviction=lru",
+            ("policy.eviction=lru", "eviction@policy.eviction="),
+        ),
+        (
+            "policy=tiered +tier@server.tiers.dram=dram store@policy.store=users_file:MyOrder",
+            ("MyOrder", "StoreRule"),
+        ),
+    ],
+)
+def test_words_of_a_user_class_that_mean_nothing_are_refused(testbed, line, words):
+    code, _, error = testbed("run", *line.split(), *SHORT)
+    assert code == 2
+    check_words(words, error)
 
 
 FAULTS = """
@@ -135,3 +204,10 @@ def test_the_fault_of_a_policy_is_told_without_addresses(faults):
     assert "KeyError: <" in error
     assert "Batch object>" in error
     assert "users_fault.py:10" in error
+    assert "`testbed check users_fault:Lost`" in error
+
+
+def test_check_says_where_a_policy_raised(faults):
+    code, shown, _ = faults("check", "users_fault:Lost", "--examples", "2")
+    assert code == 1
+    assert "users_fault.py:10" in shown

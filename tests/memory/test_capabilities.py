@@ -1,9 +1,11 @@
 """A capability is found by its methods exactly where Python says that a policy has its protocol."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import testbed
 from testbed.core.layers import KvGroup
 from testbed.memory.capabilities import METHODS, capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax
@@ -29,6 +31,14 @@ def calls_of(protocol):
 def test_a_capability_has_the_methods_of_its_protocol(protocol):
     required = calls_of(MemoryPolicy)  # every policy has them
     assert set(METHODS[protocol]) == calls_of(protocol) - required
+
+
+def test_the_page_for_plug_ins_lists_every_capability_with_its_methods():
+    page = Path(testbed.__file__).parent / "memory" / "ADDING_A_POLICY.md"
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {name: tuple(re.findall(r"`(\w+)`", methods)) for name, methods in rows}
+    named = {protocol.__name__: methods for protocol, methods in METHODS.items()}
+    assert {name: listed.get(name) for name in named} == named
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Seven ideas outside the package: they keep the contract, run by name, by public names only; what
+"""Eight ideas outside the package: they keep the contract, run by name, by public names only; what
 each is for.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import cheapest_victim
 import counting
 import numpy as np
+import predicted_growth
 import pytest
 import shortest_remaining
 import two_sizes
@@ -45,6 +46,7 @@ POLICIES = {
     "window": lambda pool: window.Window(pool, sinks=3, window=30, block_size=4),
     "counting": lambda pool: counting.CountingPaged(pool, block_size=8),
     "two_tiers": lambda pool: two_tiers.TwoTiers(pool, block_size=8),
+    "predicted_growth": lambda pool: predicted_growth.PredictedGrowth(pool, 8, output_len=30),
 }
 SCHEDULERS = (SeparatePrefill, MixedPrefill, ChunkedPrefill, shortest_remaining.ShortestRemaining)
 PREEMPTIONS = (Recompute, Swap, cheapest_victim.CheapestVictim)
@@ -128,12 +130,11 @@ def test_plug_ins_use_public_names_only(path):
 
 COMMANDS = {
     "vattention": (
-        "policy=custom",
-        "policy._target_=vattention.VAttention",
-        "+policy.page_size=256",
+        "policy=vattention:VAttention",
+        "policy.page_size=256",
         "+cost.choices.extra_s={pages_mapped: 1e-4}",
     ),
-    "two_sizes": ("policy=custom", "policy._target_=two_sizes.TwoSizes", "+policy.large_share=0.3"),
+    "two_sizes": ("policy=two_sizes:TwoSizes", "policy.large_share=0.3"),
     "window": ("policy=custom", "policy._target_=window.Window", "+policy.window=128"),
     "shortest_remaining": (
         "scheduler=custom",
@@ -141,6 +142,7 @@ COMMANDS = {
     ),
     "cheapest_victim": ("preemption=custom", "preemption._target_=cheapest_victim.CheapestVictim"),
     "two_tiers": ("policy=custom", "policy._target_=two_tiers.TwoTiers", "+policy.block_size=32"),
+    "predicted_growth": ("policy=predicted_growth:PredictedGrowth", "policy.share=0.4"),
     "counting": ("policy=custom", "policy._target_=counting.CountingPaged", "workload.num_seqs=2"),
 }
 
@@ -219,6 +221,14 @@ def test_cheapest_victim_needs_less_time_than_the_last():
     )
     assert cheapest.totals.recomputes + cheapest.totals.swaps > 0
     assert cheapest.totals.busy_ps < last.totals.busy_ps
+
+
+def test_admissions_that_leave_predicted_blocks_free_preempt_less():
+    requests = workload(3, 60, gap_ps=10**8)
+    plain = run(requests, POLICIES["counting"](POOL)).totals
+    predicting = run(requests, POLICIES["predicted_growth"](POOL)).totals
+    assert 0 <= predicting.recomputes < plain.recomputes / 2
+    assert predicting.generated == plain.generated
 
 
 @pytest.mark.parametrize(("host_bandwidth", "way"), [(1e12, "swaps"), (1e6, "recomputes")])

@@ -19,7 +19,7 @@ from testbed.experiments.paper.reproduction import load, perform
 from testbed.experiments.paper.studies.study import Task
 from testbed.experiments.runs.points import Point
 from testbed.experiments.runs.run_store import RunStore
-from testbed.experiments.runs.summary_table import run_words
+from testbed.experiments.runs.run_words import run_words
 from testbed.experiments.runs.sweeps import shown
 from testbed.memory.contiguous.reservations import ContiguousOracle
 

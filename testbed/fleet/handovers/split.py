@@ -210,7 +210,7 @@ class SplitFleet(Fleet):
                 lost.append(handover)
         ids = {handover.request_id for handover in lost}
         self._begin_anew(lost)
-        super()._failed(replica, [one for one in requests if one.request_id not in ids])
+        super()._failed(replica, [request for request in requests if request.request_id not in ids])
 
     def _begin_anew(self, handovers: Sequence[Handover]) -> None:
         """These requests need other engines."""

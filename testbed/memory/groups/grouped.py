@@ -88,8 +88,8 @@ class Grouped(LeasingPolicy):
         self._new_table = RunningPageTable if frees_after_run else PageTable
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
-        self._footprint = Granular(block_size, sum(one.width for one in self.pages.columns))
-        self._block_units = sum(one.units for one in self.pages.columns if one.per_block)
+        self._footprint = Granular(block_size, sum(column.width for column in self.pages.columns))
+        self._block_units = sum(column.units for column in self.pages.columns if column.per_block)
         nothing = self.pages.nothing
 
         def is_too_long(num_tokens: int) -> bool:
@@ -154,7 +154,9 @@ class Grouped(LeasingPolicy):
         if not self.pages.fits(needed, gone, self.pages.nothing):
             return Refusal.LATER
         idle = self.pages.idle_units
-        returned = sum(len(pages) * one.units for pages, one in zip(gone, columns, strict=True))
+        returned = sum(
+            len(pages) * column.units for pages, column in zip(gone, columns, strict=True)
+        )
         for table in [self._tables[seq.seq_id] for seq in batch]:
             for i in range(len(columns)):
                 if pages := table.unread(i):
@@ -258,7 +260,7 @@ class Grouped(LeasingPolicy):
             for i, pages in enumerate(hit.pages)
         ]
         taken = zip(needed, idle, self.pages.columns, strict=True)
-        units = sum((count + len(more)) * one.units for count, more, one in taken)
+        units = sum((count + len(more)) * column.units for count, more, column in taken)
         left = self.pages.free_units + self.pages.idle_units - units
         spare = left >= self._watermark.reserve(len(self._tables))
         return spare and self.pages.fits(needed, self.pages.nothing, idle)
@@ -276,7 +278,9 @@ class Grouped(LeasingPolicy):
         if not self._holders:
             return unread
         counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
-        alone = [one for one, count in counts.items() if count == self._holders.get(one, 1)]
+        alone = [
+            page_of for page_of, count in counts.items() if count == self._holders.get(page_of, 1)
+        ]
         return [[page for column, page in alone if column == i] for i in range(len(unread))]
 
     def _put(self, column: int, pages: list[int]) -> None:
@@ -285,7 +289,7 @@ class Grouped(LeasingPolicy):
 
     def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
         count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
-        return [count if one.per_block else int(is_new) for one in self.pages.columns]
+        return [count if column.per_block else int(is_new) for column in self.pages.columns]
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
         size = self.tokens_per_page

@@ -70,7 +70,8 @@ class GroupedCaching(Grouped):
         _check_spacing(state_spacing, block_size, has_states=has_states)
         self._spacing = block_size if state_spacing is None else state_spacing
         groups = tuple(
-            replace(one, window=CHECKPOINTS) if one.state_bytes else one for one in pool.groups
+            replace(group, window=CHECKPOINTS) if group.state_bytes else group
+            for group in pool.groups
         )
         super().__init__(
             replace(pool, groups=groups),

@@ -34,7 +34,7 @@ class LargePages(PagePool):
             if group.state_bytes:
                 width, page = 0, ceil_div(group.num_layers * group.state_bytes, slot_bytes)
             columns.append(Column(i, width, page, group.window))
-        units = [one.units for one in columns]
+        units = [column.units for column in columns]
         self._large = lcm(*units)
         super().__init__(columns, block_size, [self._large], [total // self._large])
         self.page_units = gcd(*units)
@@ -49,7 +49,7 @@ class LargePages(PagePool):
     @property
     def idle_units(self) -> int:
         apart = zip(self._num_idle, self._idle_in_unheld, self.columns, strict=True)
-        in_held = sum((idle - within) * one.units for idle, within, one in apart)
+        in_held = sum((idle - within) * column.units for idle, within, column in apart)
         return sum(self._unheld) * self._large + in_held
 
     def padded_extent(self, column: int, page: int) -> Extent:

@@ -98,10 +98,10 @@ class PagePool:
 
         What a page stores must grow with the tokens: checkpoints of states do not.
         """
-        growing = [one for one in self.columns if one.per_block]
-        if any(one.width * self.block_size < self._sizes[one.part] for one in growing):
+        growing = [column for column in self.columns if column.per_block]
+        if any(column.width * self.block_size < self._sizes[column.part] for column in growing):
             return 0
-        counts = Counter(one.part for one in growing)
+        counts = Counter(column.part for column in growing)
         return min(
             (len(self._free[part]) // (num_seqs * count) for part, count in counts.items()),
             default=0,

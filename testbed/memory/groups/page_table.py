@@ -59,7 +59,9 @@ class PageTable:
         """How many steps in a row leave it the pages that it has."""
         ends = zip(self.dropped, self.pool.columns, strict=True)
         kept = [
-            (dropped + 1) * self.pool.block_size + one.window for dropped, one in ends if one.window
+            (dropped + 1) * self.pool.block_size + column.window
+            for dropped, column in ends
+            if column.window
         ]
         return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
 
@@ -131,10 +133,10 @@ class GroupIndex(PrefixIndex):
         Changes nothing.
         """
         path, node = list[Node](), self.root
-        whole = [i for i, one in enumerate(self.pool.columns) if one.window is None]
+        unbounded = [i for i, column in enumerate(self.pool.columns) if column.window is None]
         for content in contents:
             child = self.child(node, content)
-            if child is None or any(child.memo[i] == NONE for i in whole):
+            if child is None or any(child.memo[i] == NONE for i in unbounded):
                 break
             path.append(child)
             node = child

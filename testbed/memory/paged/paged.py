@@ -138,6 +138,18 @@ class BlockMemory(LeasingPolicy):
         needed = ceil_div(num_tokens, self.block_size) - num_own
         return needed + reserve <= self._pool.available()
 
+    def reserve(self, tables: Collection[BlockTable]) -> int:
+        """Blocks that an admission, and a return from the host, must leave free: the watermark's.
+
+        For a subclass that knows better. It must not fall by more than the blocks that these
+        sequences take meanwhile, for a refusal stays until something is released; and be 0 without
+        tables, so that what fits an empty pool is admitted.
+
+        Args:
+            tables: those of the sequences on the device, with their blocks.
+        """
+        return self._watermark.reserve(len(tables))
+
     def table(self, seq: Sequence) -> list[Extent]:
         return self._extents(self._tables.of(seq).blocks)
 
@@ -256,7 +268,7 @@ class BlockMemory(LeasingPolicy):
         return self._pool.num_blocks - sum(map(len, self._tables.prefixes.values()))
 
     def _reserve(self) -> int:
-        return self._watermark.reserve(len(self._tables.held))
+        return self.reserve(self._tables.held.values())
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
         num_blocks = max(self._pool.num_blocks, self._host.pool.num_blocks)

@@ -152,9 +152,9 @@ class CacheHierarchy:
     def transfers_of(self, name: str) -> tuple[list[int], list[int]]:
         """The blocks of a tier that transfers read, and those that they write."""
         place = next(i for i, tier in enumerate(self.tiers, 1) if tier.name == name)
-        transfers = self.in_transit.values()
-        read = [block for one in transfers if one.source == place for block in one.read]
-        written = [block for one in transfers if one.target == place for block in one.written]
+        moving = self.in_transit.values()
+        read = [block for move in moving if move.source == place for block in move.read]
+        written = [block for move in moving if move.target == place for block in move.written]
         return read, written
 
     def give_up(self) -> None:

@@ -29,8 +29,8 @@ def lru_hits(prompts: Sequence[Prompt], sizes: Sequence[int]) -> list[int]:
     """
     hits = dict[int, int]()
     for served, group in groups_of_sizes(prompts, sizes):
-        found = _one_pass(accesses_of(served), np.array(group, np.int64))
-        hits |= zip(group, found.tolist(), strict=True)
+        hits_of_group = _one_pass(accesses_of(served), np.array(group, np.int64))
+        hits |= zip(group, hits_of_group.tolist(), strict=True)
     return [hits[size] for size in sizes]
 
 

@@ -1,0 +1,97 @@
+"""The numbers of a run, where its summary stores each, and how they are written."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Quantity(NamedTuple):
+    """A row of quantities.csv: one number of a summary.
+
+    keys: the path to it in the summary, joined by dots. whole: the path to the number that it is a
+    share of, or empty. place, title: rank and short name of a main number; empty for others. Shares
+    in summaries are fractions of 1, shown in percent.
+    """
+
+    group: str
+    name: str
+    unit: str
+    keys: str
+    whole: str
+    place: str
+    title: str
+
+    @property
+    def label(self) -> str:
+        """Its full name with group and unit."""
+        return f"{self.group}, {self.name} ({self.unit})"
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is shown in percent, and its differences in percentage points."""
+        return self.unit.startswith("%")
+
+    def value(self, summary: Mapping[str, Any]) -> float | None:
+        """Its value in a summary; None if the summary lacks it or had nothing to average."""
+        value, whole = _at(summary, self.keys), _at(summary, self.whole) if self.whole else 1.0
+        if value is None or not whole:
+            return None
+        return value / whole * (100 if self.is_share else 1)
+
+    def change(self, value: float | None, reference: float | None) -> float | None:
+        """The change from the reference: percentage points for shares, else percent.
+
+        None if one of the numbers is missing, or if the reference is 0 and the value is not.
+        """
+        if value is None or reference is None:
+            return None
+        if self.is_share:
+            return value - reference
+        if reference == 0:
+            return 0.0 if value == 0 else None
+        return 100 * (value / reference - 1)
+
+
+@cache
+def quantities() -> list[Quantity]:
+    """All numbers in the order in which they are shown."""
+    with Path(__file__).with_name("quantities.csv").open(encoding="utf-8") as file:
+        return [Quantity(**row) for row in csv.DictReader(file)]
+
+
+def main_quantities(all_quantities: Iterable[Quantity]) -> list[Quantity]:
+    """The numbers that decide between servers, the most important first."""
+    ranked = [quantity for quantity in all_quantities if quantity.place]
+    return sorted(ranked, key=lambda quantity: int(quantity.place))
+
+
+def main_numbers(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The main numbers of each summary as text, by title, without those that no summary has."""
+    texts = {}
+    for quantity in main_quantities(quantities()):
+        values = [quantity.value(summary) for summary in summaries]
+        if any(value is not None for value in values):
+            texts[quantity.title] = [number(value) for value in values]
+    return texts
+
+
+def _at(summary: Mapping[str, Any], keys: str) -> float | None:
+    """The number at a path of keys; None if there is none."""
+    value: Any = summary
+    for key in keys.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def number(value: float | None) -> str:
+    """Three or four significant digits, or a dash."""
+    if value is None:
+        return "-"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """A fraction as a percentage with one decimal, or a dash."""
+    return "-" if share is None else f"{100 * share:.1f}%"

@@ -1,0 +1,90 @@
+"""What a run was, in words for the terminal and for pages: from the part `run` of its summary."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from testbed.experiments.runs.part_words import part_words
+from testbed.experiments.runs.quantities import number
+from testbed.run import PROFILE
+from testbed.summaries import RUN, source_of_costs
+from testbed.vllm_pages import logged_lines
+
+
+def run_words(run: Mapping[str, Any]) -> dict[str, str]:
+    """The parts of a run in a few words, by name; empty if the summary has none."""
+    if not run:
+        return {}
+    is_layered = run.get("slot_layers") == 1
+    size = f"{run['pool_slots']:,} {'slots of one layer' if is_layered else 'tokens'}"
+    if run["pool_blocks"]:
+        size += f", {run['pool_blocks']:,} blocks of {run['block_size']} tokens"
+    return {
+        "model, server": f"{run['model']} on {run['num_gpus']} x {run['gpu']} ({run['server']})",
+        "KV pool": f"{size}, {number(run['pool_gib'])} GiB",
+        **_vllms_lines(run),
+        **_fleet(run),
+        "policy": part_words(run["policy"]),
+        "scheduler": part_words(f"{run['scheduler']}, {run['preemption']}"),
+        **_speculation(run),
+        **({"reads the future": run["future_read"]} if run.get("future_read") else {}),
+        "costs": source_of_costs(run["cost"]),
+        "workload": part_words(f"{run['trace']}, {run['arrivals']}, seed {run['seed']}"),
+    }
+
+
+def _vllms_lines(run: Mapping[str, Any]) -> dict[str, str]:
+    if "kv_cache_tokens" not in run:
+        return {}
+    numbers = run["kv_cache_tokens"], run["max_model_len"], run["max_concurrency"]
+    return {"vLLM's log": "; ".join(logged_lines(*numbers))}
+
+
+def _speculation(run: Mapping[str, Any]) -> dict[str, str]:
+    if "speculation" not in run:
+        return {}
+    return {"speculation": f"{part_words(run['speculation'])}; {run['draft_cost']}"}
+
+
+def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
+    """The engines, router, faults, shared tiers and other servers of a fleet; empty for one."""
+    if "replicas" not in run:
+        return {}
+    faults = f"; {run['faults']}" if "faults" in run else ""
+    split = ""
+    if "prefill_replicas" in run:
+        split = f"; {run['prefill_replicas']} prefill for the others, {part_words(run['handover'])}"
+    tiers = f"; all share {run['shared_tiers']}" if "shared_tiers" in run else ""
+    others = {"other servers": run["servers"]} if "servers" in run else {}
+    return {
+        "engines": f"{run['replicas']} behind {part_words(run['router'])}{split}{tiers}{faults}",
+        **others,
+    }
+
+
+def future_read_by(summary: Mapping[str, Any]) -> str:
+    """What a run reads of the future, in words; empty where it reads nothing."""
+    return summary.get(RUN, {}).get("future_read") or ""
+
+
+def remark_on_ways(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A remark where the costs of some runs were measured and those of others derived or computed;
+    runs: simulated summaries by name.
+    """
+    ways = {name: way_of(summary) for name, summary in runs.items()}
+    if len(set(ways.values())) > 1:
+        names = "; ".join(
+            f"{way}: {', '.join(name for name, other in ways.items() if other == way)}"
+            for way in dict.fromkeys(ways.values())
+        )
+        yield (
+            f"the costs come in different ways ({names}), so that their errors are part of the "
+            "differences"
+        )
+
+
+def way_of(summary: Mapping[str, Any]) -> str:
+    """How the costs of a run were made from measurements."""
+    profile = summary.get(PROFILE)
+    if not profile:
+        return "without a profile"
+    return "derived" if "from" in profile else "measured"
