@@ -3,7 +3,7 @@
 import atexit
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import Pipe
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from testbed.kernels.engine.parallel.leader import Leader
 from testbed.kernels.engine.parallel.ranks import Ranks
 from testbed.kernels.engine.parallel.shards import Shard, check_divides, weights_of
 from testbed.kernels.engine.parallel.signs import HERE, LOADED
-from testbed.kernels.engine.parallel.watch import Watch, Worker
+from testbed.kernels.engine.parallel.watch import Watch, Worker, WorkerError
 from testbed.kernels.engine.parallel.worker import Job
 from testbed.kernels.engine.weights import Weights
 
@@ -50,18 +50,25 @@ class LeaderOfProcesses(Leader):
         super().__init__([worker.connection for worker in watch.workers], ranks, watch)
         self._collectives = collectives
         self._is_closed = False
-        atexit.register(self.close)
+        atexit.register(self._end_quietly)
 
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._end_quietly)
         try:
             super().close()
         finally:
             self._captures.release()
             self._collectives.close()
+
+    def _end_quietly(self) -> None:
+        """When Python ends, for an engine that nobody has closed; who served has heard of a
+        failure.
+        """
+        with suppress(WorkerError):
+            self.close()
 
 
 def check_parallel(source: Source, num_ranks: int) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from weakref import ref
 
 import pytest
@@ -124,6 +125,24 @@ def test_an_engine_that_has_served_is_free_while_its_workers_wait_for_the_next(w
         del served
         gc.collect()
         assert pools() is None
+
+
+LEFT_OPEN = """
+import os, signal
+import tiny_models as tiny
+from testbed.kernels.engine.parallel.processes import Source, start
+
+arch, weights, lead = start(Source(tiny.architecture("llama"), "random", 0, "cpu", "float32"), 2)
+os.kill(lead._guard.workers[0].process.pid, signal.SIGKILL)
+"""
+
+
+def test_a_program_that_closes_nothing_ends_without_a_traceback():
+    environment = {**os.environ, "PYTHONPATH": str(Path(tiny.__file__).parent)}
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN], env=environment, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_an_error_of_a_worker_is_told_in_its_words(tmp_path, monkeypatch, workers):
