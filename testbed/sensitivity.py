@@ -91,14 +91,30 @@ def variations(config: RunConfig) -> Iterator[RunConfig]:
 
 def with_costs(config: RunConfig, factor: float) -> RunConfig:
     """The run with all times of the server `factor` times as long, in a unit of time that is as
-    much longer: arrivals and objectives are divided instead.
+    much longer: arrivals, objectives and what scheduler and router wait are divided instead.
     """
     workload = make_workload(config)
     arrival_ps = np.rint(workload.arrival_ps / factor).astype(np.int64)
     limits = {
         name: None if limit is None else limit / factor for name, limit in config.slo.limits.items()
     }
-    return replace(config, trace=Part(replace(workload, arrival_ps=arrival_ps)), slo=Slo(**limits))
+    return replace(
+        config,
+        trace=Part(replace(workload, arrival_ps=arrival_ps)),
+        slo=Slo(**limits),
+        scheduler=_divided(config.scheduler, factor),
+        router=None if config.router is None else _divided(config.router, factor),
+    )
+
+
+def _divided(part: Part, factor: float) -> Part:
+    """The part with its own times, the parameters in s, divided."""
+    times = {
+        name: value / factor
+        for name, value in part.parameters.items()
+        if name.endswith("_s") and isinstance(value, int | float)
+    }
+    return part.updated(**times)
 
 
 def moved_workload(workload: Workload, seed: int) -> Workload:

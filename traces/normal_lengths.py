@@ -26,13 +26,18 @@ class Spread(NamedTuple):
     most: float | None
     floor: float = 1
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the most that are drawn."""
+        reach = WIDTH * (self.stdev or 0)
+        least = max(self.floor, self.mean - reach) if self.least is None else self.least
+        return least, self.mean + reach if self.most is None else self.most
+
     def draw(self, size: int, rng: np.random.Generator) -> Table:
         """Draws by GuideLLM's rule: normal and cut; without a deviation any whole number between
         the limits, or the only value.
         """
-        reach = WIDTH * (self.stdev or 0)
-        least = max(self.floor, self.mean - reach) if self.least is None else self.least
-        most = self.mean + reach if self.most is None else self.most
+        least, most = self.limits
         if self.stdev:
             return np.clip(rng.normal(self.mean, self.stdev, size), least, most)
         if least == most:
@@ -82,6 +87,13 @@ class NormalLengths(Trace):
             if (least or 1) > (most or least or 1):
                 raise InputError(
                     f"trace.{name}_min={least}: is above trace.{name}_max={most} (swap them)"
+                )
+            lowest, highest = self._spread(name).limits
+            if lowest > highest:
+                raise InputError(
+                    f"trace.{name}={getattr(self, name)}: lengths would be from {lowest:g} to "
+                    f"{highest:g} tokens (give trace.{name}_min and trace.{name}_max on both sides "
+                    f"of it)"
                 )
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.overrides import WITH_COMMAS
+from testbed.experiments.runs.overrides import WITH_MARKS
 from testbed.override_words import key_of
 
 SYSTEM = "system"
@@ -98,7 +98,7 @@ def label_of(key: str) -> str:
 def _values_of(word: str) -> list[str]:
     """The word with each of its comma-separated values."""
     key = key_of(word)
-    if word.startswith("-") or "," not in word or key in WITH_COMMAS:
+    if word.startswith("-") or "," not in word or key in WITH_MARKS:
         return [word]
     override = _parsed(word)
     if override is None or not override.is_sweep_override():

@@ -41,7 +41,7 @@ GPU_OF_ENGINE = re.compile(r"gpu@(?P<engine>\d+)")  # of a fleet
 PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 QUOTES = ("'", '"')
 POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
-WITH_COMMAS = ("workload.mix", "faults")  # whose commas are no sweep
+WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
@@ -168,7 +168,7 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
         yield f"~{key}"
     elif key.endswith("._target_") and CLASS.fullmatch(value):
         yield argument.replace(":", ".")
-    elif key in WITH_COMMAS and "," in value and value[0] not in QUOTES:
+    elif key in WITH_MARKS and set(",;") & set(value) and value[0] not in QUOTES:
         yield argument.replace(f"={value}", f"='{value}'")
     elif match := GPU_OF_ENGINE.fullmatch(key):
         _check("gpu", value, folders)

@@ -3,6 +3,8 @@
 import pytest
 from refusals import check_words
 
+from testbed.experiments.runs.compose import configured
+
 SHORT = "arrivals.duration_s=1"
 LEAKY = "from example_policy import Slabs\n\n\nclass Mine(Slabs):\n    pass\n"
 
@@ -32,6 +34,13 @@ def test_a_class_of_ones_own_is_chosen_as_module_and_class(run):
 def test_a_mix_of_shares_needs_no_quotes(run):
     config = run(f"workload.mix=1:0.25,beam2:0.75 arrivals.rate=9 {SHORT}").config
     assert config["workload"]["mix"] == "1:0.25,beam2:0.75"
+
+
+def test_faults_need_no_quotes():
+    faults = "engine 0 at 1 s, back at 2 s; engine 1 at 3 s"
+    for text in (faults, faults.replace(", back at 2 s", "")):
+        words = [f"faults={text}", "replicas=2", SHORT]
+        assert configured(words).faults == text
 
 
 def test_an_empty_table_removes_the_measured_pools(run):

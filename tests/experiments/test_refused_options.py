@@ -78,6 +78,14 @@ WORDS = [
         ),
         id="a key that is mistyped in a sweep",
     ),
+    pytest.param(
+        "-m policy=glob(p*)", ("policy=glob(p*)", "with commas"), id="a sweep over a pattern"
+    ),
+    pytest.param(
+        "-m arrivals.rate=interval(1,2)",
+        ("interval(1,2)", "with commas"),
+        id="a sweep over a range",
+    ),
     pytest.param("~polic", ("did you mean policy?",), id="a key that is taken away and mistyped"),
     pytest.param(
         "+arrivals.rat=2",

@@ -53,7 +53,12 @@ def of(config, cost):
     return replace(config, cost=Part(lambda model, server: cost()))
 
 
-def test_costs_are_scaled_as_if_every_iteration_took_longer(config):
+BALANCED = ("replicas=2", "router=vllm_balancer", "router.interval_s=0.2", "arrivals.rate=60")
+
+
+@pytest.mark.parametrize("more", [(), BALANCED])
+def test_costs_are_scaled_as_if_every_iteration_took_longer(more):
+    config = configured([*WORDS, *more])
     scaled = run(with_costs(of(config, FastMillisecond), 3.0)).summary
     real = run(of(config, ThreeMilliseconds)).summary
     for name in ("ttft_s", "tpot_s", "e2e_s"):
