@@ -4,7 +4,7 @@ import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from testbed.parts import Part
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
 vllm_server.register()
 ELSEWHERE = ("hydra.run.dir", "hydra.sweep.dir", "hydra/launcher")
+MOST_KEPT = 1024  # configurations of a process, some 0.15 MiB each
 
 
 def configured(overrides: Sequence[str], values: Mapping[str, Any] | None = None) -> RunConfig:
@@ -170,7 +171,8 @@ def _refusal_behind(error: BaseException | None) -> InputError | None:
 def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     """A composed config.
 
-    Composing is slow, so a config is kept until a file of its --config-dir folders changes.
+    Composing is slow, so a config is kept until a file of its --config-dir folders changes, or
+    MOST_KEPT others have been asked for.
     """
     folders = [folder.resolve() for folder in user_folders(overrides)]
     files = tuple((path, path.read_bytes()) for folder in folders for path in option_files(folder))
@@ -179,7 +181,7 @@ def composed(name: str, overrides: tuple[str, ...]) -> DictConfig:
     return config
 
 
-@cache
+@lru_cache(MOST_KEPT)
 def _composed(
     name: str, overrides: tuple[str, ...], files: tuple[tuple[Path, bytes], ...]
 ) -> DictConfig:
