@@ -31,6 +31,7 @@ from testbed.parts import Part
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
 OF_MODELS = ("fp8_products", "num_ffn_layers", *VARIANTS, *LAYERS)
+MOST_ENGINES = 10_000  # of a fleet, 0.24 MB each
 LIMITS = ("itl_s", "e2e_s")
 OPTIONAL = (
     "engine",
@@ -291,6 +292,16 @@ class RunConfig:
                     f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
+        self._check_fleet()
+        self._check_prefill_replicas()
+        self._check_servers()
+
+    def _check_fleet(self) -> None:
+        if (self.replicas or 0) > MOST_ENGINES:
+            raise InputError(
+                f"replicas={self.replicas}: memory has room for {MOST_ENGINES:,} engines (give "
+                f"fewer)"
+            )
         for name in FLEET:
             if getattr(self, name) is not None and self.replicas is None:
                 raise InputError(f"{name}: there is one engine without a router (give replicas=N)")
@@ -299,8 +310,6 @@ class RunConfig:
                 f"server.tiers.{self.server.shared_tiers[0]}.shared: there is one engine without a "
                 f"router (give replicas=N, or shared=false)"
             )
-        self._check_prefill_replicas()
-        self._check_servers()
 
     def _check_servers(self) -> None:
         others = [str(number) for number in range(1, self.replicas or 1)]

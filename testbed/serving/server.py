@@ -145,6 +145,11 @@ def uvicorn_config(app: FastAPI, options: ServeOptions) -> uvicorn.Config:
     )
 
 
+def _in_url(host: str) -> str:
+    """A name or an address as a URL has it: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def serve(config: RunConfig, options: ServeOptions) -> None:
     """Serve until the process is told to end. Raises InputError for an address that cannot be had,
     before anything is built.
@@ -154,7 +159,7 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
     speed = f", speed {options.speed or 1.0:g}" if service.answering.is_simulated else ""
     kind = "simulated " if service.answering.is_simulated else ""
     print(
-        f"{kind}{service.model} at http://{options.host}:{options.port}/v1{speed}",
+        f"{kind}{service.model} at http://{_in_url(options.host)}:{options.port}/v1{speed}",
         file=sys.stderr,
         flush=True,
     )
