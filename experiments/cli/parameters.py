@@ -72,7 +72,8 @@ Override = Annotated[
     str,
     Parameter(
         name="OVERRIDE",
-        help="Hydra words: GROUP=NAME selects an option, KEY=VALUE sets a value",
+        help="Hydra words: GROUP=NAME selects an option, GROUP=MODULE:CLASS a class of yours, "
+        "KEY=VALUE sets a value",
         completer=override_words,
     ),
 ]
