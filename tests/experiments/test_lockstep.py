@@ -219,7 +219,7 @@ def test_capacity_with_heads_and_states_equals_vllms(num_gpus):
         f"--kv-cache-memory-bytes {num_bytes} "
         """--speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'"""
     )
-    server = server_of(read_command(text), "h200")
+    server = server_of(read_command(text), "b300")  # whose one GPU has room for the weights
     deeper = Heads(3).deeper(server.model)
     specs = {
         f"{group.name}.{i}": spec_of(deeper, group, num_gpus, server.block_size)
