@@ -1,9 +1,8 @@
 """`run(config)`: build one run, simulate it, and sum it up."""
 
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Protocol, TypeVar
 
@@ -23,6 +22,7 @@ from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import FleetProgress, together
 from testbed.fleet.simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
+from testbed.garbage import rare_collections
 from testbed.metrics import overload, summarize
 from testbed.result import Result
 from testbed.speculating import drafts_of
@@ -124,24 +124,6 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch = unwatched) -> Resu
             str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
         }
     return Result(summary, merged, setup, wall_s)
-
-
-@contextmanager
-def rare_collections() -> Iterator[None]:
-    """Python's collector of cyclic garbage leaves alone what was there before (libraries,
-    configuration and workload), and looks at new objects a tenth as often.
-
-    It took 2% of a run of one engine and 8% of one of four: a search takes longer the more is
-    alive.
-    """
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(10 * thresholds[0], *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 def recorded(

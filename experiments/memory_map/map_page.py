@@ -40,8 +40,9 @@ from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
 from testbed.experiments.runs.progress import left, spoken
+from testbed.garbage import rare_collections
 from testbed.oracles import future_read
-from testbed.run import rare_collections, recorded
+from testbed.run import recorded
 
 MAX_CHARACTERS = 3_000_000
 KINDS = NonSequenceSlots._fields

@@ -12,7 +12,7 @@ from testbed.engine.engine import Engine
 from testbed.engine.executor import Executor, Flight, Waiting
 from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
-from testbed.kernels.engine.garbage import left_alone
+from testbed.garbage import left_alone
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.sched.beams import Replacement, SyntheticBeams

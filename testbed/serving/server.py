@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from testbed.build import Setup, build
 from testbed.config import EngineConfig, RunConfig
 from testbed.core.errors import InputError
+from testbed.garbage import left_alone
 from testbed.serving.answering import Answering, Generated, Simulated
 from testbed.serving.app import Service, make_app
 from testbed.serving.bound_sockets import bound_sockets
@@ -165,8 +166,8 @@ def serve(config: RunConfig, options: ServeOptions) -> None:
     )
     server = uvicorn.Server(uvicorn_config(make_app(service), options))
     gc.collect()
-    gc.freeze()  # collections walk what requests have made, and not all that was imported
-    server.run(sockets)
+    with left_alone():
+        server.run(sockets)
     left_out = service.live.num_cancelled
     if left_out:
         print(f"{left_out} requests were cancelled; a log leaves them out", file=sys.stderr)
