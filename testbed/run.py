@@ -11,6 +11,7 @@ import numpy as np
 from testbed.build import FleetSetup, Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.garbage import rare_collections
 from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.overload import Overloaded, WatchfulRecorder
@@ -22,7 +23,6 @@ from testbed.fleet.parts import EngineParts
 from testbed.fleet.records import FleetProgress, together
 from testbed.fleet.simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, summarize_fleet, summary_of
-from testbed.garbage import rare_collections
 from testbed.metrics import overload, summarize
 from testbed.result import Result
 from testbed.speculating import drafts_of

@@ -24,6 +24,7 @@ from typing import Any
 from testbed.build import Setup, build
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
+from testbed.core.garbage import rare_collections
 from testbed.core.request import PS
 from testbed.core.slots import Extent, NonSequenceSlots, ceil_div
 from testbed.engine.memory_trace import (
@@ -40,7 +41,6 @@ from testbed.experiments.memory_map.request_colors import request_colors
 from testbed.experiments.pages.page import json_for_script, whole_page
 from testbed.experiments.runs.part_words import name_words
 from testbed.experiments.runs.progress import left, spoken
-from testbed.garbage import rare_collections
 from testbed.oracles import future_read
 from testbed.run import recorded
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from testbed.core.garbage import left_alone
 from testbed.core.request import PS, Request
 from testbed.core.sequence import SequenceGroup
 from testbed.cost.model import UNBOUNDED, Affine
@@ -12,7 +13,6 @@ from testbed.engine.engine import Engine
 from testbed.engine.executor import Executor, Flight, Waiting
 from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
-from testbed.garbage import left_alone
 from testbed.kernels.engine.records import Iteration, Records
 from testbed.kernels.engine.runner import Launched, Runner
 from testbed.sched.beams import Replacement, SyntheticBeams

@@ -47,7 +47,7 @@ def work(connection: Connection, job: Job, signs: Signs) -> None:
     """Load the weights of the shard, then follow rank 0."""
     import torch
 
-    from testbed.garbage import left_alone
+    from testbed.core.garbage import left_alone
     from testbed.kernels.engine.parallel.collectives import Distributed, reach_store
     from testbed.kernels.engine.parallel.follower import Follower
     from testbed.kernels.engine.parallel.ranks import Ranks
