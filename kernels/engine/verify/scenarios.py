@@ -17,6 +17,7 @@ from testbed.core.request import Request
 from testbed.engine.totals import Totals
 from testbed.engine.wall_clock import StepClock
 from testbed.kernels.engine.architecture import Architecture
+from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.models import Model
 from testbed.kernels.engine.parallel.leader import ALONE, Alone
 from testbed.kernels.engine.runner import Launched, Runner
@@ -177,6 +178,7 @@ def record(
     """Serve the scenario's requests, in debug mode or, with graphs or by groups, without it;
     returns every choice. arch, weights: of rank 0, where `lead` leads workers.
     """
+    free()  # the engine of a scenario before
     short = replace(arch, spec=replace(arch.spec, max_len=min(arch.spec.max_len, MAX_LEN)))
     pool = replace(scenario.pool(), groups=arch.spec.groups, num_layers=arch.spec.num_layers)
     lengths = dict[int, int]()

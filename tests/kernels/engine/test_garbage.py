@@ -9,6 +9,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 import tiny_models as tiny
 
 from testbed.kernels.engine.phases import Phase, in_phases
+from testbed.kernels.engine.runner import Runner
+from testbed.kernels.engine.verify.against_one_gpu import FAMILIES, Model
+from testbed.kernels.engine.verify.scenarios import SCENARIOS, record
 
 
 def in_order(engine, few):
@@ -37,3 +40,24 @@ def test_it_looks_at_all_again_where_an_engine_fails():
     with pytest.raises(ValueError, match="no device"):
         engine.serve(tiny.requests([(9, 3)]))
     assert gc.get_freeze_count() == 0
+
+
+@pytest.fixture
+def no_collections():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def num_runners():
+    return sum(type(found) is Runner for found in gc.get_objects())
+
+
+def test_a_check_has_the_memory_of_one_engine_whatever_ran_before(no_collections):
+    """Each has GiBs of pools on a GPU, and the parts of an engine refer to each other."""
+    before, model = num_runners(), Model(FAMILIES["llama"], "cpu", "float32")
+    weights = model.weights()
+    for scenario in SCENARIOS[:3]:
+        record(scenario, model.arch, weights)
+        assert num_runners() <= before + 1
