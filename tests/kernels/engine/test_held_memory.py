@@ -104,8 +104,8 @@ def test_what_is_not_captured_holds_nothing():
 
 def outside_pytorch(num_gpus, graphs):
     """The bytes that one run of Llama-3-8B had in use and PyTorch did not hold."""
-    runs = MEASURED[(MEASURED.model == "llama-3-8b") & (MEASURED.num_gpus == num_gpus)]
-    (run,) = runs[runs.graphs == graphs].itertuples()
+    runs = MEASURED[(MEASURED.model == "llama-3-8b") & (MEASURED.gpu == "h200")]
+    (run,) = runs[(runs.num_gpus == num_gpus) & (runs.graphs == graphs)].itertuples()
     return (run.used - run.of_torch) * 2**30
 
 

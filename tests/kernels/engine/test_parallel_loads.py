@@ -11,29 +11,41 @@ from testbed.experiments.runs.compose import configured
 from testbed.run import run
 
 KEPT = Path(testbed.kernels.__file__).parent / "results" / "engine" / "parallel-loads"
-TWO_GPUS = ("server=h200", "server.num_gpus=2", "~server.kv_memory_gib", "swap_space_gib=0")
+TWO_GPUS = ("server.num_gpus=2", "~server.kv_memory_gib", "swap_space_gib=0", "trace=sharegpt")
 FOR_40_S = ("arrivals.duration_s=40", "window_s=[0,40]")
 AHEAD = (
     "scheduler=vllm_v1_async",
     "scheduler.ignore_eos=true",
     "scheduler.max_num_batched_tokens=2560",
 )
+DERIVED = ("cost=auto",)
+PROFILES = ("llama-3-8b", "opt-13b")  # measured on two H200
+
+
+def measured_of(model):
+    return "cost=profile", f"cost.path=gpu-engine/h200-{model}-tp2"
+
+
 LOADS = {
-    "llama-3-8b-in-turn-6": ("llama-3-8b", 61204, 6, *FOR_40_S),
-    "llama-3-8b-ahead-12": ("llama-3-8b", 61204, 12, *FOR_40_S, *AHEAD),
-    "opt-13b-in-turn-4": ("opt-13b", 6500, 4, *FOR_40_S),
-    "llama-3-70b-in-turn-1": ("llama-3-70b", 2000, 1, "arrivals.duration_s=10"),
+    "h200-llama-3-8b-in-turn-6": ("llama-3-8b", 61204, 6, *FOR_40_S, *measured_of("llama-3-8b")),
+    "h200-llama-3-8b-ahead-12": (
+        *("llama-3-8b", 61204, 12, *FOR_40_S),
+        *(*AHEAD, *measured_of("llama-3-8b")),
+    ),
+    "h200-opt-13b-in-turn-4": ("opt-13b", 6500, 4, *FOR_40_S, *measured_of("opt-13b")),
+    "h200-llama-3-70b-in-turn-1": ("llama-3-70b", 2000, 1, "arrivals.duration_s=10", *DERIVED),
+    "h100-llama-3-70b-in-turn-1": ("llama-3-70b", 2000, 1, "arrivals.duration_s=10", *DERIVED),
+    "h100-llama-3-8b-in-turn-6": ("llama-3-8b", 61204, 6, "arrivals.duration_s=12", *DERIVED),
 }
-PROFILES = ("llama-3-8b", "opt-13b")  # of the others costs are derived
+SERVERS = {"h100": "server=h100-80gb", "h200": "server=h200"}
 
 
 @pytest.mark.parametrize("folder", LOADS)
 def test_time_per_token_on_two_gpus_is_within_5_percent(folder):
     model, num_blocks, rate, *words = LOADS[folder]
+    server = SERVERS[folder.split("-")[0]]
     load = [f"model={model}", f"server.num_blocks={num_blocks}", f"arrivals.rate={rate}"]
-    profile = ["cost=profile", f"cost.path=gpu-engine/h200-{model}-tp2"]
-    cost = profile if model in PROFILES else ["cost=auto"]
-    config = configured([*TWO_GPUS, "trace=sharegpt", *load, *words, *cost])
+    config = configured([server, *TWO_GPUS, *load, *words])
     measured = json.loads((KEPT / folder / "summary.json").read_text())
     simulated = run(config).summary
     assert simulated["requests"] == measured["requests"]
