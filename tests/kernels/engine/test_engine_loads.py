@@ -121,3 +121,22 @@ def test_kept_loads_are_predicted_within_the_limits(tmp_path):
         assert simulated.preemptions == pytest.approx(real.preemptions, rel=0.1, abs=5), load
         if load.rate == engine_loads.RATES[0]:
             assert simulated.ttft_p50_s == pytest.approx(real.ttft_p50_s, rel=engine_loads.TTFT)
+
+
+def test_the_load_that_was_predicted_badly_is_so_by_one_preempted_request():
+    """It has two tokens, and was preempted between them; the mean of all requests has it too."""
+    folder = KEPT.with_name("loads-again")
+    profile = folder / engine_loads.PROFILE
+    common = engine_loads.common_words("llama-3.1-8b", read_profile(profile))
+    load = Load("ahead", 12.0)
+    costs = ["cost=profile", f"cost.path={profile}"]
+    simulated = run(configured([*load.words(common), *costs])).requests.set_index("request_id")
+    served = pd.read_csv(folder / load.folder / "requests.csv.gz").set_index("request_id")
+    worst = served.tpot_s.idxmax()
+    assert served.output_len[worst] == simulated.output_len[worst] == 2
+    assert served.num_recomputes[worst] == 1
+    assert simulated.num_recomputes[worst] == 0
+    error = simulated.tpot_s.mean() / served.tpot_s.mean() - 1
+    assert error == pytest.approx(-0.241, abs=0.001)
+    others = simulated.tpot_s.drop(worst).mean() / served.tpot_s.drop(worst).mean() - 1
+    assert others == pytest.approx(0.034, abs=0.001)
