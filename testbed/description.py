@@ -60,6 +60,7 @@ def describe(
         "scheduler_note": scheduler.note(
             min(model.max_len, config.workload.max_len or model.max_len)
         ),
+        "policy_note": promise_note(scheduler.memory) if config.fast_forward else None,
         **software(),
     }
 
@@ -104,6 +105,19 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
         "max_model_len": model.max_len,
         "max_concurrency": round(concurrency, 2),
     }
+
+
+def promise_note(memory: Capabilities) -> str | None:
+    """What to know of a run that takes many steps at once because a plug-in promises them; else
+    None. `testbed check` has tried such promises in small pools, and no other workload.
+    """
+    is_plug_in = not type(memory.policy).__module__.startswith("testbed.")
+    if not (is_plug_in and memory.measures_spans):
+        return None
+    return (
+        f"many steps are taken at once, as {memory.name} promises (guaranteed_steps); "
+        "testbed run -m fast_forward=true,false shows whether each by itself gives the same"
+    )
 
 
 def contents_note(memory: Capabilities, workload: Workload) -> str | None:

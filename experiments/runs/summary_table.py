@@ -33,7 +33,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     """A run's summary for the terminal.
 
     Before the table stand what an oracle reads, the source and the tested error of the costs, and
-    the scheduler's note.
+    the notes of scheduler and policy.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
     parts = run_words(summary.get(RUN, {}))
@@ -51,6 +51,8 @@ def summary_table(summary: dict[str, Any]) -> Group:
         lines.append(Text(f"costs: {costs}"))
     if note := summary.get(RUN, {}).get("scheduler_note"):
         lines.append(Text(f"scheduler: {note}"))
+    if note := summary.get(RUN, {}).get("policy_note"):
+        lines.append(Text(f"policy: {note}"))
     if note := summary.get(RUN, {}).get(CONTENTS):
         lines.append(Text(f"prefix cache: {note}"))
     return Group(*lines, table, *_engines_table(summary))

@@ -21,9 +21,11 @@ from histories import keeps_the_contract
 from same_runs import check_both_ways, lengths_of
 from tiny import analytic, server
 
+from testbed.build import build
 from testbed.core.request import PS, Request
 from testbed.engine.simulation import simulate
 from testbed.experiments.cli.main import main
+from testbed.experiments.runs.compose import configured
 from testbed.memory.policy import PoolSpec, host
 from testbed.oracles import with_lengths
 from testbed.sched.chunked import ChunkedPrefill
@@ -248,3 +250,17 @@ def test_plug_in_counters_reach_the_summary():
     # and 6 old
     counted = {name: n for name, n in policy.counters().items() if n}
     assert counted == {"copies_on_write": 1, "blocks_of_age_16": 4, "blocks_of_age_0": 4}
+
+
+@pytest.mark.parametrize(
+    ("policy", "words", "is_noted"),
+    [
+        ("counting:CountingPaged", (), True),
+        ("counting:CountingPaged", ("fast_forward=false",), False),
+        ("paged", (), False),
+    ],
+)
+def test_a_run_says_what_only_a_plug_in_promises(policy, words, is_noted):
+    """Steps that are taken at once are those that would follow each other, as the policy says."""
+    note = build(configured([f"policy={policy}", *words])).description["policy_note"]
+    assert (note is not None) == is_noted
