@@ -213,7 +213,8 @@ def _problems(item: Any) -> Iterator[str | None]:
     is_class = type(priority) is int and abs(priority) <= MAX_LEN
     if not is_class or type(item.get(SESSION, "")) not in (str, int):
         yield (
-            f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole number and a name"
+            f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole "
+            "number and a name"
         )
     yield from (wrong_count(item, key) for key in ("input_toks", "output_toks"))
     yield from (wrong_time(item, key, least=-float("inf")) for key in TIMES)
