@@ -119,16 +119,23 @@ class VllmLog(FileTrace):
         """Whether the engine wrote the log, so that it lacks the times of the front end."""
         return self.path.removesuffix(".gz").endswith(".jsonl")
 
+    @property
+    def _is_json(self) -> bool:
+        """Whether a benchmark client wrote the log."""
+        return self.path.removesuffix(".gz").endswith(".json")
+
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
         if self.is_of_engine:
             items = [item for _, item in json_lines(self.path, _problems)]
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
-        elif self.path.removesuffix(".gz").endswith(".json"):
+        elif self._is_json:
             rows, times, self.remarks = read_client_log(self.path, self.benchmark)
         else:
             rows, times = _csv(self.path)
+        if self.benchmark is not None and not self._is_json:
+            raise InputError(f"{self.path}: is no file of GuideLLM's (leave trace.benchmark out)")
         self.remarks += check_times(self.path, rows, times)
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
