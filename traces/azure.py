@@ -1,6 +1,7 @@
 """Azure LLM inference traces (CSV): lengths and arrival times of a production service."""
 
 from collections.abc import Sequence
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from testbed.traces.length_model import Floats
 from testbed.traces.reader import FileTrace
 
 PUBLISHED = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+YEARS = "1970", "2261"  # nanoseconds since 1970 in 64 bits
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 
 
@@ -35,14 +37,17 @@ class AzureCsv(FileTrace):
 
 
 def _time_stamps(path: str, column: str, texts: Sequence[str]) -> Floats:
-    times = np.array([_time(text) for text in texts])
+    with catch_warnings():  # of offsets from UTC, which are converted
+        simplefilter("ignore", UserWarning)
+        times = np.array([_time(text) for text in texts])
     require(path, column, texts, ~np.isnat(times), "a time such as 2023-11-16 18:15:46.6805900")
     return np.asarray((times - times.min()) / np.timedelta64(1, "s"), dtype=np.float64)
 
 
 def _time(text: str) -> np.datetime64:
     stamp = text.strip().removesuffix("+00:00").removesuffix("Z")
+    is_whole = len(stamp) >= len("2023-11-16 18:15:46") and YEARS[0] <= stamp[:4] <= YEARS[1]
     try:
-        return np.datetime64(stamp if len(stamp) >= len("2023-11-16 18:15:46") else "NaT", "ns")
+        return np.datetime64(stamp if is_whole else "NaT", "ns")
     except ValueError:
         return np.datetime64("NaT", "ns")

@@ -4,7 +4,8 @@ Times are the client's: a request begins when the client sends it, and a token c
 receives it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,15 +36,30 @@ def read_client_log(path: str, benchmark: int | None = None) -> tuple[Rows, Floa
     """
     content = read_json(path)
     if isinstance(content, dict) and "benchmarks" in content:
-        return _guidellm(path, _chosen(path, content, benchmark))
+        with _values_of("GuideLLM", path):
+            return _guidellm(path, _chosen(path, content, benchmark))
     if benchmark is not None:
         raise InputError(f"{path}: is no file of GuideLLM's (leave trace.benchmark out)")
     if isinstance(content, dict) and "input_lens" in content:
-        return _vllm(path, content)
+        with _values_of("vllm bench serve", path):
+            return _vllm(path, content)
     raise InputError(
         f"{path}: neither GuideLLM's benchmarks.json nor a result of vllm bench serve that lists "
         "its requests; run vllm bench serve with --save-result --save-detailed"
     )
+
+
+@contextmanager
+def _values_of(client: str, path: str) -> Iterator[None]:
+    """A value of another type than the client writes becomes an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{path}: a value is not as {client} writes it: {error}; mend or remove its request"
+        ) from error
 
 
 def _vllm(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, list[str]]:

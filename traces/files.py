@@ -167,9 +167,10 @@ def seconds(
 
 
 def numbered(names: Sequence[object]) -> Column:
-    """The names as numbers from 0 on, in order of first appearance."""
+    """The names as numbers from 0 on, in order of first appearance; a blank name is unlike any."""
     number_of: dict[object, int] = {}
-    return np.array([number_of.setdefault(name, len(number_of)) for name in names], dtype=np.int64)
+    named = (name if str(name).strip() else (row,) for row, name in enumerate(names))
+    return np.array([number_of.setdefault(name, len(number_of)) for name in named], dtype=np.int64)
 
 
 def flags(path: str, column: str, texts: Sequence[str]) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from testbed.core.request import Column, Rows
 from testbed.core.units import Count
 from testbed.traces.client_logs import read_client_log
 from testbed.traces.files import (
+    MAX_LEN,
     json_lines,
     lengths,
     numbered,
@@ -118,16 +119,23 @@ class VllmLog(FileTrace):
         """Whether the engine wrote the log, so that it lacks the times of the front end."""
         return self.path.removesuffix(".gz").endswith(".jsonl")
 
+    @property
+    def _is_json(self) -> bool:
+        """Whether a benchmark client wrote the log."""
+        return self.path.removesuffix(".gz").endswith(".json")
+
     @cached_property
     def _served(self) -> tuple[Rows, Times]:
         if self.is_of_engine:
             items = [item for _, item in json_lines(self.path, _problems)]
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
-        elif self.path.removesuffix(".gz").endswith(".json"):
+        elif self._is_json:
             rows, times, self.remarks = read_client_log(self.path, self.benchmark)
         else:
             rows, times = _csv(self.path)
+        if self.benchmark is not None and not self._is_json:
+            raise InputError(f"{self.path}: is no file of GuideLLM's (leave trace.benchmark out)")
         self.remarks += check_times(self.path, rows, times)
         if self.workload is not None:
             ids, tokens_per_id = _contents(self.workload, rows.prompt_len.tolist())
@@ -208,7 +216,9 @@ def _problems(item: Any) -> Iterator[str | None]:
             "does not say when requests were sent; take their lengths into a CSV with input_tokens "
             "and output_tokens, and run trace=csv arrivals=closed_loop"
         )
-    if type(item.get("priority", 0)) is not int or type(item.get(SESSION, "")) not in (str, int):
+    priority = item.get("priority", 0)
+    is_class = type(priority) is int and abs(priority) <= MAX_LEN
+    if not is_class or type(item.get(SESSION, "")) not in (str, int):
         yield (
             f"priority={item.get('priority')!r}, {SESSION}={item.get(SESSION)!r}: not a whole "
             "number and a name"
@@ -236,7 +246,8 @@ def _contents(path: str, prompt_lens: list[int]) -> tuple[list[tuple[int, ...]],
         else:
             ids, tokens = item.get("hash_ids"), item.get("tokens_per_id", TOKENS_PER_HASH)
         is_size = type(tokens) is int and tokens >= 1 and tokens_per_id in (0, tokens)
-        if not is_size or not isinstance(ids, list) or len(ids) != -(-prompt_len // tokens):
+        is_whole = isinstance(ids, list) and {*map(type, ids)} == {int}
+        if not is_size or not is_whole or len(ids) != -(-prompt_len // tokens):
             raise InputError(
                 f"{path}, line {number}: the log has {prompt_len} token ids, or their hash_ids "
                 "here (give the workload of this log)"

@@ -46,7 +46,7 @@ class WmtCsv(FileTrace):
             return rows
         chosen = np.flatnonzero([year.strip() == str(self.year) for year in table["year"]])
         if not len(chosen):
-            years = ", ".join(sorted(set(table["year"]))[:9])
+            years = ", ".join(sorted({" ".join(year.split()) for year in table["year"]})[:9])
             raise InputError(
                 f"{self.path}: year={self.year}: is none of the file's years ({years})"
             )

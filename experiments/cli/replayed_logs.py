@@ -9,11 +9,13 @@ from cyclopts import Parameter
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.completed_words import log_words
+from testbed.override_words import key_of
 
 if TYPE_CHECKING:
     from testbed.experiments.validation.logged_server import LoggedServer
     from testbed.traces.vllm_log import VllmLog
 
+BENCHMARK = "trace.benchmark"  # the one word of a trace's that a log leaves open
 LogWord = Annotated[
     str,
     Parameter(
@@ -95,9 +97,22 @@ class LogRequest:
         from testbed.experiments.vllm_server.translation import expand
 
         paths = self.paths
-        without_paths = [word for word in self.words if word not in paths]
+        without_paths = [
+            word for word in self.words if word not in paths and key_of(word) != BENCHMARK
+        ]
         words = expand(self.from_vllm, without_paths)
         return [word for word in words if word in without_paths or not word.startswith("workload.")]
+
+    @property
+    def benchmark(self) -> int | None:
+        """Of GuideLLM files with several rates the one to read, from 0; the last word counts."""
+        given = [word for word in self.words if key_of(word) == BENCHMARK]
+        if not given:
+            return None
+        number = given[-1].partition("=")[2]
+        if not (number.isascii() and number.isdigit()):
+            raise InputError(f"{given[-1]}: must be a whole number of at least 0")
+        return int(number)
 
     def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":
         """The logs, and the server of each."""
@@ -106,7 +121,7 @@ class LogRequest:
         from testbed.traces.vllm_log import VllmLog
         from testbed.trusted import FLAG
 
-        logs = [VllmLog(path, self.workload) for path in self.paths]
+        logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
         trust = [FLAG] if self.trusts_plug_ins else []
         overrides = self.overrides
         config = server_config([*trust, *overrides], self.config_dir)

@@ -20,6 +20,7 @@ NAMES = {  # names that a data frame's columns may have
     "output": ("output_len", "output_tokens"),
     "num_seqs": ("n", "num_seqs"),
 }
+MISSING = ("None", "nan", "NaT", "<NA>")  # texts of a data frame's missing values
 TIMES = "arrival_s"
 TIMING = ("arrivals", "rate", "duration_s")
 OF_REQUESTS = (*TIMING, "workload", "num_seqs", "beam", "max_len")
@@ -86,9 +87,11 @@ class FrameTrace(CsvLengths):
 
 
 def text(value: Any) -> str:
-    """The text of a CSV cell; several values, such as a prompt's ids, are separated by spaces."""
+    """The text of a CSV cell, empty for a missing value; several values, such as a prompt's ids,
+    are separated by spaces.
+    """
     if isinstance(value, str) or not hasattr(value, "__len__"):
-        return str(value)
+        return "" if str(value) in MISSING else str(value)
     return " ".join(map(str, value))
 
 

@@ -115,7 +115,8 @@ def _supported(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[
     real, rows = log.times, compare("", log.times, replayed.times)
     errors = {row.metric: abs(row.error_percent) for row in rows}
     server = f"{config.model.name} on {config.server.num_gpus} x {config.server.gpu.name}"
-    rate = len(real.arrival_s) / max(real.arrival_s[-1], 1e-9)
+    last_s = real.arrival_s[-1]
+    load = f"at about {len(real.arrival_s) / last_s:.2g} requests/s" if last_s else "all at once"
     running = int(real.running_at(real.first_token_s).max())
     lengths = (
         f"prompts of up to {log.read().prompt_len.max():,} and outputs of up to "
@@ -126,7 +127,7 @@ def _supported(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[
     tails = ", ".join(
         f"{NAMES[kind]} {max(errors[f'{kind}_p50'], errors[f'{kind}_p90']):.1f}%" for kind in kinds
     )
-    yield f"  {server} at about {rate:.2g} requests/s, up to {running} of them running, {lengths}:"
+    yield f"  {server} {load}, up to {running} of them running, {lengths}:"
     yield f"  errors of the means: {means}; of p50 and p90, the worse one: {tails}"
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from testbed.build import Setup
 from testbed.config import RunConfig, ServerConfig
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
@@ -161,10 +162,22 @@ def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None
         spans=span_columns(recorder),
         preemptions=totals.swaps + totals.recomputes,
         swaps=totals.swaps,
-        num_blocks=setup.pool.num_slots // block_size,
+        num_blocks=_blocks_of_all_layers(setup, block_size),
         block_size=block_size,
         measured=setup.cost.fingerprint or {},
     )
+
+
+def _blocks_of_all_layers(setup: Setup, block_size: int) -> int:
+    """Blocks of block_size tokens in all layers, windows not cut; a pool in pages of several groups
+    has slots of fewer layers.
+    """
+    config, pool = setup.config, setup.pool
+    if pool.num_layers == config.model.num_layers:
+        return pool.num_slots // block_size
+    pool_bytes = pool.num_slots * pool.layer_bytes * pool.num_layers
+    token_bytes = config.model.kv_bytes_per_token * config.model.kv_copies(config.server.num_gpus)
+    return pool_bytes // (token_bytes * block_size)
 
 
 def fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:

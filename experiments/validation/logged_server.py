@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from testbed.config import RunConfig
+from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 from testbed.cost.profile import read_profile
@@ -19,6 +19,7 @@ from testbed.cost.sections import has
 from testbed.experiments.importers.imported import bench_link
 from testbed.experiments.runs.overrides import chosen
 from testbed.experiments.validation.log_replay import PROFILE_COST
+from testbed.parts import Part, locate
 from testbed.traces.vllm_log import Times, VllmLog
 
 NEAR = 0.95  # share of the high-water mark, and of max_num_seqs, that counts as reached
@@ -86,7 +87,7 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
     Raises InputError for a prefix cache if prompts recur whose contents are unknown.
     """
     recurring = recurrence(log.read().prompt_len)
-    caches = "prefix_cach" in config.policy.name
+    caches = _finds_prompts(config.policy)
     if log.read().prompt_ids is None:
         if recurring and caches:
             period, share = recurring
@@ -104,6 +105,12 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
             "another that was decoding all the while: lengths were tokenized again, or one was "
             "preempted, or a step gave several tokens"
         )
+
+
+def _finds_prompts(policy: Part) -> bool:
+    """Whether the policy has a prefix cache, to which prompts are published."""
+    target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
+    return callable(getattr(target, "publish", None))
 
 
 def recurrence(prompt_len: Column) -> tuple[int, float] | None:
@@ -186,7 +193,7 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
     fitting, source = server.num_blocks, "as testbed fits sizes the pool"
     if fitting is None:
         fitting = server.kv_slots(config.model, size) // size
-        source = f"what {server.memory_utilization:g} of {server.name} leaves"
+        source = _source(server, config.model.name)
     left = f"{fitting:,} of {size} tokens, {source}"
     if not blocks_from_log:
         way_out = "say server.num_blocks=N, or --blocks-from-log"
@@ -202,6 +209,13 @@ def _from_logs(logs: Sequence[VllmLog], config: RunConfig, blocks_from_log: bool
         return LoggedServer(config, [f"{mark}, and none waited for more; used here: {left}"])
     configured = f"{mark} while others waited: taken as the pool (memory would leave {fitting:,})"
     return LoggedServer(_with_blocks(config, most.blocks + config.null_blocks), [configured])
+
+
+def _source(server: ServerConfig, model: str) -> str:
+    """Where a pool that is not given in blocks comes from."""
+    if model in server.kv_memory_gib:
+        return f"the {server.kv_memory_gib[model]:.2f} GiB of server.kv_memory_gib"
+    return f"what {server.memory_utilization:g} of {server.name} leaves"
 
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,5 +194,18 @@ def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> 
     if not model.is_shaped_like(profiled) or profile["num_gpus"] != num_gpus:
         raise InputError(
             f"the profile is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
-            f"{model.name} on {num_gpus}"
+            f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
         )
+
+
+def _other_value(profiled: ModelSpec, model: ModelSpec) -> str:
+    """The first value of the shape that differs, where the names of the models are the same."""
+    if profiled.name != model.name:
+        return ""
+    there = replace(profiled, max_len=model.max_len, tied_embedding=model.tied_embedding)
+    for name in (field.name for field in fields(ModelSpec)):
+        theirs, ours = getattr(there, name), getattr(model, name)
+        if theirs != ours:
+            words = ("null" if value is None else value for value in (ours, theirs))
+            return ", with model.{}={} (it has {})".format(name, *words)
+    return ""

@@ -24,6 +24,7 @@ NOT_SERVED = (
     "guided_regex",
     "structured_outputs",
 )
+OF_TOKENS = ("logprobs", "prompt_logprobs")  # 0 asks for those of the tokens themselves
 TEXT_FORMAT = {"type": "text"}
 Tokens = Annotated[int, Ge(1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -106,7 +107,8 @@ class Sampling(Body):
         """Refuse what contradicts itself, and what is not served."""
         for name in NOT_SERVED:
             value = getattr(self, name)
-            if value and value != TEXT_FORMAT and value != "none":
+            is_asked = bool(value) or (name in OF_TOKENS and type(value) is int)
+            if is_asked and value != TEXT_FORMAT and value != "none":
                 raise ApiError(400, f"{name}: is not supported (leave it out)", name)
         if self.num_seqs < self.num_choices:
             message = f"best_of={self.best_of}: must be at least n={self.n}"

@@ -1,5 +1,6 @@
 """Costs from shipped profiles: measured points are met exactly, and what was not measured."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import testbed.cost
 from testbed.core.slots import DEVICE, HOST
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Moved, Work
-from testbed.cost.profile import Choices, ProfileCost, read_profile
+from testbed.cost.profile import Choices, ProfileCost, check_shard, read_profile
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -177,3 +178,9 @@ def test_a_shipped_profile_adds_software_and_swaps():
     hidden = cost_of().iteration(swapped) - cost_of().iteration(work)
     measured = Measured("h200-opt-13b-tp1").points("swap")["fused", "out", 16, 1]
     assert hidden == measured // 40  # felt in one of 40 layers
+
+
+def test_a_profile_of_another_type_of_cache_is_refused_by_its_value():
+    model = replace(OPT_13B, kv_dtype_bytes=1)
+    refuses(r"with model\.kv_dtype_bytes=1 \(it has null\)", check_shard, PROFILE, model, 1)
+    refuses("on 1 GPU.s., the run is of opt-13b on 2$", check_shard, PROFILE, OPT_13B, 2)

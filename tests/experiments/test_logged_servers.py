@@ -240,6 +240,19 @@ def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
     assert "meta.json says block_size 16, simulated with 32" in error
 
 
+def test_a_pool_given_in_gib_is_named_as_such(testbed, tmp_path):
+    log = write_log(tmp_path / "a.csv", MANY)
+    reported = testbed.done("validate", log, "model=opt-13b")
+    assert "taken: 983 of 16 tokens, the 12.00 GiB of server.kv_memory_gib" in reported
+
+
+def test_blocks_of_a_pool_of_groups_are_of_all_layers(tmp_path):
+    words = ("+system=vllm-v1", "model=gemma-3-12b", "gpu=h100-80gb")
+    config = server_config(words)
+    replayed = replay(VllmLog(write_log(tmp_path / "a.csv", MANY)), config)
+    assert replayed.num_blocks == config.server.kv_slots(config.model, 16) // 16
+
+
 def test_pool_of_a_crowded_log_is_its_most_used_blocks(testbed, tmp_path, profile):
     tight = simulated(
         tmp_path, "tight.csv", CROWD, profile, "server.num_blocks=81", "swap_space_gib=0.001"
@@ -342,7 +355,9 @@ def test_prompts_that_recur_are_refused_with_a_prefix_cache_until_a_file_has_the
     rows = [(int(length), 5, 0.1 * i) for i, length in enumerate(RECURRING)]
     again = write_log(tmp_path / "again.csv", rows)
     line = ("validate", again, *SYSTEM, *SMALL, f"cost.path={profile}")
-    assert "100% of the prompts are as long as the one 8 requests before" in testbed.refused(*line)
+    for cache in ([], ["policy=grouped_caching"], ["policy=tiered"]):
+        error = testbed.refused(*line, *cache)
+        assert "100% of the prompts are as long as the one 8 requests before" in error
     testbed.done(*line, "policy=paged")
     prompts = [json.dumps({"input_tok_ids": [1] * int(length)}) for length in RECURRING]
     (tmp_path / "prompts.jsonl").write_text("\n".join(prompts) + "\n")

@@ -66,7 +66,7 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     measured = {
         row.split()[0]: row.split()[-1] for row in reported.splitlines() if "_s_mean" in row
     }
-    # Measured: -0.2, -0.0, -0.0 in the second half.
+    # Measured: +0.0, +0.1, +0.1 in the second half.
     assert all(abs(float(error.strip("%"))) < 3 for error in measured.values())
     assert len(measured) == 3
 

@@ -11,8 +11,10 @@ import pytest
 from drawings import numbers_of, overlapping_labels, series_of
 from refusals import refuses
 
+from testbed.build import build
 from testbed.experiments.paper.reproduction import load
 from testbed.experiments.paper.studies.open_sessions import NO_TIER
+from testbed.experiments.paper.studies.prefix_cache import with_pool
 from testbed.experiments.runs.compose import CONF
 from testbed.experiments.runs.run_store import RunStore
 
@@ -260,3 +262,10 @@ def test_claims_of_lmcache_are_judged_from_the_table():
     table = pd.DataFrame(rows, columns=["rule", "live_over_dram", "found_percent", "mean_e2e_s"])
     claims = [finding.simulated for finding in load("store_rules").findings(table)[-3:]]
     assert claims == ["yes", "yes", "no"]
+
+
+def test_agent_sessions_have_room_for_twice_the_memory_of_four_gpus():
+    study = load("agent_sessions")
+    config = study.config("lru", dict(SESSIONS)["agent_sessions"])
+    pools = [build(with_pool(config, number)).pool for number in study.pool_blocks]
+    assert [pool.num_slots // 256 for pool in pools] == [2530, 5060, 10120]

@@ -3,6 +3,7 @@ arguments that are refused.
 """
 
 import csv
+import json
 import shutil
 
 import pytest
@@ -266,3 +267,22 @@ def test_measured_transfers_are_listed_by_way_and_by_run(testbed):
     for way in ("copies", "batch", "gather"):
         for direction in ("out", "in", "peer"):
             assert f"{direction} {way}" in " ".join(output.split()), (direction, way)
+
+
+def test_one_rate_of_a_file_of_guidellms_is_validated(testbed, tmp_path):
+    def of(lengths):
+        times = {"request_start": 1.0, "first_token_iteration": 1.5, "last_token_iteration": 2.0}
+        served = [
+            {"prompt_tokens": length, "output_tokens": 9, "info": {"timings": times}}
+            for length in lengths
+        ]
+        return {"requests": {"successful": served}}
+
+    content = {"benchmarks": [of([80]), of([70, 60])]}
+    (tmp_path / "two.json").write_text(json.dumps(content))
+    assert "give trace.benchmark=0 to 1" in testbed.refused("validate", "two.json", *SERVER)
+    reported = testbed.done("validate", "two.json", *SERVER, "trace.benchmark=1")
+    assert "all at once, up to 2 of them running, prompts of up to 70" in reported
+    for log, number in (("two.json", 2), ("two.json", "x"), ("log.csv", 0)):
+        error = testbed.refused("validate", log, *SERVER, f"trace.benchmark={number}")
+        assert "trace.benchmark" in error

@@ -100,6 +100,7 @@ def test_metrics_have_the_names_of_vllm(server):
     ):
         assert f"vllm:{name}{{" in text
     assert "testbed:lag_seconds{" in text
+    assert 'vllm:e2e_request_latency_seconds_bucket{le="7680.0"' in text
 
 
 WRONG = {
@@ -129,6 +130,7 @@ WRONG = {
     "temperature as a list": ({"temperature": [1]}, 400),
     "top_p of 0": ({"top_p": 0}, 400),
     "logprobs": ({"logprobs": 1}, 400),
+    "logprobs of the tokens alone": ({"logprobs": 0}, 400),
     "echo": ({"echo": True}, 400),
     "suffix": ({"suffix": "x"}, 400),
     "logit_bias": ({"logit_bias": {"1": 1}}, 400),

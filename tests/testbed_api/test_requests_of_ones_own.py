@@ -141,6 +141,19 @@ def test_times_of_a_frame_are_replayed():
     assert result.sessions["output_tokens"].tolist() == [4, 4]
 
 
+@pytest.mark.parametrize("blank", ["", " ", None, np.nan, pd.NA])
+def test_rows_without_a_session_have_one_each(blank):
+    frame = pd.DataFrame(
+        {
+            "input_tokens": [5] * 4,
+            "output_tokens": [4] * 4,
+            "session": pd.Series([blank, "a", blank, "a"], dtype=object),
+        }
+    )
+    result = front.simulate(trace=frame, arrivals="sessions", model="llama-3-8b", gpu="h200")
+    assert sorted(result.sessions["requests"]) == [1, 1, 2]
+
+
 def test_rows_of_a_frame_are_drawn_where_a_rate_is_given():
     table = front.simulate(trace=FRAME, rate=1, duration_s=3, seed=np.int64(2)).requests
     assert len(table) == 3

@@ -126,6 +126,11 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
             id="a letter in a time",
         ),
         pytest.param(
+            AZURE + "3023-11-16 18:15:46,1,2\n",
+            ("line 2", "TIMESTAMP", "'3023-11-16 18:15:46'"),
+            id="a year that no clock has",
+        ),
+        pytest.param(
             AZURE + "2023-11-16 18:15:46,1,0\n",
             ("line 2", "GeneratedTokens", "'0'"),
             id="no output token",

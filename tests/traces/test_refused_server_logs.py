@@ -45,6 +45,16 @@ def check_log_is_refused(folder, name, text, words):
             ("request 1", "times are not in order"),
             id="a first token before its request",
         ),
+        pytest.param(
+            {**BENCH, "ttfts": [None, 0.5, 0.0]}, ("not as vllm bench serve",), id="no first token"
+        ),
+        pytest.param({**BENCH, "itls": [1, [], []]}, ("not as vllm bench serve",), id="one gap"),
+        pytest.param({**BENCH, "errors": [""]}, ("not as vllm bench serve",), id="one error"),
+        pytest.param(
+            {"benchmarks": [{"requests": {"successful": [None]}}]},
+            ("not as GuideLLM",),
+            id="no request",
+        ),
         pytest.param({**BENCH, "errors": ["x"] * 3}, ("no request was served",), id="all failed"),
         pytest.param(
             {"benchmarks": [{}, {}]}, ("contains 2 benchmarks", "give"), id="two benchmarks"
@@ -69,6 +79,9 @@ def test_results_of_benchmarks_are_refused(tmp_path, log, words):
         pytest.param(json.dumps({**STATS, "input_toks": 0}), ("input_toks=0",), id="no input"),
         pytest.param(
             json.dumps({**STATS, "first_token_ts": None}), ("first_token_ts=None",), id="no time"
+        ),
+        pytest.param(
+            json.dumps({**STATS, "priority": 1 << 64}), (f"priority={1 << 64}",), id="no class"
         ),
         pytest.param(
             json.dumps({**STATS, "queued_ts": float("-inf")}), ("queued_ts=-inf",), id="infinite"

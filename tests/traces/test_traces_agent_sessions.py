@@ -219,6 +219,7 @@ def test_a_workload_file_adds_hashes_to_a_csv(tmp_path):
         '{"hash_ids": [1, 2], "tokens_per_id": 16}',
         '{"input_tok_ids": [5]}',
         '{"hash_ids": [], "tokens_per_id": 0}',
+        '{"hash_ids": [[1]]}',
     )
     for line in wrong:
         workload.write_text(f"{line}\n" * 2)

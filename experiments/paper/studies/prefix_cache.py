@@ -100,6 +100,18 @@ class PrefixCache(EvictionOrders):
         return table
 
 
+def with_pool(config: RunConfig, num_blocks: int) -> RunConfig:
+    """The config with a pool of so many blocks, on GPUs that have the memory for it where the
+    server's have less.
+    """
+    model, server = config.model, config.server
+    pool_bytes = (num_blocks * block_size(config) + 1) * model.kv_bytes_per_token
+    each = -(-(pool_bytes + model.weight_bytes) // server.num_gpus)
+    gpu = replace(server.gpu, memory_bytes=max(server.gpu.memory_bytes, each))
+    pools = {model.name: pool_bytes / GIB}
+    return replace(config, server=replace(server, gpu=gpu, kv_memory_gib=pools))
+
+
 @dataclass(kw_only=True)
 class AgentSessions(EvictionOrders):
     """A closed loop of agentic sessions: hits and latencies by eviction order and pool size.
@@ -120,10 +132,7 @@ class AgentSessions(EvictionOrders):
         """One simulation; times in seconds, hit_rate: share of the prompts' tokens."""
         config = self.config(order, self.given_files(store, [SESSIONS])[SESSIONS])
         size = block_size(config)
-        pools = {config.model.name: (num_blocks * size + 1) * config.model.kv_bytes_per_token / GIB}
-        measured = store.measured(
-            replace(config, server=replace(config.server, kv_memory_gib=pools))
-        )
+        measured = store.measured(with_pool(config, num_blocks))
         counts = measured.summary["counters"]
         row = {
             "order": order,
