@@ -21,6 +21,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.sides import Side
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
+from testbed.sched.handed_over import land
 from testbed.sched.plan import Outcome, Plan, Results, plain_int, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 
@@ -157,7 +158,7 @@ class Engine:
         self.recorder.taken_over(request, first_ps, self.clock.now_ps)
         self.outputs.arrived(request)
         self.executor.added(group)
-        self.scheduler.state.land(group)
+        land(self.scheduler.state, group)
         self.outputs.decodes(group)
         self.meter.joined(group)
 

@@ -14,6 +14,7 @@ from testbed.fleet.handovers.sides import DecodeSide, PrefillSide
 from testbed.fleet.parts import FleetParts
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
+from testbed.sched.handed_over import abandon
 from testbed.sched.lessees import Everybody
 
 
@@ -146,7 +147,7 @@ class SplitFleet(Fleet):
         if handover.is_over:
             return
         if handover.is_cancelled:
-            handover.target.scheduler.state.abandon(handover.group)
+            abandon(handover.target.scheduler.state, handover.group)
             return
         self._leave(handover)
         self._place[handover.request_id] = self._replica_of(handover.target)
