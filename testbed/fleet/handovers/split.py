@@ -61,11 +61,11 @@ class SplitFleet(Fleet):
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
             engine.scheduler.state.lessee = Everybody()
-            engine.side = PrefillSide(self._handovers, self._prefilled)
+            engine.take_part(PrefillSide(self._handovers, self._prefilled))
             self._links[engine] = SharedLink(self.clock)
         else:
-            engine.side = side = DecodeSide(engine, self._reserved, self._refused)
-            self._decode_sides[engine] = side
+            self._decode_sides[engine] = DecodeSide(engine, self._reserved, self._refused)
+            engine.take_part(self._decode_sides[engine])
         return engine
 
     def _route(self, request: Request) -> bool:
