@@ -12,19 +12,15 @@ from testbed.sched.state import SchedulerState
 class Audience:
     """All listeners of one engine, in the order in which they came.
 
-    requests: those that the engine serves now, by id.
+    requests: those that the engine serves now, by id. hears_tokens: somebody listens to tokens.
     """
 
     def __init__(self, state: SchedulerState, requests: Mapping[int, Request]) -> None:
         self._state = state
         self._requests = requests
+        self.hears_tokens = False
         self._listeners: list[Listener] = []
         self._token_listeners: list[TokenListener] = []
-
-    @property
-    def hears_tokens(self) -> bool:
-        """Whether somebody listens to tokens."""
-        return bool(self._token_listeners)
 
     def add(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
@@ -34,6 +30,7 @@ class Audience:
         """Tell the listener of each token too."""
         self.add(listener)
         self._token_listeners.append(listener)
+        self.hears_tokens = True
 
     def finished(self, request_id: int, now_ps: int) -> None:
         """The request has its whole output."""

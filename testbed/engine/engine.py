@@ -169,7 +169,7 @@ class Engine:
 
     def change(self, change: Change) -> None:
         """Something is to change between two iterations, which may give memory back."""
-        self._changes.add(change)
+        self._changes.unplanned.append(change)
         self.replan()
 
     def replan(self) -> None:
@@ -202,11 +202,12 @@ class Engine:
 
     def serve(self) -> Process:
         """The loop, for the clock to run."""
+        changes = self._changes
         yield self._alarm.set(self.clock.now_ps)
         while (now_ps := self.clock.catch_up()) < self.stop_ps:
             if self._snapshots.next_ps <= now_ps:
                 self._snapshots.at_boundary(now_ps)
-            if self._changes:
+            if changes.due or changes.unplanned:
                 self._make_changes(now_ps)
                 if self.stop_ps <= now_ps:
                     continue
@@ -406,7 +407,7 @@ class Engine:
             self._move(plan)
             self.recorder.paused(plan.preempted)
         is_prefilling = plan.preempted and state.running
-        if plan.rejected or is_prefilling or executor.has_landed or self._changes.has_unplanned:
+        if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]

@@ -9,12 +9,14 @@ from testbed.sched.plan import Plan
 class PendingForks:
     """Forks since the last plan. A policy that shares blocks answers a fork without copies; any
     other one asks for a copy of the parent's tokens.
+
+    num_forks: how many there were.
     """
 
     def __init__(self, memory: Capabilities) -> None:
         self._memory = memory
         self._copies: list[tuple[SequenceGroup, Ops]] = []
-        self._num_forks = 0
+        self.num_forks = 0
 
     def fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
         """`child` continues with the tokens of `parent`; both are sequences of `group`."""
@@ -23,7 +25,7 @@ class PendingForks:
             child.num_stored = parent.num_stored
             if self._memory.forks is not None:
                 child.num_slots = parent.num_slots
-        self._num_forks += 1
+        self.num_forks += 1
         if ops != NO_OPS:
             self._copies.append((group, ops))
 
@@ -34,6 +36,5 @@ class PendingForks:
 
     def move_into(self, plan: Plan) -> None:
         """The plan counts the forks and makes their copies."""
-        if self._num_forks:
-            plan.forks, self._num_forks = self._num_forks, 0
-            plan.ops, self._copies = [ops for _, ops in self._copies], []
+        plan.forks, self.num_forks = self.num_forks, 0
+        plan.ops, self._copies = [ops for _, ops in self._copies], []
