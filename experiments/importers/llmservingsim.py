@@ -1,5 +1,5 @@
-"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder
-a degree.
+"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSV files, in one
+folder for each tensor-parallel degree.
 """
 
 import re
@@ -41,7 +41,7 @@ GRAPHS = [
 
 
 def is_here(folder: Path) -> bool:
-    """Whether the folder, or one of a degree below it, holds such CSVs."""
+    """Whether the folder has such CSV files, itself or in a folder of one degree below it."""
     return bool(_degrees(folder))
 
 

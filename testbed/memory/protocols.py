@@ -56,15 +56,17 @@ class Predicts(Protocol):
 
 @runtime_checkable
 class Advances(Protocol):
-    """Promised steps that were taken are another call than those that are asked for."""
+    """The policy is told that promised steps were taken by `advance`, instead of being asked for them
+    by `extend`.
+    """
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Steps of those that `guaranteed_steps` promised were taken; never refused, without ops.
-        As `extend`, where a policy does not define it.
+        """So many of the steps that `guaranteed_steps` promised were taken. The policy answers with a
+        grant without ops. For a policy that does not define this method, `extend` is called.
 
         Args:
             batch: the sequences that decode.
-            num_steps: how many.
+            num_steps: how many steps were taken.
         """
 
 
@@ -90,8 +92,8 @@ class Forks(Protocol):
 
 @runtime_checkable
 class CopiesPrompts(Protocol):
-    """It chooses the copies that fill a sequence of its own slots; else the parent's tokens are
-    copied.
+    """The policy chooses the copies that give a sequence in slots of its own the parent's tokens;
+    without this capability, all tokens of the parent are copied.
     """
 
     def copy_prompt(self, parent: Seq, child: Seq) -> Ops:
