@@ -56,13 +56,12 @@ class Predicts(Protocol):
 
 @runtime_checkable
 class Advances(Protocol):
-    """The policy is told that promised steps were taken by `advance`, instead of being asked for them
-    by `extend`.
+    """`advance` tells the policy that promised steps were taken; without it, `extend` asks for them
+    although they were promised.
     """
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """So many of the steps that `guaranteed_steps` promised were taken. The policy answers with a
-        grant without ops. For a policy that does not define this method, `extend` is called.
+        """Steps that `guaranteed_steps` promised were taken; the answer is a grant without ops.
 
         Args:
             batch: the sequences that decode.
