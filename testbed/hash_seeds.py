@@ -58,7 +58,9 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of an object, in its representation
 
 
 class Example(NamedTuple):
-    """What a plug-in is called with, in words, and the function that gives all its answers."""
+    """calls: what a plug-in is called with, in words. ask: makes these calls and returns all
+    answers.
+    """
 
     calls: list[str]
     ask: Callable[[], object]
@@ -92,12 +94,12 @@ def follows_hashes(
         return None
     if name is None:
         return None
-    others = [_other(seed, os.getpid()) for seed in SEEDS]
-    for other in others:
-        other.ask(question)
-    answers = [other.answers(name) for other in others]
-    for (calls, answer), (_, other) in zip(*answers, strict=True):
-        if answer != other:
+    processes = [_process_of(seed, os.getpid()) for seed in SEEDS]
+    for process in processes:
+        process.ask(question)
+    answers = [process.answers(name) for process in processes]
+    for (calls, first_answer), (_, second_answer) in zip(*answers, strict=True):
+        if first_answer != second_answer:
             seeds = " and ".join(SEEDS)
             broken = ClauseBroken(
                 9, f"the same calls give other answers under PYTHONHASHSEED {seeds} (sort the set)"
@@ -125,7 +127,7 @@ def _pickled(value: object) -> bytes:
 
 
 @cache
-def _other(seed: str, owner: int) -> "OtherProcess":
+def _process_of(seed: str, owner: int) -> "OtherProcess":
     """The process of a hash seed that answers `owner`: a fork must not read another's answers."""
     return OtherProcess(seed)
 
@@ -165,7 +167,7 @@ class OtherProcess:
         return answers
 
     def _last_error(self) -> str:
-        _other.cache_clear()  # the next check starts another
+        _process_of.cache_clear()  # the next check starts another
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
 
@@ -204,7 +206,9 @@ def answer_parent() -> None:
 
 
 def _answer(asked: bytes) -> Answers | str:
-    """The calls of each example and a digest of its answers; in words why there are none."""
+    """The calls of each example with a digest of its answers; or a text that says why there are
+    none.
+    """
     folder, places, environment, question = pickle.loads(asked)
     os.chdir(folder)
     os.environ.clear()
@@ -267,21 +271,21 @@ def _of_cost(make: Any) -> Iterator[Example]:
 
 
 def _of_runs(
-    kind: type[Scheduler],
+    scheduler: type[Scheduler],
     rule: MakeRule,
     pools: Sequence[PoolSpec],
     parameters: Mapping[str, Any],
 ) -> Iterator[Example]:
-    """Of a scheduler with these parameters and a preemption rule."""
+    """Examples of runs with this scheduler, its parameters and a preemption rule."""
     make = partial(Paged, block_size=8)
     for pool, gap_ps in islice(((pool, gap) for pool in pools for gap in GAPS_PS), NUM_EXAMPLES):
-        case = Case(make=make, pool=pool, scheduler=kind, rule=rule, parameters=parameters)
+        case = Case(make=make, pool=pool, scheduler=scheduler, rule=rule, parameters=parameters)
         memory = capabilities_of(make(pool))
         requests = list(
             workload(memory, serves_several=True, max_len=pool.max_len, prefix=0, gap_ps=gap_ps)
         )
         ask = partial(_decisions, case, requests)
-        place = f"{kind.__name__} in {shown_pool(memory, pool)}"
+        place = f"{scheduler.__name__} in {shown_pool(memory, pool)}"
         yield Example([place, *map(described, requests)], ask)
 
 

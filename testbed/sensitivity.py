@@ -1,9 +1,10 @@
-"""How much a simulated figure depends on what nobody knows exactly.
+"""How much a simulated figure depends on costs and arrival times, which nobody knows exactly.
 
 Near the load at which a server becomes full, a small error of the costs becomes a large one of the
-latencies. The rule is fixed, and looks at no measurement: all costs COST_ERROR up and down, and
-RESAMPLINGS times arrivals that are moved at random by up to MOVED_S. The interval of a figure goes
-from the smallest to the largest value of these runs and of the one as it is.
+latencies. The variations are fixed, and no measurement changes them: one run with all costs larger
+by COST_ERROR, one with all costs smaller, and RESAMPLINGS runs whose arrivals are moved at random
+by up to MOVED_S. The interval of a figure goes from its smallest to its largest value over these
+runs and the unchanged one.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ COST_ERROR = 0.03
 MOVED_S = 0.010  # arrivals are moved by at most so much, either way
 RESAMPLINGS = 20
 FACTORS = (1 - COST_ERROR, 1 + COST_ERROR)
-NEAR = 1.1  # a first guess of rates that lie so near
+NEAR = 1.1  # the search for a varied capacity begins within this factor of the unchanged one
 RULE = (
     f"all costs {COST_ERROR:.0%} up and down, and {RESAMPLINGS} times arrivals moved by up to "
     f"{1000 * MOVED_S:.0f} ms"
@@ -35,8 +36,11 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class CapacityIntervals:
-    """Smallest and largest values. rate: requests/s that meet the SLO, over costs alone.
-    share_inside: of the requests at the rate of the costs as they are, over costs and arrivals.
+    """Smallest and largest values.
+
+    rate: the highest rate that meets the SLO, in requests/s, over the variations of costs.
+    share_inside: the share of requests that meets the SLO at the highest rate of the unchanged
+    costs, over the variations of costs and of arrivals.
     """
 
     rate: Interval
@@ -44,7 +48,9 @@ class CapacityIntervals:
 
 
 def moved_s(arrival_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """Times (s) moved by up to MOVED_S either way, none before 0; not in order."""
+    """The times (s), each moved at random by up to MOVED_S, but not to before 0. They may be out of
+    order.
+    """
     moved = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(arrival_s))
     return np.maximum(arrival_s + moved, 0)
 
@@ -52,19 +58,23 @@ def moved_s(arrival_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
 def capacity_intervals(
     config: RunConfig, rate: float, needed: float, precision: float
 ) -> CapacityIntervals:
-    """Around the highest rate (requests/s) at which a share of `needed` requests meets the SLO.
+    """The intervals around `rate` (requests/s), the highest at which a share of `needed` of all
+    requests meets the SLO. The rate of `config` does not matter.
 
-    config: of any rate. Raises InputError for a run whose times do not all scale with its costs.
+    Raises:
+        InputError: not all times of the run scale with its costs.
     """
     check_scalable(config)
-    here = at_rate(config, rate)
-    shares = [share_inside(varied) for varied in (here, *variations(here))]
+    unchanged = at_rate(config, rate)
+    shares = [share_inside(varied) for varied in (unchanged, *variations(unchanged))]
     rates = [rate, *(_rate_with(factor, config, rate, needed, precision) for factor in FACTORS)]
     return CapacityIntervals((min(rates), max(rates)), (min(shares), max(shares)))
 
 
 def check_scalable(config: RunConfig) -> None:
-    """Raise InputError for a run that has times of its own, or that is no simulation."""
+    """Raise InputError for a run with other times than those of costs and arrivals: on a GPU, with
+    faults, or with requests that wait for answers.
+    """
     for name in ("engine", "faults"):
         if getattr(config, name) is not None:
             raise InputError(f"{name}: --sensitivity scales the costs of plain simulations alone")
@@ -90,8 +100,8 @@ def variations(config: RunConfig) -> Iterator[RunConfig]:
 
 
 def with_costs(config: RunConfig, factor: float) -> RunConfig:
-    """The run with all times of the server `factor` times as long, in a unit of time that is as
-    much longer: arrivals, objectives and what scheduler and router wait are divided instead.
+    """A run that is equivalent to one with costs `factor` times as long, in a longer unit of time:
+    the costs stay, and arrivals, objectives and the waits of scheduler and router are divided.
     """
     workload = make_workload(config)
     arrival_ps = np.rint(workload.arrival_ps / factor).astype(np.int64)
@@ -108,7 +118,7 @@ def with_costs(config: RunConfig, factor: float) -> RunConfig:
 
 
 def _divided(part: Part, factor: float) -> Part:
-    """The part with its own times, the parameters in s, divided."""
+    """The part, with each parameter in seconds divided."""
     times = {
         name: value / factor
         for name, value in part.parameters.items()

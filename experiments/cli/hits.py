@@ -1,4 +1,4 @@
-"""`testbed hits`: what a prefix cache would find of a trace, by its size and eviction order."""
+"""`testbed hits`: which share of a trace a prefix cache finds, by its size and eviction order."""
 
 import sys
 from pathlib import Path
@@ -38,13 +38,13 @@ def hits(
     figure: Drawing | None = None,
     json: AsJson = False,
 ) -> None:
-    """Say what a prefix cache finds of a trace, by its size.
+    """Print which share of a trace's prompt tokens a prefix cache finds, by cache size.
 
     Prompts come one at a time and without a clock, so that the share depends on the trace, the
-    size and the eviction order alone. Belady's is the bound of all orders. The model and the
-    server of the overrides give the GiB of a block and the sizes of the pools. A block has
-    policy.block_size tokens, or without it those that an id of the trace names (else 16). For
-    example:
+    size and the eviction order alone. No order finds more than Belady's. The overrides name a
+    model and a server, from which the GiB of a block and the sizes of the pools follow. A block
+    has policy.block_size tokens; where that is not given, it has as many tokens as one id of the
+    trace names, or 16. For example:
 
     testbed hits trace=mooncake trace.path=FILE model=llama-3-8b
     """

@@ -22,16 +22,16 @@ TYPES = {int: "a whole number", float: "a number"}
 
 
 def command_of(words: Sequence[str]) -> str:
-    """The command that the words call, with its groups, as its user writes it."""
+    """The command that the words call, as the user types it: `testbed`, groups, name."""
     chain, _, _ = application.parse_commands(words)
     return " ".join(("testbed", *chain))
 
 
 def sentence(error: CycloptsError, words: Sequence[str]) -> str:
-    """The error in a command's words."""
+    """One line that says what was given, what is wrong, and which --help explains it."""
     command = command_of(words)
-    for kind, phrase in PHRASES.items():
-        if isinstance(error, kind):
+    for error_class, phrase in PHRASES.items():
+        if isinstance(error, error_class):
             return f"{phrase(error)} ({command} --help)"
     return f"{' '.join(str(error).split())} ({command} --help)"
 
@@ -63,9 +63,9 @@ def _not_converted(error: CoercionError) -> str:
     if choices and all(isinstance(choice, str) for choice in choices) and error.token:
         near = did_you_mean(error.token.value, choices)
         return f"{word}: must be one of {', '.join(choices)}{near}"
-    types = [kind for kind in choices or (error.target_type,) if kind is not type(None)]
-    wanted = " or ".join(TYPES.get(kind, f"a {kind}") for kind in types)
-    return f"{word}: must be {wanted}"
+    types = [target for target in choices or (error.target_type,) if target is not type(None)]
+    expected = " or ".join(TYPES.get(target, f"a {target}") for target in types)
+    return f"{word}: must be {expected}"
 
 
 def _refused_value(error: ValidationError) -> str:
@@ -80,7 +80,7 @@ def _missing(error: MissingArgumentError) -> str:
     return f"{_name(error)}: is missing"
 
 
-def _twice(error: RepeatArgumentError) -> str:
+def _given_twice(error: RepeatArgumentError) -> str:
     return f"{error.token.keyword}: is given twice"
 
 
@@ -98,6 +98,6 @@ PHRASES: dict[type[CycloptsError], Callable[[Any], str]] = {
     CoercionError: _not_converted,
     ValidationError: _refused_value,
     MissingArgumentError: _missing,
-    RepeatArgumentError: _twice,
+    RepeatArgumentError: _given_twice,
     UnusedCliTokensError: _unused,
 }

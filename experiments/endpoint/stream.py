@@ -1,4 +1,4 @@
-"""A POST on a connection of its own, whose answer is read line by line as it comes.
+"""One HTTP POST on its own connection; the answer is read line by line as it arrives.
 
 The standard library has no HTTP client for asyncio, and a client that measures should do little
 else: one connection, one request, no pool.
@@ -11,11 +11,11 @@ from typing import Any
 
 from testbed.experiments.endpoint.address import Address
 
-PIECE = 1 << 16
+PIECE = 1 << 16  # bytes that are read at a time at most
 
 
 class HttpStream:
-    """An open connection, for one POST. status, headers: of its answer, after `post`."""
+    """An open connection for one POST. After `post`, `status` and `headers` are the answer's."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.status = 0
@@ -52,7 +52,7 @@ class HttpStream:
             self.headers[name.strip().lower()] = value.strip()
 
     async def lines(self) -> AsyncIterator[str]:
-        """The lines of the answer, each as soon as it is whole."""
+        """The lines of the answer, each as soon as it is complete."""
         rest = b""
         async for piece in self._pieces():
             *lines, rest = (rest + piece).split(b"\n")
@@ -65,7 +65,7 @@ class HttpStream:
         return (await self._reader.readline()).decode("latin-1").strip()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes: in chunks, of a known length, or until the connection ends."""
+        """The body as it arrives: in chunks, with a known length, or until the connection ends."""
         if "chunked" in self.headers.get("transfer-encoding", ""):
             while size := int((await self._line()).partition(";")[0] or "0", 16):
                 yield (await self._reader.readexactly(size + 2))[:-2]

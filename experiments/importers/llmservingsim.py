@@ -1,5 +1,5 @@
-"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSVs, one folder
-a degree.
+"""LLMServingSim's profiler (github.com/casys-kaist/LLMServingSim): layer times as CSV files, in one
+folder for each tensor-parallel degree.
 """
 
 import re
@@ -41,13 +41,15 @@ GRAPHS = [
 
 
 def is_here(folder: Path) -> bool:
-    """Whether the folder, or one of a degree below it, holds such CSVs."""
+    """Whether the folder has such CSV files, itself or in a folder of one degree below it."""
     return bool(_degrees(folder))
 
 
 def read(folder: Path, requested: Requested) -> Imported:
-    """The profile of one tensor-parallel degree. Raises InputError where the folder does not have
-    the degree, or has several and none is requested.
+    """The profile of one tensor-parallel degree.
+
+    Raises:
+        InputError: the folder lacks the requested degree, or has several and none is requested.
     """
     degrees = _degrees(folder)
     degree = requested.tensor_parallel or (next(iter(degrees)) if len(degrees) == 1 else None)
@@ -97,8 +99,11 @@ def _csv(folder: Path, name: str) -> Path:
 
 
 def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> ModelSpec:
-    """The model that is asked for by name, else the one that meta.yaml says: no other shape than
-    that one's.
+    """The model that the user requested, or else the one that meta.yaml names.
+
+    Raises:
+        InputError: neither names one, or the requested model has another shape than that of
+            meta.yaml.
     """
     reported = str(meta.get("model") or "")
     name = requested.model or reported
@@ -106,11 +111,11 @@ def _model(folder: Path, meta: Mapping[str, Any], requested: Requested) -> Model
         raise InputError(f"{folder}: no meta.yaml says which model this is; say it by --model")
     model = name if isinstance(name, ModelSpec) else model_named(name)
     if known_name(reported)[1] in model_names():
-        theirs = model_named(reported)
-        if replace(theirs, name=model.name, max_len=model.max_len) != model:
+        measured = model_named(reported)
+        if replace(measured, name=model.name, max_len=model.max_len) != model:
             raise InputError(
-                f"{folder}: is of {theirs.name}, whose shape is not that of --model {model.name}; "
-                "leave it out"
+                f"{folder}: is of {measured.name}, whose shape is not that of --model "
+                f"{model.name}; leave it out"
             )
     return model
 
@@ -151,9 +156,11 @@ def _add_summed(
     layers: Mapping[str, dict[int, float]],
     stairs: bool = False,
 ) -> None:
-    """A section of layers together, each as often as it runs, at the counts that all have. stairs:
-    points no further apart than a tile show every stair of the tiles; others are read along a
-    line.
+    """Add a section that sums the times of layers, each as often as it runs, at the token counts at
+    which all of them were measured.
+
+    stairs: the layers are matrix products, whose time grows in steps of a tile. Where points are at
+    most a tile apart, the profile takes the next point's time between two points, elsewhere a line.
     """
     named = source(imported.source)["layers"][section].items()
     times = {name: n for name, n in named if name in layers or name != OPTIONAL}
@@ -189,8 +196,8 @@ def _add_layers(imported: Imported, here: Path) -> None:
 
 
 def _add_attention(imported: Imported, here: Path) -> None:
-    """Decodes alone go by total context, the token that they write included; the rest is the mixed
-    table.
+    """Add the times of attention. Those of decodes alone are listed by their total context, which
+    includes the token that they write; all others form the mixed table.
     """
     path = _csv(here, "attention")
     decodes, mixed = [], []

@@ -1,4 +1,4 @@
-"""What the engines of a candidate can do at best, by its own costs and its data sheet.
+"""Lower bounds of the times of a candidate's engines, from its cost model and its data sheets.
 
 Assumptions, each tested (tests/experiments/test_plan_bounds.py) with the cost models that ship:
 
@@ -63,10 +63,10 @@ class Machine:
     def max_num_batched_tokens(self) -> int | None:
         """The most tokens of an iteration, by a scheduler of vLLM V1; None: no limit is known."""
         part = self.config.scheduler
-        kind = locate(part.target, "scheduler") if isinstance(part.target, str) else part.target
-        if not (isinstance(kind, type) and issubclass(kind, VllmV1)):
+        target = locate(part.target, "scheduler") if isinstance(part.target, str) else part.target
+        if not (isinstance(target, type) and issubclass(target, VllmV1)):
             return None
-        return _whole(part.parameters.get("max_num_batched_tokens"))
+        return _positive_int(part.parameters.get("max_num_batched_tokens"))
 
     @property
     def tokens_a_step(self) -> int:
@@ -77,13 +77,13 @@ class Machine:
     @property
     def max_num_seqs(self) -> int | None:
         """The most sequences of an iteration; None: no limit is known."""
-        return _whole(self.config.scheduler.parameters.get("max_num_seqs"))
+        return _positive_int(self.config.scheduler.parameters.get("max_num_seqs"))
 
     def prompt_s(self, prompt_len: int) -> float:
         """The least seconds in which an idle engine computes a prompt.
 
-        Not the time of its fewest parts: measured tables give 8,193 tokens a shorter time as 1 and
-        8,192 than as 8,192 and 1.
+        This is not the time of the prompt in as few parts as possible: by measured tables, 8,193
+        tokens may take less time as 1 and 8,192 than as 8,192 and 1.
         """
         return max(self.shortest_s, prompt_len * self.token_s)
 
@@ -100,7 +100,7 @@ class Machine:
 
     @property
     def has_known_steps(self) -> bool:
-        """Whether `step_s` is right: windows and drafts make the work of a decode another one."""
+        """Whether `step_s` holds: it counts neither windows of the model nor drafts."""
         return not self.cost.windows and self.config.speculation is None
 
     def step_s(self, context: int) -> float:
@@ -146,18 +146,18 @@ class Machine:
 
     @property
     def handed_over_s(self) -> float | None:
-        """The least seconds of the link of all prefill engines together for a token of a prompt;
-        None where nothing is handed over whole.
+        """The least seconds that the links of all prefill engines together need for a token of a
+        prompt; None where prompts are not handed over, or not each as a whole.
         """
         if self.config.prefill_replicas is None:
             return None
         handover = self.config.handover
         rule: HandoverRule = Whole() if handover is None else handover.make("handover")
         if not isinstance(rule, Whole):
-            return None  # of a layer at a time, a part is hidden
+            return None  # layer by layer, a part of the time is hidden behind the prefill
         bandwidth = rule.bandwidth * self.config.prefill_replicas
         return self.config.model.kv_bytes_per_token / bandwidth
 
 
-def _whole(value: object) -> int | None:
+def _positive_int(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None

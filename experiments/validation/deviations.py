@@ -141,13 +141,13 @@ def draw(logs: Sequence[tuple[str, Times, Times]], path: Path) -> None:
 
     figure = Figure(figsize=(14.5, 2.8 * len(logs)), layout="constrained")
     panels = figure.subplots(len(logs), 4, squeeze=False)
-    for (running, ttft, tpot, each), (name, real, simulated) in zip(panels, logs, strict=True):
+    for (running, ttft, tpot, scatter), (name, real, simulated) in zip(panels, logs, strict=True):
         both = (real, simulated)
         _running_requests(running, both)
         running.set_title("/".join(Path(name).parts[-2:])[-40:])
         _distribution(ttft, "TTFT (s)", [times.ttft_s for times in both])
         _distribution(tpot, "TPOT (ms)", [1000 * times.tpot_s for times in both])
-        _each_request(each, real, simulated)
+        _each_request(scatter, real, simulated)
     with whole(path) as temporary:
         figure.savefig(temporary, dpi=130)
 

@@ -1,4 +1,4 @@
-"""vLLM's server command as our overrides: the same pool, limits and rules."""
+"""Translates a command of vLLM's server into overrides for the same pool, limits and rules."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_o
 from testbed.experiments.vllm_server.server import Server, server_of
 from testbed.override_words import key_of
 
-OURS = {  # overrides that stand for an option of the command, before it is read
+OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
     "server.num_gpus": "--tensor-parallel-size",
     "scheduler.max_num_seqs": "--max-num-seqs",
     "scheduler.max_num_batched_tokens": "--max-num-batched-tokens",
@@ -25,16 +25,20 @@ OURS = {  # overrides that stand for an option of the command, before it is read
 
 
 def expand(command: str | None, others: Sequence[str]) -> list[str]:
-    """The overrides that a command, if there is one, stands for, before the others, which win;
-    prints them, what was read and changes nothing, and vLLM's own two lines.
+    """The overrides that `command` stands for, followed by `others`, which take precedence. Without
+    a command: the others alone.
 
-    Raises InputError for a command without a GPU or a shape, for an option that changes the result
-    and has no counterpart, and for a server that vLLM refuses.
+    Prints on stderr the overrides, the lines that vLLM itself would log about its pool and its
+    rules, and the options that were read and change nothing.
+
+    Raises:
+        InputError: the command names no GPU or no model whose shape is known, an option of it
+            changes the result and is not modelled, or vLLM refuses such a server.
     """
     if command is None:
         return [*others]
     choices = chosen(others)
-    read = _with_ours(read_command(command), choices)
+    merged = _with_overrides(read_command(command), choices)
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
     release = release_of_preset(choices.get("system", DEFAULT.preset))
     if release is None:
@@ -42,24 +46,24 @@ def expand(command: str | None, others: Sequence[str]) -> list[str]:
             f"+system={choices['system']}: is no release of vLLM's server (leave it out, or choose "
             f"from {', '.join(release.preset for release in RELEASES.values())})"
         )
-    server = server_of(read, gpu, user_folders(others), release=release)
-    words = overrides_of(server, read, choices)
+    server = server_of(merged, gpu, user_folders(others), release=release)
+    words = overrides_of(server, merged, choices)
     print(f"testbed: note: {FLAG}: {' '.join(words)}", file=sys.stderr)
     speculative = server.speculative
-    unsaid = () if speculative is None else (speculative.note,)
-    for line in (*rule_lines(server), *kv_lines(server), *unsaid):
+    draft_notes = () if speculative is None else (speculative.note,)
+    for line in (*rule_lines(server), *kv_lines(server), *draft_notes):
         print(f"testbed: note: {FLAG}: {line}", file=sys.stderr)
     for note in server.notes:
         print(f"testbed: note: {FLAG}: harmless, ignored: {note}", file=sys.stderr)
-    kept = [word for word in words if key_of(word) not in choices]
-    mine = [word for word in others if key_of(word) != "server.memory_utilization"]
-    return [*kept, *mine]
+    from_command = [word for word in words if key_of(word) not in choices]
+    from_user = [word for word in others if key_of(word) != "server.memory_utilization"]
+    return [*from_command, *from_user]
 
 
-def _with_ours(command: Command, choices: dict[str, str]) -> Command:
-    """The command with the values of overrides in place of its own."""
+def _with_overrides(command: Command, choices: dict[str, str]) -> Command:
+    """The command, in which values of the user's overrides replace its own."""
     values = dict(command.values)
-    for key, option in OURS.items():
+    for key, option in OPTION_OF_OVERRIDE.items():
         if key in choices:
             values[option] = choices[key]
     _, times, count = choices.get("server", "").partition("-x")
@@ -108,7 +112,7 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
 
 
 def _model_words(model: ModelSpec, option: str) -> list[str]:
-    """What the command changes of the model that ships under this name."""
+    """Overrides for what the command changes of the model that ships under this name."""
     words = list[str]()
     if model.max_len != _shipped_len(option):
         words += [f"model.max_len={model.max_len}"]
@@ -122,7 +126,7 @@ def _model_words(model: ModelSpec, option: str) -> list[str]:
 
 
 def _replica_words(values: Mapping[str, str]) -> list[str]:
-    """The engines of a dense model, independent of each other, behind vLLM's own balancer."""
+    """Overrides for data parallelism: independent engines behind vLLM's own balancer."""
     num_replicas = values.get("--data-parallel-size", "1")
     return [] if num_replicas == "1" else [f"replicas={num_replicas}", "router=vllm_balancer"]
 
@@ -132,7 +136,7 @@ def _shipped_len(option: str) -> int | None:
 
 
 def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
-    """The pool, in blocks or in GiB over all GPUs, unless an override gives it."""
+    """Overrides for the pool, in blocks or in GiB over all GPUs, unless the user gives it."""
     if any(key.startswith(("server.num_blocks", "server.kv_memory_gib")) for key in choices):
         return []
     if not server.pages.is_grouped:
@@ -142,7 +146,9 @@ def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
 
 
 def _policy_words(server: Server) -> list[str]:
-    """The policy: of groups of layers where some store less than all tokens, as vLLM's manager."""
+    """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
+    less than all tokens.
+    """
     if server.pages.is_grouped:
         policy = "grouped_caching" if server.caches_prefixes else "grouped"
         return [f"policy={policy}", "policy.watermark=0"]

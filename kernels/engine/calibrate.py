@@ -66,10 +66,10 @@ SIZES = sizes_up_to(PROMPT_GRAPHS)
 TOKENS = (*SIZES, *range(2816, 4097, 256))
 ROWS, EMBEDDED = (*GRAPHS, 192, 256), (1, 32, 128, 512, 2560)
 BATCHES = (1, 8, 16, 32, 64, 128)  # sequences that decode alone
-# Tokens of prompts among DECODES decodes; with the last an iteration takes the largest graph, and
-# is planned as a whole also where a few sequences more are running.
-# LAUNCHED of them are launched among VISITED decodes too; with the most of these they count as
-# `launch_prompts`' tokens.
+# PROMPTS: lengths of a prompt that runs among DECODES decodes. An iteration with the longest one
+# takes the largest graph, and still fits the budget where a few sequences more are running.
+# The lengths LAUNCHED also run among each number of decodes in VISITED. The largest of these
+# numbers is added to the length in `launch_prompts`.
 PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2480)
 LAUNCHED = (48, 240, 496, 1008, 1984, 2480)
 DECODES, VISITED = 16, (1, 16, 64)
@@ -199,15 +199,15 @@ def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dic
     """
     points: dict[str, list[Point]] = {"launched_graph": []}
     one_graph = replace(bench, options=replace(bench.options, prompt_graphs=0))
-    for kernel, kind in (("paged", Paged), ("contiguous", ContiguousOracle)):
+    for kernel, policy_class in (("paged", Paged), ("contiguous", ContiguousOracle)):
         cost = kernels(kernel, "ragged")
-        decodes = decodes_alone(one_graph, kind, ahead, BATCHES)
+        decodes = decodes_alone(one_graph, policy_class, ahead, BATCHES)
         points["launched_graph"] += [
             point(kernel, batch, timing=beyond(iterations, cost))
             for batch, iterations in decodes.items()
         ]
-        if kind is Paged:
-            one_by_one = decodes_alone(one_graph, kind, in_turn, BATCHES)
+        if policy_class is Paged:
+            one_by_one = decodes_alone(one_graph, policy_class, in_turn, BATCHES)
             points["launch_decodes"] = [
                 point(part, batch, timing=timing)
                 for batch in decodes
@@ -231,7 +231,12 @@ def on_gpu(iteration: Iteration) -> float:
 
 def beyond(iterations: Sequence[Iteration], cost: CostModel, seconds: Seconds = lasting) -> Timing:
     """Microseconds of iterations beyond the cost model: median, 10th and 90th percentile."""
-    return Timing.of([seconds(one) * 1e6 - cost.iteration(one.work) / 1e6 for one in iterations])
+    return Timing.of(
+        [
+            seconds(iteration) * 1e6 - cost.iteration(iteration.work) / 1e6
+            for iteration in iterations
+        ]
+    )
 
 
 def launch(
@@ -240,10 +245,13 @@ def launch(
     cost: CostModel,
     computing: Seconds = lasting,
 ) -> dict[str, Timing]:
-    """How the host launches such iterations, by part. `first`: how much longer than computing those
-    last that are not launched while another runs; `whole`: how long it launches one that is.
+    """How long the host needs to launch an iteration, by part.
+
+    hidden: iterations that were launched while the one before ran; waited_for: iterations of the
+    same work, each launched when the one before had ended. `first` is by how much these last longer
+    than the GPU computes; `whole` is how long the host launches a hidden one.
     """
     hidden_us = beyond(hidden, cost, computing).median_us
     first = Timing(*(max(0.0, us - hidden_us) for us in beyond(waited_for, cost)))
-    whole = Timing.of([one.launch_s * 1e6 for one in hidden])
+    whole = Timing.of([iteration.launch_s * 1e6 for iteration in hidden])
     return {"first": first, "whole": Timing(*map(max, first, whole))}

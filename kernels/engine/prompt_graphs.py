@@ -71,8 +71,8 @@ class CapturedLayers:
         yield self._end
 
     def _begin(self) -> None:
-        there = self.arrays.device
-        self.buffers.x.copy_(self.network.embed(there["tokens"], there["positions"]))
+        inputs = self.arrays.device
+        self.buffers.x.copy_(self.network.embed(inputs["tokens"], inputs["positions"]))
         self._steps().before_attention(self.network.layers[0], None)
 
     def _between(self, layer: Layer, following: Layer) -> None:

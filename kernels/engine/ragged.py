@@ -22,8 +22,10 @@ NO_DRAFTS: Drafts = {}
 
 
 class Late(NamedTuple):
-    """Which tokens of a batch the host does not have yet. rows: int64 [num_tokens], of each token
-    its row in `tokens` on the device, or -1 where the host has it.
+    """The tokens of a batch that only the device has so far.
+
+    tokens: on the device, those that the launch before has sampled. rows: int64 [num_tokens], for
+    each token of the batch its row in `tokens`, or -1 where the host has the token.
     """
 
     tokens: Tensor
@@ -32,11 +34,12 @@ class Late(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """tokens, positions: int64 [num_tokens]; wanted: the rows whose logits are needed; places: one
-    per part; late: which tokens are 0 because the host does not have them yet, None: it has all.
+    """The parts of an iteration, one behind the other. The first num_prompts parts are prompts, or
+    tokens with drafts behind them; every other part is one token.
 
-    The first num_prompts parts are prompts, or tokens with drafts behind them; every other part is
-    one token.
+    tokens, positions: int64 [num_tokens]. wanted: the rows whose logits are needed. places: where
+    the K and V of each part lie. late: the tokens that the host does not have yet, which are 0 in
+    `tokens`; None: the host has all.
     """
 
     parts: list[Part]
@@ -60,8 +63,8 @@ def ragged(
     tables: Tables,
     under_way: Drawn | None = None,
 ) -> Ragged:
-    """The arrays of these parts; under_way: the tokens of the launch before, None: the host has
-    them.
+    """The arrays of these parts. under_way: the tokens that the launch before has sampled, or None
+    if the host has them.
     """
     parts = prompts + decodes
     new = np.array([part.new for part in parts], np.int64)
@@ -135,8 +138,8 @@ class Ahead:
         tables: Tables,
         under_way: Drawn | None,
     ) -> Ragged | None:
-        """The batch in which these groups take a step, as `ragged` makes it; None if they were not
-        all in the last.
+        """The batch in which these groups take a step, equal to what `ragged` makes; None if one of
+        them was not in the batch before.
         """
         rows = [self._rows.get(group.request.request_id, -1) for group in groups]
         if not rows or not self._alone or -1 in rows:
@@ -168,9 +171,9 @@ def parts_of(
     """
     prompts, owners = [], []
     for chunk in plan.chunks:
-        whole = chunk.num_stored + chunk.new == chunk.group.prefill_len
-        prompts.append(chunk_part(chunk, int(whole)))
-        if whole:
+        is_complete = chunk.num_stored + chunk.new == chunk.group.prefill_len
+        prompts.append(chunk_part(chunk, int(is_complete)))
+        if is_complete:
             owners.append(Owner(chunk.group, chunk.group.sequences.index(chunk.seq)))
     members = [Owner(group, i) for group in stepping for i in range(len(group.sequences))]
     stepped = [group.sequences[i] for group, i, _ in members]
@@ -211,9 +214,9 @@ def padding(plan: Plan) -> Iterator[Part]:
     for chunk in plan.chunks:
         left = chunk.padding
         while left:
-            again = min(left, chunk.num_stored + chunk.new)
-            yield Part(seq=chunk.seq, new=again, num_stored=0, written=again, wanted=0)
-            left -= again
+            num_tokens = min(left, chunk.num_stored + chunk.new)
+            yield Part(seq=chunk.seq, new=num_tokens, num_stored=0, written=num_tokens, wanted=0)
+            left -= num_tokens
 
 
 def ended(plan: Plan, stepping: list[SequenceGroup], state: SchedulerState) -> list[Part]:
@@ -247,20 +250,22 @@ class Arrays:
         num_hosts: int = 1,
     ) -> None:
         packed = np.dtype(
-            [(name, kind, shape) for name, (shape, kind) in shapes.items()], align=True
+            [(name, dtype, shape) for name, (shape, dtype) in shapes.items()], align=True
         )
         size, pinned = (num_hosts, packed.itemsize), device.type == "cuda"
         self._packed = torch.zeros(size, dtype=torch.uint8, pin_memory=pinned)
-        self._there = torch.empty(packed.itemsize, dtype=torch.uint8, device=device)
+        self._on_device = torch.empty(packed.itemsize, dtype=torch.uint8, device=device)
         self.hosts: list[dict[str, NDArray[Any]]] = [
             {name: host[name] for name in shapes} for (host,) in self._packed.numpy().view(packed)
         ]
         self.turn = 0
         self.device: dict[str, Tensor] = {}
         fields: Any = packed.fields
-        for name, (shape, kind) in shapes.items():
+        for name, (shape, dtype) in shapes.items():
             field, at = fields[name]
-            rows = self._there[at : at + field.itemsize].view(getattr(torch, np.dtype(kind).name))
+            rows = self._on_device[at : at + field.itemsize].view(
+                getattr(torch, np.dtype(dtype).name)
+            )
             self.device[name] = rows.view(shape)
 
     @property
@@ -274,7 +279,7 @@ class Arrays:
 
     def send(self) -> None:
         """Copy the host's arrays to the device on the current stream; the host does not wait."""
-        self._there.copy_(self._packed[self.turn], non_blocking=True)
+        self._on_device.copy_(self._packed[self.turn], non_blocking=True)
 
 
 def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> dict[str, Tensor]:

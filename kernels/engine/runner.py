@@ -24,9 +24,11 @@ from testbed.sched.state import SchedulerState
 
 
 class Launched(NamedTuple):
-    """A forward pass on the device: its batch, the draft tokens in it, what happens to its rows,
-    the logits of these and the tokens drawn from them, None where nothing is computed. recomputed:
-    groups that are prefilled again; time: the device's.
+    """A forward pass that was launched on the device.
+
+    drafts: the draft tokens of the batch. wanted: the rows whose logits are needed, and for what.
+    logits: of these rows. drawn: the tokens sampled from the logits. Both are None where nothing is
+    computed. recomputed: groups that are prefilled again. time: of the device.
     """
 
     batch: Ragged
@@ -41,11 +43,12 @@ class Launched(NamedTuple):
 class Runner:
     """Everything between a plan and its results: `launch`, `wait`, `sample`, then `follow`.
 
-    A plan may be launched before the results of the one before are there: tokens go from one launch
-    to the next on the device. `slot_checker` checks the owners of slots, or nothing. `forward`
-    computes the logits of an iteration's wanted rows, `eager` does so kernel by kernel. `drafter`
-    drafts tokens, of which `verified` says how many the model accepted. longest is the longest
-    prompt of the warm-up, in tokens.
+    A plan may be launched before the results of the plan before it have been read, because tokens
+    go from one launch to the next on the device.
+
+    slot_checker: checks the owners of slots, or nothing. forward: computes the logits of an
+    iteration's wanted rows; `eager` does so kernel by kernel. drafter: drafts tokens. verified: how
+    many of these the model accepted. longest: the longest prompt of the warm-up, in tokens.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
-"""The tokens of every sequence, on the host: what prompts have, and what was drawn."""
+"""The tokens of every sequence, on the host: those of its prompt, and those that were sampled."""
 
 import random
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -22,10 +23,11 @@ class Owner(NamedTuple):
 
 
 class Part(NamedTuple):
-    """`new` tokens of a sequence that follow `num_stored` ones, of which the logits of the last
-    `wanted` are needed. drafts: the tokens behind those that the sequence has.
+    """The tokens of a sequence that an iteration computes.
 
-    Slots of tokens before position `written` contain their K and V already and are not written.
+    new: how many. num_stored: how many tokens precede them, whose K and V are stored. written: the
+    slots of tokens before this position contain their K and V already, and are not written. wanted:
+    the logits of so many tokens at the end are needed. drafts: draft tokens behind the sequence's.
     """
 
     seq: Sequence
@@ -73,25 +75,28 @@ class TokenBuffers:
     def prompt(self, request: Incoming) -> list[int]:
         """The tokens of a request's prompt."""
         if request.prompt_ids is None:
-            own = self._random(request.request_id, request.prompt_len)
+            tokens = self._random(request.request_id, request.prompt_len)
         elif request.tokens_per_id == 1:
-            own = [token % self.vocab_size for token in request.prompt_ids]
+            tokens = [token % self.vocab_size for token in request.prompt_ids]
         else:
-            own = [t for i in request.prompt_ids for t in self._content(i, request.tokens_per_id)]
-        own[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
-        return own[: request.prompt_len]
+            contents = [self._content(i, request.tokens_per_id) for i in request.prompt_ids]
+            tokens = list(chain.from_iterable(contents))
+        tokens[: request.registered_prefix] = self.registered_prefix(request.registered_prefix)
+        return tokens[: request.prompt_len]
 
     def registered_prefix(self, num_tokens: int) -> list[int]:
         """The tokens of the registered prefix."""
         return self._random("prefix", num_tokens)
 
     def read(self, part: Part) -> list[int]:
-        """The tokens of a part, all of which must exist; logits are wanted of the newest."""
+        """The tokens of a part, all of which must exist; where logits are wanted, these are the
+        newest tokens of the sequence.
+        """
         tokens, end = self.tokens[part.seq.seq_id], part.context_len - len(part.drafts)
-        there = len(tokens) == end if part.wanted else len(tokens) >= end
-        assert there, f"{part.seq} has {len(tokens)} tokens and is to compute up to number {end}"
-        own = tokens[part.num_stored : end]
-        return [*own, *part.drafts[-part.new :]] if part.drafts else own
+        has_tokens = len(tokens) == end if part.wanted else len(tokens) >= end
+        assert has_tokens, f"{part.seq} has {len(tokens)} tokens and is to compute {end}"
+        accepted = tokens[part.num_stored : end]
+        return [*accepted, *part.drafts[-part.new :]] if part.drafts else accepted
 
     def is_late(self, part: Part) -> bool:
         """Whether the part is one token, and the host does not have it yet."""
@@ -107,9 +112,10 @@ class TokenBuffers:
 
 
 class Drawn:
-    """Tokens of sequences, `takers`, that were drawn on the device: int64 [num_takers].
+    """Tokens that were sampled on the device.
 
-    on_host: their copy, which is under way until the launch has ended.
+    takers: the sequences that get one each. tokens: on the device, int64 [num_takers]. on_host: a
+    copy on the host, which is complete when the launch has ended.
     """
 
     def __init__(self, takers: SequenceOf[Sequence], tokens: Tensor) -> None:

@@ -5,14 +5,19 @@ from testbed.cost.model import CostModel, Launch, Moved, Work
 
 
 class SpeculativeCost(CostModel):
-    """The model's own cost of an iteration, whose decodes compute draft_tokens besides their own,
-    and num_drafts passes of the drafter behind it.
+    """The cost of an iteration in which the model verifies drafts, plus num_drafts passes of the
+    drafter behind it.
 
     The first pass computes all tokens of the iteration, because the drafter stores K and V of them
-    too; each later one computes a token of each sequence, and reads one token more. drafter: its
-    cost; None where drafts take no time of the GPU. Drafts are proposed for the whole batch or not
-    at all: off_above is the most requests for which they are. Where the model's cost verifies as
-    prompts, drafts are computed by its kernels for prompts; see `verified_as_prompts`.
+    too; each later one computes a token of each sequence, and reads one token more. Drafts are
+    proposed for the whole batch or not at all. Where the model's cost verifies as prompts, drafts
+    are computed by its kernels for prompts; see `verified_as_prompts`.
+
+    Attributes:
+        cost: the cost of the model's own iterations.
+        drafter: the cost of the drafter's passes; None where drafts take no time of the GPU.
+        num_drafts: drafts of a sequence.
+        off_above: the most requests for which drafts are proposed; None: there is no such limit.
     """
 
     def __init__(
@@ -69,9 +74,12 @@ class SpeculativeCost(CostModel):
 
 
 def verified_as_prompts(work: Work, num_drafts: int) -> Work:
-    """The same tokens, those of decodes with drafts as chunks of prompts, of which as few have them
-    as can; decodes are taken to read as much as each other. The output projection of a chunk is
-    that of one token, which reads the same weights as that of all.
+    """The same tokens, in which decodes with drafts become chunks of prompts.
+
+    `work` does not say how the drafts are spread: as few decodes as possible are taken to have
+    some, and all decodes are taken to read the same number of tokens. The cost of a chunk has the
+    output projection of one token, although all its tokens are projected; both read the same
+    weights.
     """
     if not work.draft_tokens:
         return work

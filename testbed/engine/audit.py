@@ -24,18 +24,6 @@ from testbed.sched.scheduler import Scheduler
 from testbed.sched.state import SchedulerState
 
 
-class ExponentialSampling:
-    """True on calls 1, 2, 4, 8, ..., so that checks stay cheap."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def is_due(self) -> bool:
-        """Count one call; whether it is to be checked."""
-        self.count += 1
-        return not self.count & (self.count - 1)
-
-
 def check_policy(memory: Capabilities, max_len: int, pool: PoolSpec | None) -> None:
     """No policy has more slots than it was given."""
     total = memory.policy.usage().total

@@ -1,4 +1,6 @@
-"""The client of `vllm bench serve` and `sglang.bench_serving`: a rate, and a bound in flight."""
+"""The client of `vllm bench serve` and `sglang.bench_serving`: it sends requests at a rate, and may
+limit how many are unanswered.
+"""
 
 import numpy as np
 
@@ -9,13 +11,14 @@ from testbed.engine.arrivals import AnswerDriven, BoundedWorkload, positive
 
 
 class Benchmark(AnswerDriven):
-    """num_requests at `rate` a second, of which max_in_flight are unanswered at most (None: no
-    bound); as `vllm bench serve` and `sglang.bench_serving` with --request-rate, --num-prompts and
-    --max-concurrency.
+    """Sends num_requests requests at `rate` a second, and has at most max_in_flight of them
+    unanswered (None: no bound). These are --num-prompts, --request-rate and --max-concurrency of
+    both benchmarks.
 
-    Gaps have a gamma distribution of this burstiness, their squared coefficient of variation (1:
-    Poisson; `vllm bench serve --burstiness` is its inverse). A request arrives when it is sent: as
-    in those benchmarks, the wait at the client before that is in no latency.
+    The gaps between requests have a gamma distribution; `burstiness` is its squared coefficient of
+    variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). A request
+    arrives when it is sent, so that no latency includes its wait at the client, as in those
+    benchmarks.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class Benchmark(AnswerDriven):
         self.burstiness = burstiness
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
-        """All rows in order, sent at `rate`, and with max_in_flight at most so many unanswered at a
-        time. Raises InputError where rows wait for answers, or the last one comes after LAST_S.
+        """All rows, in their order.
+
+        Raises:
+            InputError: rows wait for the answers of others, or the last one comes after LAST_S.
         """
         self.check_no_turns(rows)
         rng, shape = np.random.default_rng([seed, 1]), 1 / self.burstiness

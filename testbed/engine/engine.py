@@ -1,7 +1,7 @@
 """The one engine: plan, execute, commit, record."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeAlias
 
 from testbed.core.errors import PlugInError
@@ -10,21 +10,25 @@ from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Usage
 from testbed.cost.model import UNBOUNDED, Work
 from testbed.engine import audit
-from testbed.engine.audit import ExponentialSampling
+from testbed.engine.audience import Audience
+from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
+from testbed.engine.departures import Departures
 from testbed.engine.draft_meter import DraftMeter
 from testbed.engine.executor import Executor, Flight
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
+from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.sides import Side
+from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
 from testbed.engine.totals import SpanMemory
+from testbed.sched.handed_over import land
 from testbed.sched.plan import Outcome, Plan, Results, plain_int, windows_of, work_of
 from testbed.sched.scheduler import Scheduler
 
-Change: TypeAlias = Callable[[int], None]  # made at a boundary, which it is told in ps
 HandBack: TypeAlias = Callable[[list[Request]], None]
 
 
@@ -33,10 +37,20 @@ class Engine:
 
     Requests may be submitted and cancelled at any time, between two turns of the loop. An arrival
     that could change the next plan, and a cancellation, end a span of iterations at the first
-    boundary at or after it, as the run step by step would see them. snapshots_ps: when the recorder
-    keeps the totals, at the first boundary at or after each time. Plans in flight are a queue: of
-    one plan, or of two where the scheduler plans ahead. side: the engine's part in a hand-over, if
-    it prefills for others or decodes what others have prefilled.
+    boundary at or after it, as the run step by step would see them. Plans in flight are a queue: of
+    one plan, or of two where the scheduler plans ahead.
+
+    Attributes:
+        scheduler: makes the plans.
+        executor: carries them out.
+        outputs: what the model will say.
+        recorder: keeps what the run leaves behind.
+        meter: measures the memory pool in every iteration.
+        clock: the executor's.
+        max_len: the longest sequence in tokens.
+        stop_ps: when the engine stops at the latest.
+        side: what it does for other engines: it prefills for them, or decodes what they have
+            prefilled, or does nothing for them.
     """
 
     def __init__(
@@ -52,6 +66,19 @@ class Engine:
         snapshots_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
     ) -> None:
+        """An engine without requests.
+
+        Args:
+            scheduler: makes the plans.
+            executor: carries them out.
+            outputs: what the model will say.
+            recorder: keeps what the run leaves behind.
+            max_len: the longest sequence in tokens.
+            windows: the sizes of the model's sliding windows, in tokens.
+            fast_forward: several identical iterations may be carried out at once.
+            snapshots_ps: the recorder keeps the totals at the first boundary at or after each.
+            stop_ps: when the engine stops at the latest.
+        """
         self.scheduler = scheduler
         self.executor = executor
         self.outputs = outputs
@@ -62,38 +89,40 @@ class Engine:
         self.meter = _meter(scheduler, outputs, fast_forward=fast_forward)
         recorder.policy = scheduler.memory.name
         executor.on_landed = self.replan
+        self.side = Side()
         self._alarm = executor.alarm
-        self.side: Side | None = None
         self._windows = windows
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
-        self._snapshots_ps = sorted({*snapshots_ps, stop_ps, UNBOUNDED}, reverse=True)
-        self._listeners: list[Listener] = []
-        self._token_listeners: list[TokenListener] = []
-        self._changes: list[Change] = []  # for the next boundary, at which no plan is in flight
-        self._changes_ahead: list[Change] = []  # which the next plan, if made ahead, does not know
+        self._snapshots = SnapshotTimes(recorder, [*snapshots_ps, stop_ps])
+        self._audience = Audience(scheduler.state, outputs.requests)
+        self._departures = Departures(
+            scheduler, executor, outputs, self.meter, recorder, self._audience
+        )
+        self._changes = Changes()
+        self._checks = SampledChecks(scheduler.state)
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
-        self._table_checks = ExponentialSampling()
-        self._read_checks = ExponentialSampling()
-        self._growth_checks = ExponentialSampling()
 
     def listen(self, listener: Listener) -> None:
         """Tell the listener of the end of each request."""
-        self._listeners.append(listener)
+        self._audience.add(listener)
 
     def listen_to_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""
-        self.listen(listener)
-        self._token_listeners.append(listener)
-        self.executor.on_step = self._deliver_step
+        self._audience.add_for_tokens(listener)
+        self.executor.on_step = self._step_ended
+
+    def take_part(self, side: Side) -> None:
+        """Take part in hand-overs: `side` is asked and told what it needs for its part."""
+        self.side = self._departures.side = side
 
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it could never run, and is rejected at once."""
         self.recorder.totals.arrived += 1
         if reason := self.never_fits(request):
-            self._reject(request, reason)
+            self._departures.reject(request, reason, self.clock.now_ps)
             return False
         self.outputs.arrived(request)
         self.executor.added(self.scheduler.add(request.incoming))
@@ -121,7 +150,7 @@ class Engine:
         """
         if request_id not in self.outputs.requests:
             return False
-        self.change(lambda now_ps: self._cancel(request_id, now_ps))
+        self.change(lambda now_ps: self._departures.cancel(request_id, self._in_flight, now_ps))
         return True
 
     def close_session(self, session: int) -> None:
@@ -140,7 +169,7 @@ class Engine:
 
     def change(self, change: Change) -> None:
         """Something is to change between two iterations, which may give memory back."""
-        self._changes_ahead.append(change)
+        self._changes.unplanned.append(change)
         self.replan()
 
     def replan(self) -> None:
@@ -157,7 +186,7 @@ class Engine:
         self.recorder.taken_over(request, first_ps, self.clock.now_ps)
         self.outputs.arrived(request)
         self.executor.added(group)
-        self.scheduler.state.land(group)
+        land(self.scheduler.state, group)
         self.outputs.decodes(group)
         self.meter.joined(group)
 
@@ -173,11 +202,12 @@ class Engine:
 
     def serve(self) -> Process:
         """The loop, for the clock to run."""
+        changes = self._changes
         yield self._alarm.set(self.clock.now_ps)
         while (now_ps := self.clock.catch_up()) < self.stop_ps:
-            if self._snapshots_ps[-1] <= now_ps:
-                self._take_snapshots(now_ps)
-            if self._changes or self._changes_ahead:
+            if self._snapshots.next_ps <= now_ps:
+                self._snapshots.at_boundary(now_ps)
+            if changes.due or changes.unplanned:
                 self._make_changes(now_ps)
                 if self.stop_ps <= now_ps:
                     continue
@@ -210,16 +240,13 @@ class Engine:
             for move_id in landed:
                 transfers.landed(move_id)
             scheduler.state.memory_released()
-        if self.side is not None:
-            self.side.before_plan()
+        self.side.before_plan()
         scheduler.now_ps = now_ps
         plan = scheduler.plan()
         if plan.preempted:
             self.outputs.preempted(plan)
-        for group in plan.rejected:
-            self.executor.removed(group)
-            request = self.outputs.removed(group.request.request_id)
-            self._reject(request, plan.reasons[request.request_id])
+        if plan.rejected:
+            self._departures.reject_planned(plan, self.clock.now_ps)
         return plan
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
@@ -228,8 +255,8 @@ class Engine:
         """
         plan, state = flight.plan, self.scheduler.state
         usage = state.policy.usage()
-        if plan.chunks and self._table_checks.is_due():
-            audit.check_tables(state, usage)
+        if plan.chunks:
+            self._checks.tables(usage)
         if plan.preempted or plan.ops:
             self.recorder.moved(plan)
             self.recorder.paused(plan.preempted)
@@ -242,13 +269,13 @@ class Engine:
         max_steps, wake_ps = 1, UNBOUNDED
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
         if flight.repeats:
-            if usage.saved and self._read_checks.is_due():
-                audit.check_repeated(state.memory, state.batch, flight.work)
+            if usage.saved:
+                self._checks.repeated_reads(flight.work)
             max_steps, wake_ps = self._max_steps(plan, usage), plan.wake_ps
-        if self._token_listeners:
-            flight.decoding = self._decoding(flight)
+        if self._audience.hears_tokens:
+            self._audience.list_decoding(flight)
         self._current = flight
-        self.executor.begin(flight, max_steps, self._snapshots_ps[-1], wake_ps)
+        self.executor.begin(flight, max_steps, self._snapshots.next_ps, wake_ps)
 
     def _work(self, plan: Plan, usage: Usage) -> Work:
         """What the plan's first iteration computes, reads and moves."""
@@ -281,12 +308,11 @@ class Engine:
         # Those that end whatever is accepted: so much a server knows too.
         certain = self.outputs.ended(plan, steps) if plan.drafts else flight.ended
         flight.outcome = self.scheduler.anticipate(plan, steps, certain)
-        if steps > 1:
-            self._check_growth(flight, flight.outcome)
+        if steps > 1 and not flight.outcome.finished:
+            self._checks.growth(flight.usage, flight.outcome.grown)
         self.outputs.follow(plan, flight.outcome, flight.ended)
         flight.memory = self._measured(flight, flight.outcome)
-        self._changes += self._changes_ahead
-        self._changes_ahead.clear()
+        self._changes.make_due()
         ahead = self._next_plan(now_ps)
         if ahead.decode_seqs or ahead:
             self._in_flight.append(self.executor.start(ahead))
@@ -302,8 +328,8 @@ class Engine:
         """The iterations have run: commit their results, record them, tell who listens."""
         plan, steps, recorder = flight.plan, flight.steps, self.recorder
         outcome = self.scheduler.commit(plan, steps, results)
-        if steps > 1 and flight.outcome is None:
-            self._check_growth(flight, outcome)
+        if steps > 1 and flight.outcome is None and not outcome.finished:
+            self._checks.growth(flight.usage, outcome.grown)
         end_ps = self._ended_ps = self.executor.committed(flight, outcome, results)
         duration_ps = end_ps - flight.start_ps
         memory = self._close(flight, outcome, duration_ps)
@@ -320,12 +346,11 @@ class Engine:
         recorder.tokens(plan, steps, flight.stepping, outcome.first_tokens, results, end_ps)
         if flight.preempted_behind:
             recorder.paused(flight.preempted_behind)
-        if self.side is not None:
-            self.side.computed(plan, flight.start_ps, end_ps)
-        if self._token_listeners:
-            self._deliver_last(flight, outcome, results.accepted, end_ps)
+        self.side.computed(plan, flight.start_ps, end_ps)
+        if self._audience.hears_tokens:
+            self._audience.last_step_ended(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
-            self._finish(group, end_ps)
+            self._departures.finish(group, end_ps)
         state = self.scheduler.state
         num_queued = len(state.waiting) + len(state.running) + len(state.swapped)
         if len(self.outputs.requests) != num_queued:
@@ -348,38 +373,15 @@ class Engine:
             return flight.memory
         return flight.memory.lasting(duration_ps)
 
-    def _check_growth(self, flight: Flight, outcome: Outcome) -> None:
-        if not outcome.finished and self._growth_checks.is_due():
-            audit.check_growth(self.scheduler.state.policy, flight.usage, outcome.grown)
-
     def _end_promises(self) -> None:
         """What a plan behind the present one has promised no longer holds: memory was released."""
         for flight in self._in_flight:
             flight.plan.guaranteed_steps = 0
 
-    def _finish(self, group: SequenceGroup, now_ps: int) -> None:
-        request = self.outputs.removed(group.request.request_id)
-        if self.side is not None and self.side.takes(group):
-            self.recorder.moved_on(request, now_ps)
-            return
-        self.recorder.served(request, group, now_ps)
-        for listener in self._listeners:
-            listener.on_finished(request.request_id, now_ps)
-
-    def _reject(self, request: Request, reason: str) -> None:
-        sent = request if self.side is None else self.side.sent(request)
-        self.recorder.rejected(sent, reason)
-        for listener in self._listeners:
-            listener.on_rejected(request.request_id, reason, self.clock.now_ps)
-
     def _make_changes(self, now_ps: int) -> None:
         if not self._in_flight:
-            self._changes += self._changes_ahead
-            self._changes_ahead.clear()
-        changes, self._changes = self._changes, []
-        for change in changes:
-            change(now_ps)
-        if changes:
+            self._changes.make_due()
+        if self._changes.make(now_ps):
             self._end_promises()
 
     def _drop_emptied(self) -> None:
@@ -392,43 +394,8 @@ class Engine:
             self._move(flight.plan)
             self.recorder.paused(flight.plan.preempted)
 
-    def _cancel(self, request_id: int, now_ps: int) -> None:
-        group = self.scheduler.state.find(request_id)
-        if group is not None and request_id in self.outputs.requests:
-            self._remove(group, now_ps)
-
-    def _remove(self, group: SequenceGroup, now_ps: int) -> None:
-        request_id = group.request.request_id
-        request, finished = self._withdraw(group)
-        self.recorder.cancelled(request, group, now_ps)
-        for listener in self._listeners:
-            listener.on_cancelled(request_id, now_ps)
-        self._finish_others(finished, now_ps)
-
-    def _withdraw(self, group: SequenceGroup) -> tuple[Request, list[SequenceGroup]]:
-        """The group leaves; its request, and the groups that are finished because it has left."""
-        for flight in self._in_flight:
-            flight.plan.leave_out(group)
-        finished = self.scheduler.cancel(group)
-        self.executor.removed(group)
-        self.meter.forget(group)
-        return self.outputs.removed(group.request.request_id), finished
-
-    def _finish_others(self, finished: list[SequenceGroup], now_ps: int) -> None:
-        for other in finished:
-            self.meter.forget(other)
-            self._finish(other, now_ps)
-
     def _fail(self, hand_back: HandBack, now_ps: int) -> None:
-        handed_back: list[Request] = []
-        for request_id in sorted(self.outputs.requests):
-            group = self.scheduler.state.find(request_id)
-            if group is None or request_id not in self.outputs.requests:
-                continue
-            request, finished = self._withdraw(group)
-            self.recorder.moved_on(request, now_ps)
-            handed_back.append(request)
-            self._finish_others(finished, now_ps)
+        handed_back = self._departures.hand_back_all(self._in_flight, now_ps)
         self.stop_ps = now_ps
         self.executor.drop_transfers()
         hand_back(handed_back)
@@ -440,7 +407,7 @@ class Engine:
             self._move(plan)
             self.recorder.paused(plan.preempted)
         is_prefilling = plan.preempted and state.running
-        if plan.rejected or is_prefilling or executor.has_landed or self._changes_ahead:
+        if plan.rejected or is_prefilling or executor.has_landed or self._changes.unplanned:
             return True
         wake_ps = plain_int(self.scheduler, "wake_ps", plan.wake_ps)
         queue = [*state.swapped, *state.waiting, *state.running.values()]
@@ -464,9 +431,7 @@ class Engine:
         self._is_idle, self._ended_ps = True, None
         yield self._alarm.set(min(self.stop_ps, wake_ps))
         self._is_idle = False
-        while self._snapshots_ps[-1] < self.clock.now_ps:  # the same as at their own times
-            snapshot_ps = self._snapshots_ps.pop()
-            self.recorder.snapshot(snapshot_ps, snapshot_ps)
+        self._snapshots.after_sleep(self.clock.now_ps)
 
     def _move(self, plan: Plan) -> None:
         """The plan has begun transfers, or preempted groups; it computes nothing and takes no
@@ -487,40 +452,13 @@ class Engine:
         else:
             flight.plan.guaranteed_steps = 0
 
-    def _take_snapshots(self, now_ps: int) -> None:
-        while self._snapshots_ps[-1] <= now_ps:
-            self.recorder.snapshot(self._snapshots_ps.pop(), now_ps)
-
     def _stop(self, now_ps: int) -> None:
         self.recorder.end_ps = now_ps
         self.recorder.settle()
-        self._take_snapshots(now_ps)
+        self._snapshots.at_boundary(now_ps)
 
-    def _decoding(self, flight: Flight) -> list[int]:
-        """The requests that take the decode steps of the plan in flight."""
-        steps = {seq.request_id: None for seq in self.scheduler.state.batch}
-        decoding = list(steps) if flight.plan.decode_seqs else []
-        decoding += [draft.group.request.request_id for draft in flight.plan.drafts]
-        return decoding + flight.stepping
-
-    def _deliver_step(self, flight: Flight) -> None:
-        """An iteration of a span has ended, which is not its last."""
-        for request_id in flight.decoding:
-            self._deliver(request_id, self.clock.now_ps)
-
-    def _deliver_last(
-        self, flight: Flight, outcome: Outcome, accepted: Mapping[int, int], now_ps: int
-    ) -> None:
-        """The last iteration has ended. First tokens are told first: their clients wait longest."""
-        for group in outcome.first_tokens:
-            self._deliver(group.request.request_id, now_ps)
-        for request_id in flight.decoding:
-            if request_id in self.outputs.requests:
-                self._deliver(request_id, now_ps, 1 + accepted.get(request_id, 0))
-
-    def _deliver(self, request_id: int, now_ps: int, num_tokens: int = 1) -> None:
-        for listener in self._token_listeners:
-            listener.on_tokens(request_id, num_tokens, now_ps)
+    def _step_ended(self, flight: Flight) -> None:
+        self._audience.step_ended(flight, self.clock.now_ps)
 
 
 def _meter(scheduler: Scheduler, outputs: Outputs, *, fast_forward: bool) -> Meter:

@@ -14,12 +14,12 @@ from testbed.cost.model import (
     wrong_durations,
 )
 from testbed.engine import audit
-from testbed.engine.audit import ExponentialSampling
 from testbed.engine.clock import Clock
 from testbed.engine.executor import Executor, Flight, Waiting
 from testbed.engine.host_launches import HostLaunches, computed_ps
 from testbed.engine.links import NO_LINKS, Links, SharedLink
 from testbed.engine.outputs import Outputs
+from testbed.engine.sampled_checks import ExponentialSampling
 from testbed.memory.policy import PoolSpec
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.scheduler import Scheduler

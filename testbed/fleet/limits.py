@@ -1,4 +1,4 @@
-"""What is not modelled with several engines, refused by name."""
+"""Refuses configurations that are not modelled with several engines."""
 
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
@@ -15,29 +15,29 @@ from testbed.sched.scheduler import IterationLevel, Scheduler
 def check_fleet(
     config: RunConfig, workload: Workload, scheduler: Scheduler, router: Router
 ) -> None:
-    """Raise InputError where the engines cannot be several, or the router has not what it needs."""
+    """Raise InputError for what several engines cannot do, or what the router cannot know."""
     if config.engine is not None:
         raise InputError("replicas: a GPU serves alone (leave engine out)")
     _check_router(router, workload)
     _check_shared_tiers(config, scheduler)
     if config.replicas == 1 and config.faults is None:
         return
-    shown = f"replicas={config.replicas}"
+    option = f"replicas={config.replicas}"
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{shown}: {name} is not modelled for several engines (set it to null)"
+                f"{option}: {name} is not modelled for several engines (set it to null)"
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
         if any(inner.is_instance for inner in part.nested()):
             raise InputError(
-                f"{shown}: {name} is an object, or has one, and each engine needs its own (give "
+                f"{option}: {name} is an object, or has one, and each engine needs its own (give "
                 "the class)"
             )
     if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
         raise InputError(
-            f"{shown}: an eviction order that knows all future prompts does not know which engine "
+            f"{option}: an eviction order that knows all future prompts does not know which engine "
             "gets them (choose another eviction)"
         )
 
@@ -63,7 +63,9 @@ def _check_router(router: Router, workload: Workload) -> None:
 
 
 def _check_shared_tiers(config: RunConfig, scheduler: Scheduler) -> None:
-    """A policy that can share its tiers with others can share them with itself."""
+    """Raise InputError where the policy cannot share the tiers. It is asked to share its own tiers
+    with itself, which every policy that shares tiers can do.
+    """
     if config.server.shared_tiers:
         sharer = sharer_of(scheduler.memory)
         sharer.share_tiers(named(sharer.lower_tiers(), config.server.shared_tiers))
@@ -77,47 +79,47 @@ def has_oracle(policy: Part) -> bool:
 
 def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
     """Raise InputError for what is not modelled where some engines prefill for others."""
-    shown = f"prefill_replicas={config.prefill_replicas}"
+    option = f"prefill_replicas={config.prefill_replicas}"
     if config.router is not None and config.router.is_instance:
         raise InputError(
-            f"{shown}: router is an object, and the prefill and the decode engines need one each "
+            f"{option}: router is an object, and the prefill and the decode engines need one each "
             "(give the class)"
         )
-    _check_sampling(shown, workload)
-    _check_scheduler(shown, scheduler)
+    _check_sampling(option, workload)
+    _check_scheduler(option, scheduler)
     if future := future_read(policy=config.policy, scheduler=config.scheduler):
         raise InputError(
-            f"{shown}: hand-overs are not modelled with a {future} (choose one that reads nothing "
+            f"{option}: hand-overs are not modelled with a {future} (choose one that reads nothing "
             "of the future)"
         )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
         raise InputError(
-            f"{shown}: hand-overs are not modelled with policy={memory.name} (choose policy=paged, "
-            "or another policy with leases and without groups of layers)"
+            f"{option}: hand-overs are not modelled with policy={memory.name} (choose "
+            "policy=paged, or another policy with leases and without groups of layers)"
         )
 
 
-def _check_sampling(shown: str, workload: Workload) -> None:
+def _check_sampling(option: str, workload: Workload) -> None:
     requests = getattr(workload, "requests", ())
     sequences = [workload.num_seqs, *[request.num_seqs for request in requests]]
     if workload.rows.num_seqs is not None:
         sequences += workload.rows.num_seqs.tolist()
     if max(sequences) > 1:
         raise InputError(
-            f"{shown}: hand-overs of several sequences are not modelled (give each request one)"
+            f"{option}: hand-overs of several sequences are not modelled (give each request one)"
         )
     if workload.rows.registered_prefix:
         raise InputError(
-            f"{shown}: hand-overs are not modelled with a registered prefix (leave it out)"
+            f"{option}: hand-overs are not modelled with a registered prefix (leave it out)"
         )
 
 
-def _check_scheduler(shown: str, scheduler: Scheduler) -> None:
+def _check_scheduler(option: str, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = chooses_order(scheduler) is not None
     if scheduler.plans_ahead or by_rank or not isinstance(scheduler, IterationLevel):
         raise InputError(
-            f"{shown}: hand-overs are not modelled with scheduler={name} (choose one that serves "
+            f"{option}: hand-overs are not modelled with scheduler={name} (choose one that serves "
             "in order of arrival and does not plan ahead, such as mixed or vllm_v1)"
         )

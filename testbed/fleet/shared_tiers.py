@@ -16,8 +16,8 @@ class SharedTiers:
     """The tiers of these names, which every engine that joins uses in place of its own.
 
     The transfers of all engines share a tier's link, as those of one engine would. An engine that
-    fails leaves in a tier what has landed there. A tier that has other content than before is an
-    event for every engine: it plans at its next boundary.
+    fails leaves in a tier what has landed there. When the content of a tier changes, every engine
+    makes a new plan at its next iteration boundary.
     """
 
     def __init__(self, clock: Clock, names: Iterable[str]) -> None:
@@ -26,9 +26,10 @@ class SharedTiers:
         self._engines: dict[Engine, SharesTiers] = {}
 
     def lend(self, memory: Capabilities) -> None:
-        """A policy that stores nothing yet gets the tiers: those that the first one has made.
+        """Give the tiers to a policy that stores nothing yet; the first policy makes them.
 
-        Raises InputError for a policy that cannot share tiers, or not with the others.
+        Raises:
+            InputError: the policy cannot share tiers, or not with the other policies.
         """
         if not self.links:
             return

@@ -56,15 +56,16 @@ class Predicts(Protocol):
 
 @runtime_checkable
 class Advances(Protocol):
-    """Promised steps that were taken are another call than those that are asked for."""
+    """`advance` tells the policy that promised steps were taken; without it, `extend` asks for them
+    although they were promised.
+    """
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
-        """Steps of those that `guaranteed_steps` promised were taken; never refused, without ops.
-        As `extend`, where a policy does not define it.
+        """Steps that `guaranteed_steps` promised were taken; the answer is a grant without ops.
 
         Args:
             batch: the sequences that decode.
-            num_steps: how many.
+            num_steps: how many steps were taken.
         """
 
 
@@ -90,8 +91,8 @@ class Forks(Protocol):
 
 @runtime_checkable
 class CopiesPrompts(Protocol):
-    """It chooses the copies that fill a sequence of its own slots; else the parent's tokens are
-    copied.
+    """The policy chooses the copies that give a sequence in slots of its own the parent's tokens;
+    without this capability, all tokens of the parent are copied.
     """
 
     def copy_prompt(self, parent: Seq, child: Seq) -> Ops:

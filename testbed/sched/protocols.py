@@ -1,5 +1,6 @@
-"""What a scheduler may be able to do besides the required. Not compiled, as
-testbed/memory/protocols.py is not.
+"""What a scheduler may do beyond what every scheduler must do.
+
+This module is not compiled: a compiled protocol cannot be looked for in an object.
 """
 
 from collections import deque

@@ -192,9 +192,8 @@ class Scheduler(ABC):
         plan, state = Plan(), self.state
         if self._chooses_order is not None and state.waiting:
             self._chooses_order.choose_order(state.waiting)
-        if state.forks:
-            plan.forks, state.forks = state.forks, 0
-            plan.ops, state.copies = [ops for _, ops in state.copies], []
+        if state.pending_forks.num_forks:
+            state.pending_forks.move_into(plan)
         if state.memory.transfers is not None:
             state.order(state.memory.transfers.background(), plan)
         return plan

@@ -1,21 +1,9 @@
-"""The groups of a scheduler, and their moves between waiting, running, swapped and finished; every
-scheduler has one of these.
-"""
+"""The groups of a scheduler and their memory, kept consistent; every scheduler has one of these."""
 
-from collections import deque
 from collections.abc import Collection
 from itertools import islice
-from typing import Any
 
-from testbed.core.sequence import (
-    Batch,
-    Item,
-    Sequence,
-    SequenceGroup,
-    SequenceStatus,
-    disband,
-    passing_batch,
-)
+from testbed.core.sequence import Item, Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import (
     GRANTED,
     HOST,
@@ -32,56 +20,51 @@ from testbed.core.slots import (
 )
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import MemoryPolicy
+from testbed.sched.group_slots import (
+    begin_prefill,
+    extend_to,
+    forget_slots,
+    release_slots,
+    request_first_slots,
+    sequences_to_admit,
+)
 from testbed.sched.lessees import Lessee
-from testbed.sched.plan import Chunk, Plan, one_answer, wrong_answer
+from testbed.sched.pending_forks import PendingForks
+from testbed.sched.plan import Chunk, Plan, one_answer
+from testbed.sched.queues import Queues
 
 
-class SchedulerState:
-    """Groups and batch, consistent with the policy's tables: counts change by the policy's answers
-    alone.
+class SchedulerState(Queues):
+    """The queues, and the slots of the groups in them: a group changes its queue and its slots
+    together, and the counts of its sequences change by the policy's answers alone.
 
     Attributes:
         policy: the memory policy, for the calls that every policy answers.
         memory: what else it can do.
-        waiting: groups in order of service, preempted ones in front.
-        running: groups that were admitted, by request id in order of admission.
-        swapped: groups on the host, the first to come back in front.
-        batch: the sequences that decode in lockstep.
-        beams: the groups of the batch that search with beams, by request id.
-        num_seqs: running sequences.
+        pending_forks: sequences forked since the last plan.
         not_loaded: groups that have come, for which nothing was loaded yet; empty unless the
             scheduler prefetches.
-        ended: groups that have their whole output, and keep their slots until the results of their
-            last iteration are in.
         refused: the group that was refused since memory was last released. By clause 2 of the
             contract it would be refused again, so the scheduler does not retry.
-        partially_preempted: the waiting group, if any, that has lost the end of its tokens only.
         swap_in_refused: the first swapped group was refused since memory was last released.
-        copies: what forked groups have left to copy before the next plan.
-        forks: sequences forked since the last plan.
+        partially_preempted: the waiting group, if any, that has lost the end of its tokens only.
         stepwise: no plan may be repeated, so that every step is seen.
-        reserved: groups in no queue, whose prompts another engine hands over.
+        reserved: groups in no queue, whose prompts another engine hands over
+            (testbed/sched/handed_over.py).
         leased: groups that are over, whose slots `lessee` needs, and until when (ps; 0: not known
             yet).
         lessee: who needs the slots of such groups.
     """
 
     def __init__(self, policy: MemoryPolicy) -> None:
+        super().__init__()
         self.policy = policy
         self.memory = capabilities_of(policy)
-        self.waiting: deque[SequenceGroup] = deque()
-        self.running: dict[int, SequenceGroup] = {}
-        self.swapped: deque[SequenceGroup] = deque()
-        self.batch = Batch()
-        self.beams: dict[int, SequenceGroup] = {}
-        self.num_seqs = 0
+        self.pending_forks = PendingForks(self.memory)
         self.not_loaded: set[SequenceGroup] = set()  # never iterated over
-        self.ended: list[SequenceGroup] = []
         self.refused: SequenceGroup | None = None
-        self.partially_preempted: SequenceGroup | None = None
         self.swap_in_refused = False
-        self.copies: list[tuple[SequenceGroup, Ops]] = []
-        self.forks = 0
+        self.partially_preempted: SequenceGroup | None = None
         self.stepwise = False
         self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
         self.leased: dict[SequenceGroup, int] = {}
@@ -97,16 +80,6 @@ class SchedulerState:
         may be retried.
         """
         self.refused, self.swap_in_refused = None, False
-
-    def returns_first(self) -> bool:
-        """Whether the first swapped group, which there is, comes back before a waiting one is
-        admitted.
-        """
-        return True
-
-    def preemptible(self) -> dict[int, SequenceGroup]:
-        """The running groups among which a preemption rule chooses its victim, by request id."""
-        return self.running
 
     def with_slots(self) -> list[SequenceGroup]:
         """The groups with slots on the device, running or waiting."""
@@ -142,27 +115,24 @@ class SchedulerState:
         return answers
 
     def _ask(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> Answers:
-        """Admit once. A policy that forks gives slots to the first sequence, which is forked when
-        its prompt is computed; one that does not gives every sequence slots for the whole prompt,
-        because all but the first are filled by that copy. Sequences of a preempted group differ
-        from each other, and are computed one by one.
-        """
-        prefill_len, differ = group.prefill_len, group.num_generated > 0
-        is_split = differ or self.memory.forks is None
-        seqs = list(group.sequences) if is_split else group.sequences[:1]
-        if len(seqs) > 1:
-            num_tokens = prefill_len
+        """Admit once: ask the policy, and do what its answer says."""
+        seqs = sequences_to_admit(group, policy_forks=self.memory.forks is not None)
+        if len(seqs) > 1:  # they are filled by a copy of the whole prompt, or each from its start
+            num_tokens = group.prefill_len
         self.not_loaded.discard(group)
         if self.memory.loads is not None and not self.load(group, num_tokens, plan, hit):
             self.refused = group
             return Refusal.LATER
-        # Any: compiled code would check the list before `_admitted` explains what is wrong with it
-        answers: Any = self.memory.admit(seqs, num_tokens, hit)
+        answers = request_first_slots(self.memory, seqs, group.prefill_len, num_tokens, hit)
         if isinstance(answers, Refusal):
             self._refuse(group, answers, plan)
-        else:
-            self._seat(group, seqs, self._checked(answers, seqs, prefill_len), num_tokens, plan)
-        return answers  # type: ignore[no-any-return]
+            return answers
+        begin_prefill(group, seqs, answers, num_tokens)
+        for grant in answers:
+            if grant.ops is not NO_OPS:
+                self.order(grant.ops, plan)
+        self._begin_running(group)
+        return answers
 
     def _refuse(self, group: SequenceGroup, refusal: Refusal, plan: Plan) -> None:
         """A group that could never run leaves the queue."""
@@ -171,41 +141,8 @@ class SchedulerState:
             self.refused = None
             plan.reject(self.waiting.popleft(), refusal.reason)
 
-    def _checked(self, answers: object, seqs: list[Sequence], prefill_len: int) -> list[Grant]:
-        """The answers, if they are a valid grant for each sequence."""
-        if not isinstance(answers, list) or len(answers) != len(seqs):
-            expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
-            raise wrong_answer(self.policy, answers, expected)
-        for seq, grant in zip(seqs, answers, strict=True):
-            cached = grant.num_cached if type(grant) is Grant else None
-            if type(cached) is not int or not 0 <= cached <= prefill_len:
-                raise wrong_answer(
-                    self.policy, grant, f"{seq} has {prefill_len} tokens that could be cached"
-                )
-        return answers
-
-    def _seat(
-        self,
-        group: SequenceGroup,
-        seqs: list[Sequence],
-        grants: list[Grant],
-        num_tokens: int,
-        plan: Plan,
-    ) -> None:
-        """These sequences of the first waiting group have their slots: it is in prefill now."""
-        prefill_len, todo = group.prefill_len, list[Item]()
-        if group.num_cached < 0 and not group.num_generated:
-            group.num_cached = grants[0].num_cached
-        for seq, grant in zip(seqs, grants, strict=True):
-            cached = grant.num_cached
-            seq.set_counts(num_slots=max(num_tokens, cached), num_stored=cached)
-            if group.num_generated or not todo:
-                # The last token is computed even if it is cached: it yields the next output token.
-                past = min(cached, prefill_len - 1)
-                todo.append(Item(seq, prefill_len - past, past))
-            if grant.ops is not NO_OPS:
-                self.order(grant.ops, plan)
-        group.todo, group.resident = todo, seqs
+    def _begin_running(self, group: SequenceGroup) -> None:
+        """The first waiting group is in prefill now."""
         self.waiting.popleft()
         self.add_running(group, SequenceStatus.PREFILLING)
 
@@ -221,8 +158,7 @@ class SchedulerState:
             return Refusal.LATER
         group.todo = [Item(seq, group.prefill_len - seq.num_stored, seq.num_stored)]
         self.partially_preempted = None
-        self.waiting.popleft()
-        self.add_running(group, SequenceStatus.PREFILLING)
+        self._begin_running(group)
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
@@ -270,30 +206,20 @@ class SchedulerState:
         """Give sequences of one length, which are in no batch, slots for num_tokens tokens; whether
         they have them.
         """
-        missing = num_tokens - seqs[0].num_slots
-        if missing <= 0:
+        if seqs[0].num_slots >= num_tokens:
             return True
-        batch = passing_batch(seqs)
-        answer = one_answer(self.policy, self.policy.extend(batch, missing))
-        if isinstance(answer, Grant):
-            batch.extend(missing)
-            self.order(answer.ops, plan)
-            if answer.ends_refusals:
-                self.memory_released()
-        disband(batch)
-        return isinstance(answer, Grant)
-
-    def join_batch(self, group: SequenceGroup) -> None:
-        """The group decodes with the batch from the next step on."""
-        group.status = SequenceStatus.RUNNING
-        group.join_batch(self.batch)
-        if group.request.beam:
-            self.beams[group.request.request_id] = group
+        answer = extend_to(self.policy, seqs, num_tokens)
+        if isinstance(answer, Refusal):
+            return False
+        self.order(answer.ops, plan)
+        if answer.ends_refusals:
+            self.memory_released()
+        return True
 
     def fork(self, group: SequenceGroup) -> None:
         """The prompt is computed: every sequence starts with it."""
         for child in group.sequences[1:]:
-            self._fork(group, group.sequences[0], child)
+            self.pending_forks.fork(group, group.sequences[0], child)
         group.resident = list(group.sequences)
 
     def choose_parents(self, group: SequenceGroup, parents: tuple[tuple[int, int], ...]) -> None:
@@ -301,54 +227,7 @@ class SchedulerState:
         (Fig. 9).
         """
         for parent, child in parents:
-            self._fork(group, group.sequences[parent], group.sequences[child])
-
-    def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        """The group runs from now on, behind all others."""
-        group.status = status
-        self.running[group.request.request_id] = group
-        self.num_seqs += len(group.sequences)
-
-    def _fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
-        ops = self.memory.fork(parent, child)
-        if child.batch is None:  # members of a batch have the same counts already
-            child.num_stored = parent.num_stored
-            if self.memory.forks is not None:
-                child.num_slots = parent.num_slots
-        self.forks += 1
-        if ops != NO_OPS:
-            self.copies.append((group, ops))
-
-    # Hand-overs between engines
-
-    def reserve(self, group: SequenceGroup) -> Answers:
-        """Slots for the prompt of a group of one sequence, which another engine computes."""
-        seq = group.sequences[0]
-        answers: Any = self.memory.admit([seq], group.prefill_len, self.memory.lookup(seq))
-        if isinstance(answers, Refusal):
-            self.refused = group
-            return answers
-        grants = self._checked(answers, [seq], group.prefill_len)
-        seq.set_counts(num_slots=group.prefill_len, num_stored=grants[0].num_cached)
-        group.resident = [seq]
-        self.reserved[group] = None
-        return grants
-
-    def land(self, group: SequenceGroup) -> None:
-        """The prompt of a group with reserved slots is there, and its first output token."""
-        del self.reserved[group]
-        seq = group.sequences[0]
-        seq.num_stored = group.prefill_len
-        self.publish(seq, group.prefill_len)
-        group.generate()
-        self.add_running(group, SequenceStatus.RUNNING)
-        self.join_batch(group)
-
-    def abandon(self, group: SequenceGroup) -> None:
-        """What was reserved for the group is given back."""
-        del self.reserved[group]
-        self._release_slots(group)
-        self.memory_released()
+            self.pending_forks.fork(group, group.sequences[parent], group.sequences[child])
 
     # Slots of groups that are over
 
@@ -359,9 +238,7 @@ class SchedulerState:
         for group in groups:
             del self.leased[group]
             leases.end_lease(Lease(group.request.request_id))
-            for seq in group.resident:
-                seq.set_counts(num_slots=0, num_stored=0)
-            group.resident = []
+            forget_slots(group)
         if groups:
             self.memory_released()
 
@@ -373,19 +250,6 @@ class SchedulerState:
             self.memory.leases.release(seq, Lease(group.request.request_id))
 
     # Losing slots
-
-    def leave_batch(self, group: SequenceGroup) -> None:
-        """The group decodes no more, if it did."""
-        if group.batch is not None:
-            self.beams.pop(group.request.request_id, None)
-            group.leave_batch()
-
-    def find(self, request_id: int) -> SequenceGroup | None:
-        """The group of a request that waits, runs or is swapped out."""
-        if group := self.running.get(request_id):
-            return group
-        queued = (*self.waiting, *self.swapped)
-        return next((group for group in queued if group.request.request_id == request_id), None)
 
     def remove(self, group: SequenceGroup, status: SequenceStatus) -> None:
         """The group leaves for good, wherever it is, and gives back what it holds: it was
@@ -417,20 +281,14 @@ class SchedulerState:
         self.memory_released()
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
-        group.status = status
-        del self.running[group.request.request_id]
-        self.num_seqs -= len(group.sequences)
-        if self.copies:
-            self.copies = [left for left in self.copies if left[0] is not group]
+        self.remove_running(group, status)
+        self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
         if group.status is SequenceStatus.FINISHED and self.lessee.needs(group):
             self._lease(group)
-            return
-        for seq in group.resident:
-            self.policy.release(seq)
-            seq.set_counts(num_slots=0, num_stored=0)
-        group.resident = []
+        else:
+            release_slots(self.policy, group)
 
     def free_for_waiting(self) -> bool:
         """Give back slots that the waiting group or swapped group that is next needs more; whether
@@ -519,9 +377,7 @@ class SchedulerState:
         if isinstance(answer, Refusal):
             return False
         self.order(answer.ops, plan)
-        group.status = SequenceStatus.SWAPPED
+        self.remove_running(group, SequenceStatus.SWAPPED)
         group.num_swaps += 1
-        del self.running[group.request.request_id]
-        self.num_seqs -= len(group.sequences)
         self.swapped.appendleft(group)
         return True

@@ -1,4 +1,4 @@
-"""What an engine has, and the size of its pool, as Prometheus reads them, under vLLM's names."""
+"""Prometheus metrics of an engine's state and of the size of its pool, under vLLM's names."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,8 +11,9 @@ from testbed.serving.metrics import MODEL, Metrics
 
 
 def show_engine(metrics: Metrics, live: Live, pool: Mapping[str, str]) -> None:
-    """Read the engine's state too, whenever Prometheus asks. pool: labels of vLLM's that say its
-    size; empty where it has none in blocks.
+    """Add the engine's state to the metrics; it is read whenever Prometheus asks.
+
+    pool: vLLM's labels for the size of the pool; empty where the pool has no blocks.
     """
     metrics.registry.register(EngineState(live, metrics.model))
     if pool:
@@ -23,7 +24,7 @@ def show_engine(metrics: Metrics, live: Live, pool: Mapping[str, str]) -> None:
 
 
 class EngineState(Collector):
-    """What the engine knows when it is asked."""
+    """Reads the engine's state when Prometheus asks."""
 
     def __init__(self, live: Live, model: str) -> None:
         self._live = live

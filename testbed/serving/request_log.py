@@ -1,4 +1,4 @@
-"""The log of a server: a line of lengths and times for each request that has ended."""
+"""The log of a server: one line for each request that has ended, with its lengths and times."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ from testbed.core.request import PS
 
 
 class RequestLog:
-    """Writes the requests.jsonl that `testbed validate` reads; times are simulated seconds.
+    """Writes a requests.jsonl, which `testbed validate` reads. Times are simulated seconds.
 
-    Prompts are not written. The format has no number of sequences.
+    Prompts are not written, nor the number of sequences, which the format lacks.
     """
 
     def __init__(self, path: Path) -> None:

@@ -15,10 +15,10 @@ from testbed.speculation.speculation import Speculation
 class DraftModel(Speculation):
     """The model `drafter`, a shape or a name (testbed list model), drafts token by token.
 
-    Its weights take memory of the pool, and it stores K and V of each token of each sequence beside
-    those of the model: a block has both. A pass costs the roofline of its shape, with these
-    efficiencies; software times are charged once an iteration, by the model's own costs. Its batch
-    has the newest token of each sequence too (vLLM's max_num_new_slots_for_drafting).
+    Its weights reduce the pool, and a block has its K and V beside those of the model. A pass costs
+    the roofline of its shape, with these efficiencies; software times are charged once an
+    iteration, by the model's own costs. Its batch has one token more for each sequence, the newest
+    (num_inserted; vLLM's max_num_new_slots_for_drafting).
     """
 
     num_inserted = 1

@@ -259,7 +259,7 @@ def test_ended_requests_are_in_no_queue():
     refuses("lost a request", check_balance, scheduler, Totals(arrived=2), error=PlugInError)
 
 
-def test_totals_since_are_differences():
+def test_totals_since_others_are_the_differences():
     assert Totals(arrived=5, finished=3).since(Totals(arrived=2, finished=1)) == Totals(
         arrived=3, finished=2
     )

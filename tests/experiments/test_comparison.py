@@ -115,7 +115,7 @@ def test_a_simulation_beside_others_is_compared_with_the_last_measured_run(run):
         ),
     ],
 )
-def test_a_run_that_cannot_be_compared_as_a_whole_is_named(run, spoil, words):
+def test_a_run_that_lacks_what_is_compared_is_named(run, spoil, words):
     remarks = list(compare([run, spoil(run)]).remarks)
     assert any(all(word in remark for word in words) for remark in remarks), remarks
 

@@ -208,7 +208,7 @@ def test_a_system_takes_the_whole_iterations_that_ship_for_its_model_and_gpu():
         pytest.param(["++model.kv_dtype_bytes=1"], id="another type of K and V"),
     ],
 )
-def test_other_runs_take_none(words):
+def test_other_runs_take_no_profile_of_a_system(words):
     cost = cost_with(*words)
     assert "system" not in (cost.fingerprint or {})
     assert cost.launch(8, 1, 100) is None

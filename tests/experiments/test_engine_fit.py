@@ -92,5 +92,5 @@ def test_a_model_that_drafts_is_counted_beside_the_one_that_serves(testbed):
         ("model=opt-13b engine=gpu scheduler=vllm_v1 speculation=heads", "Heads has no weights"),
     ],
 )
-def test_other_words_are_refused(testbed, words, message):
+def test_wrong_commands_of_an_engine_are_refused(testbed, words, message):
     assert message in testbed.refused("fits", f"testbed run {words}", "gpu=h100-80gb")

@@ -169,7 +169,7 @@ def test_the_model_is_an_option_of_the_engine(words, expected):
         pytest.param(["--system", "vllm", "--from-vllm", SERVER], "cannot import vLLM", id="none"),
     ],
 )
-def test_calls_that_are_refused(testbed, words, message):
+def test_wrong_options_of_calibrate_are_refused(testbed, words, message):
     out = [] if "--out" in words else ["--out", "profile.json"]
     assert message in testbed.refused("gpu", "calibrate", *words, *out)
 
@@ -183,7 +183,7 @@ def test_calls_that_are_refused(testbed, words, message):
         pytest.param(["--from-vllm", SERVER], "cannot import vLLM", id="none"),
     ],
 )
-def test_records_that_are_refused(testbed, tmp_path, words, message):
+def test_wrong_options_of_record_are_refused(testbed, tmp_path, words, message):
     log = tmp_path / "log"
     asked = ["arrivals.rate=1", "arrivals.duration_s=5", "--out", str(log)]
     assert message in testbed.refused("gpu", "record", *words, *asked)

@@ -36,7 +36,7 @@ def test_a_mix_of_shares_needs_no_quotes(run):
     assert config["workload"]["mix"] == "1:0.25,beam2:0.75"
 
 
-def test_faults_need_no_quotes():
+def test_faults_with_commas_need_no_quotes():
     faults = "engine 0 at 1 s, back at 2 s; engine 1 at 3 s"
     for text in (faults, faults.replace(", back at 2 s", "")):
         words = [f"faults={text}", "replicas=2", SHORT]

@@ -21,7 +21,7 @@ def test_parts_are_named_in_words(text, words):
     assert part_words(text) == words
 
 
-def test_numbers_of_names_stay():
+def test_numbers_in_names_are_kept():
     assert [name_words(name) for name in ("ContiguousPow2", "VllmV1Async", "auto_cost")] == [
         "contiguous pow2",
         "vllm v1 async",

@@ -81,7 +81,7 @@ def test_sweep_over_seeds_prints_one_row_for_each_setting(testbed, tmp_path):
     assert len(re.findall(r"^│ (?:contiguous_max|paged) .*$", per_seed, re.MULTILINE)) == 6
 
 
-def test_seeds_are_given_once(testbed):
+def test_seed_and_seeds_together_are_refused(testbed):
     for seed in ("seed=1", "++seed=1"):
         assert "--seeds 3" in testbed.refused("run", "-m", *SHORT, seed, "--seeds", "3")
 

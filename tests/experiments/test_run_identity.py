@@ -210,7 +210,7 @@ def test_files_of_the_user_stay_and_folders_are_refused(tmp_path):
     assert not leftovers(tmp_path)
 
 
-def test_objects_are_refused(tmp_path):
+def test_a_policy_given_as_an_object_is_refused_in_a_run_folder(tmp_path):
     config = configured(SHORT)
     built = config.policy.make("policy", None) if config.policy.is_instance else object()
     values = RunConfig.from_values({**config.values, "policy": built})

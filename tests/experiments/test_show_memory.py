@@ -31,7 +31,7 @@ def test_thinning_of_many_states_is_reported(testbed, run):
     assert (folder / "memory_map.html").stat().st_size < 3_500_000
 
 
-def test_progress_has_an_end(testbed, run, monkeypatch):
+def test_progress_names_the_time_that_is_left(testbed, run, monkeypatch):
     run("arrivals.duration_s=60 arrivals.rate=0.5")
     monkeypatch.setattr(progress, "SPEAK_S", 1e-3)
     lines = testbed("show", "memory", "out")[2].splitlines()

@@ -51,7 +51,7 @@ def cost(steps):
 
 
 @pytest.mark.parametrize(("num_seqs", "mean"), [(1, 500), (8, 200), (24, 700), (64, 1000)])
-def test_decodes(cost, num_seqs, mean):
+def test_decodes_take_the_time_of_the_padded_batch(cost, num_seqs, mean):
     """24 decodes are padded to 32."""
     context = num_seqs * mean
     padded = next(size for size in planted.SIZES if size >= num_seqs)
@@ -62,12 +62,12 @@ def test_decodes(cost, num_seqs, mean):
 
 
 @pytest.mark.parametrize(("past", "new"), [(0, 1000), (0, 3000), (3000, 2048), (0, 8192)])
-def test_prompts_beyond_the_graphs(cost, past, new):
+def test_prompts_beyond_the_graphs_take_their_computing_time(cost, past, new):
     expected = planted.computing_ms(((past, new),), 0, 0)
     assert cost.iteration(Work(prefill=((new, past),))) / MS == pytest.approx(expected, rel=0.03)
 
 
-def test_prompts_among_decodes(cost):
+def test_a_prompt_among_decodes_takes_its_computing_time(cost):
     expected = planted.computing_ms(((0, 1500),), 16, 16 * 300)
     work = Work(16, 16 * 300, 300, prefill=((1500, 0),))
     assert cost.iteration(work) / MS == pytest.approx(expected, rel=0.03)
@@ -84,11 +84,11 @@ def test_prompts_among_decodes(cost):
         pytest.param(32, 30_000, 25.0, id="more tokens than were logged"),
     ],
 )
-def test_launches_of_prompts(cost, decodes, prompt_tokens, expected):
+def test_launching_prompts_takes_the_measured_time(cost, decodes, prompt_tokens, expected):
     assert cost.launch(decodes, 1, prompt_tokens).whole_ps / MS == pytest.approx(expected, rel=0.02)
 
 
-def test_launches_of_decodes(cost):
+def test_launching_decodes_takes_the_measured_times(cost):
     launch = cost.launch(8, 0, 0)
     assert launch.first_ps / MS == pytest.approx(planted.DECODE_LAUNCH[0], abs=0.1)
     assert launch.whole_ps / MS == pytest.approx(planted.DECODE_LAUNCH[1], abs=0.1)

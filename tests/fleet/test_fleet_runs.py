@@ -175,7 +175,7 @@ def test_a_router_must_answer_an_engine():
         ({"replicas": 10**9}, "room for 10,000 engines"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options, message):
+def test_wrong_options_of_a_fleet_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         simulate(**options, **SHORT)
 

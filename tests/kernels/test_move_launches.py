@@ -117,7 +117,7 @@ def test_gathering_puts_all_planes_of_a_block_together(gpu):
     assert arguments["step"] == 1
 
 
-def test_scattering_is_the_inverse(gpu):
+def test_scattering_blocks_is_the_inverse_of_gathering_them(gpu):
     out = launched(gpu, bind_stage_blocks, stage_call())[0].arguments
     gpu.launches.clear()
     back = launched(gpu, bind_stage_blocks, stage_call(to_host=False))[0].arguments

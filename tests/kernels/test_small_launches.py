@@ -48,7 +48,7 @@ def test_norm_without_shift_or_residual(gpu, vectors, shift, carry):
         (8200, 1024),
     ],
 )
-def test_threads_of_a_norm(gpu, hidden, threads):
+def test_a_norm_has_the_threads_for_its_hidden_size(gpu, hidden, threads):
     launch, _ = launched(gpu, bind_add_norm, norm_call(hidden=hidden))
     assert launch.threads == launch.defines["NUM_THREADS"] == threads
     assert launch.defines["HIDDEN"] == hidden

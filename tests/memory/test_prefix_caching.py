@@ -71,7 +71,7 @@ def test_cached_blocks_outlive_their_sequence_until_eviction():
 
 
 @pytest.mark.parametrize(("is_heard", "steps"), [(False, 24), (True, 12)])
-def test_a_span_goes_past_evictions_only_where_nobody_hears_of_them(is_heard, steps):
+def test_a_span_continues_past_evictions_only_where_nobody_listens_to_them(is_heard, steps):
     """Of 16 blocks of 4 tokens 10 are in use, 3 are free, and 3 are cached."""
     caching, heard = policy(), []
     found(caching, first := prompt(0, TEXT[:12]))

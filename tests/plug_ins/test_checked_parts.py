@@ -74,7 +74,7 @@ def test_every_scheduler_keeps_the_contract_and_foresees_nothing(kind):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_every_policy_foresees_nothing(name):
+def test_no_policy_reads_the_future(name):
     broken = differs(MAKERS[name], POOL, [MixedPrefill])
     assert broken is None, f"{broken} {broken.calls}"
 

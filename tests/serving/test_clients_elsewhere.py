@@ -49,7 +49,7 @@ def is_near(measured_ms, own_ms):
     return abs(measured_ms - own_ms) <= max(0.05 * own_ms, 2.0)
 
 
-def test_vllm_bench_serve(tokenizer, environments, tmp_path):
+def test_vllm_bench_serve_measures_the_simulated_server(tokenizer, environments, tmp_path):
     vllm = client("vllm", environments) / "vllm"
     log = tmp_path / "requests.jsonl"
     with serving("model=opt-13b", f"--tokenizer={tokenizer}", f"--log={log}") as url:
@@ -68,7 +68,7 @@ def test_vllm_bench_serve(tokenizer, environments, tmp_path):
     assert is_near(tpot_ms, own_tpot_ms)
 
 
-def test_guidellm(tokenizer, environments, tmp_path):
+def test_guidellm_measures_the_simulated_server(tokenizer, environments, tmp_path):
     guidellm = client("guidellm", environments) / "guidellm"
     log, out = tmp_path / "requests.jsonl", tmp_path / "result.json"
     with serving("model=opt-13b", f"--tokenizer={tokenizer}", f"--log={log}") as url:

@@ -56,7 +56,7 @@ def test_long_but_steady_wait_is_no_overload():
 
 
 @pytest.mark.parametrize("num_requests", [0, 1, 20])
-def test_few_requests_tell_nothing(num_requests):
+def test_a_few_requests_show_no_trend_of_waiting(num_requests):
     arrivals = np.arange(float(num_requests))
     assert wait_growth(arrivals, arrivals) is None
 

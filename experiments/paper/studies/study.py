@@ -26,8 +26,8 @@ RowKey = tuple[str, str, str, str]  # figure, setting, system and quantity of pa
 class Finding(NamedTuple):
     """A number to compare with the paper, or several that must all agree with it.
 
-    margin: how far inside its tolerance a claim is (see scorecard.margin), if the numbers alone
-    cannot say so; note: the reason. grid_ends: the ratio of the last rates in the paper's scripts.
+    margin: how far inside its tolerance a claim is (see scorecard.margin), where the numbers alone
+    do not show it; note: why. grid_ends: the ratio of the last rates in the paper's scripts.
     """
 
     figure: str
@@ -71,12 +71,18 @@ class Study(ABC):
     def each(
         self, label: str, work: Callable[..., list[Row]], /, **axes: Iterable[Any]
     ) -> list[Task]:
-        """A task for each combination of the axes' values, given to label and work by name."""
+        """A task for each combination of the axes' values. A combination fills the label, and its
+        values are the arguments of `work`, both by name.
+        """
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         return [Task(label.format(study=self, **point), partial(work, **point)) for point in points]
 
     def given_files(self, store: RunStore, names: Iterable[str]) -> dict[str, str]:
-        """The files that the user gave for these traces; raises InputError if there are none."""
+        """The files that the user gave for some of these traces, by trace.
+
+        Raises:
+            InputError: the user gave none.
+        """
         files = {name: path for name, path in store.lengths if name in names}
         if not files:
             lengths = " or ".join(f"--lengths {name}=FILE" for name in names)
@@ -106,9 +112,9 @@ class Study(ABC):
 def reported(
     figure: str, table: pd.DataFrame, place: str, system: str, columns: Mapping[str, str]
 ) -> list[Finding]:
-    """The findings of some columns of a table.
+    """A finding for each row of the table and each of these columns that has a value there.
 
-    columns: the quantity of each. place, system: format strings that are filled from a row.
+    columns: the quantity of each column. place, system: format strings that a row fills.
     """
     findings = []
     for row in table.to_dict("records"):

@@ -39,7 +39,11 @@ COLUMNS = (
 
 
 class Row:
-    """One iteration. chunks: (tokens stored before, new ones) of each prompt or recomputation."""
+    """One iteration. times: of its COLUMNS, in seconds; queues: running and waiting requests.
+
+    chunks: (tokens stored before, new tokens) of each prompt, or of one that is recomputed;
+    contexts: the tokens stored before, of each decode.
+    """
 
     def __init__(self, scheduler: Any, output: Any, start_s: float, end_s: float) -> None:
         self.times = [start_s, end_s, 0.0, 0.0]
@@ -48,20 +52,20 @@ class Row:
         self.chunks = list[tuple[int, int]]()
         self.contexts = list[int]()
         for request in output.scheduled_new_reqs:
-            self._add(request.num_computed_tokens, output.num_scheduled_tokens[request.req_id])
-        again = output.scheduled_cached_reqs
-        for name, stored in zip(again.req_ids, again.num_computed_tokens, strict=True):
-            self._add(stored, output.num_scheduled_tokens[name], is_new=False)
+            num_new = output.num_scheduled_tokens[request.req_id]
+            self.chunks.append((request.num_computed_tokens, num_new))
+        cached = output.scheduled_cached_reqs
+        for request_id, num_stored in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            num_new = output.num_scheduled_tokens[request_id]
+            if num_new > 1:
+                self.chunks.append((num_stored, num_new))
+            else:
+                self.contexts.append(num_stored)
         num_blocks = scheduler.cache_config.num_gpu_blocks
         self.used_blocks = round(scheduler.kv_cache_manager.usage * (num_blocks - 1))
 
-    def _add(self, stored: int, new: int, is_new: bool = True) -> None:
-        if new > 1 or is_new:
-            self.chunks.append((stored, new))
-        else:
-            self.contexts.append(stored)
-
     def cells(self) -> list[Any]:
+        """The row of steps.csv."""
         return [
             *(f"{moment:.6f}" for moment in self.times),
             *self.queues,
@@ -77,7 +81,9 @@ class Row:
 
 
 class Logged(SchedulerInterface):  # type: ignore[misc]
-    """Writes the rows whenever no request is left, and when there are many."""
+    """Keeps a row for each iteration, and writes the rows when no request is left or when there are
+    many of them.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

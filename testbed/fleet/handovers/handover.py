@@ -8,6 +8,7 @@ from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Copy, copies_between
 from testbed.engine.engine import Engine
 from testbed.fleet.handovers.rule import Computed, Sending
+from testbed.sched.handed_over import abandon
 
 
 class Stage(Enum):
@@ -93,7 +94,7 @@ class Handover:
         """The decode engine's slots, if there are any, are free at its next boundary."""
         state = self.target.scheduler.state
         if self.has_slots:
-            self.target.change(lambda now_ps: state.abandon(self.group))
+            self.target.change(lambda now_ps: abandon(state, self.group))
 
 
 def num_runs(copies: Iterable[Copy], num_skipped: int) -> int:

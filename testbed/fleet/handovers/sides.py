@@ -11,6 +11,7 @@ from testbed.engine.engine import Engine
 from testbed.engine.sides import Side
 from testbed.fleet.handovers.handover import Handover
 from testbed.fleet.handovers.rule import Computed
+from testbed.sched.handed_over import reserve
 from testbed.sched.plan import Plan
 from testbed.sched.scheduler import IterationLevel
 
@@ -72,7 +73,7 @@ class DecodeSide(Side):
             handover = self.queue[0]
             if state.refused is handover.group:
                 return
-            answers = state.reserve(handover.group)
+            answers = reserve(state, handover.group)
             if not isinstance(answers, Refusal):
                 self.queue.popleft()
                 self._on_reserved(handover)

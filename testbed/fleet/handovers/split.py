@@ -14,6 +14,7 @@ from testbed.fleet.handovers.sides import DecodeSide, PrefillSide
 from testbed.fleet.parts import FleetParts
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
+from testbed.sched.handed_over import abandon
 from testbed.sched.lessees import Everybody
 
 
@@ -60,11 +61,11 @@ class SplitFleet(Fleet):
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
             engine.scheduler.state.lessee = Everybody()
-            engine.side = PrefillSide(self._handovers, self._prefilled)
+            engine.take_part(PrefillSide(self._handovers, self._prefilled))
             self._links[engine] = SharedLink(self.clock)
         else:
-            engine.side = side = DecodeSide(engine, self._reserved, self._refused)
-            self._decode_sides[engine] = side
+            self._decode_sides[engine] = DecodeSide(engine, self._reserved, self._refused)
+            engine.take_part(self._decode_sides[engine])
         return engine
 
     def _route(self, request: Request) -> bool:
@@ -146,7 +147,7 @@ class SplitFleet(Fleet):
         if handover.is_over:
             return
         if handover.is_cancelled:
-            handover.target.scheduler.state.abandon(handover.group)
+            abandon(handover.target.scheduler.state, handover.group)
             return
         self._leave(handover)
         self._place[handover.request_id] = self._replica_of(handover.target)

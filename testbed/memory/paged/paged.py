@@ -47,8 +47,8 @@ class BlockMemory(LeasingPolicy):
     """Blocks of block_size slots, taken when needed; admission keeps a watermark share of the pool
     free (watermark.py).
 
-    `blocks` is the pool to take blocks from, by default a new one. Refuses NEVER where the tokens
-    exceed an empty pool less the registered prefixes.
+    `blocks` is the pool to take blocks from, by default a new one. `admit` answers Refusal.NEVER
+    where the tokens exceed an empty pool without the blocks of registered prefixes.
     """
 
     max_block_size: ClassVar[int] = 256
@@ -74,8 +74,8 @@ class BlockMemory(LeasingPolicy):
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
 
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
-        """Several sequences share the whole blocks of their prompt, as they would after a fork and
-        a first write.
+        """Several sequences share the full blocks of their prompt, as they would after a fork and a
+        first write.
 
         Each sequence computes the partial last block of the prompt itself: a copy would run before
         the iteration that computes it. A registered prefix is stored as a whole, even if num_tokens
@@ -141,9 +141,9 @@ class BlockMemory(LeasingPolicy):
     def reserve(self, tables: Collection[BlockTable]) -> int:
         """Blocks that an admission, and a return from the host, must leave free: the watermark's.
 
-        For a subclass that knows better. It must not fall by more than the blocks that these
-        sequences take meanwhile, for a refusal stays until something is released; and be 0 without
-        tables, so that what fits an empty pool is admitted.
+        A subclass may override this. Between two releases the number must not fall by more than the
+        blocks that these sequences take, because a refusal stays valid until something is released.
+        It must be 0 without tables, so that every request that fits an empty pool is admitted.
 
         Args:
             tables: those of the sequences on the device, with their blocks.
@@ -174,7 +174,7 @@ class BlockMemory(LeasingPolicy):
         return self._steps_within(batch, self._pool.available())
 
     def _steps_within(self, batch: Batch, num_blocks: int) -> int:
-        """The steps that no more than so many blocks are needed for."""
+        """The most steps for which num_blocks blocks suffice."""
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences:
             return 0

@@ -207,7 +207,7 @@ def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
         assert whole_ps == WHOLE_PROMPT + READING
 
 
-def test_points_are_of_what_had_room_for_both_plannings(monkeypatch):
+def test_points_are_left_out_where_one_way_of_planning_had_no_room(monkeypatch):
     """An engine that plans in turn is made after another, whose memory may not be free yet."""
     rooms = iter([True, True, True, False, True, True, True, False, True, True])
     monkeypatch.setattr(Bench, "has_room", lambda *given: next(rooms))

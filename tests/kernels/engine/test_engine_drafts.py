@@ -173,7 +173,7 @@ def test_slots_of_rejected_drafts_come_back_at_once(debug):
 
 
 @pytest.mark.parametrize("debug", [True, False])
-def test_tokens_after_preemption(debug):
+def test_drafting_changes_no_token_after_a_preemption(debug):
     policy, small = partial(Paged, block_size=4), tiny.pool(64)
     requests = tiny.requests(LONG)
     for speculation, drafter in ((ngram(), None), (draft_model("llama", 2), model("llama"))):
@@ -184,7 +184,7 @@ def test_tokens_after_preemption(debug):
 
 
 @pytest.mark.parametrize("caching", [PrefixCaching, OutputCaching])
-def test_tokens_after_prefix_hits(caching):
+def test_drafting_changes_no_token_after_prefix_hits(caching):
     """The second half of the requests finds the prompts of the first, and rejected drafts in no
     block.
     """

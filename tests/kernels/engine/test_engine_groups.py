@@ -229,7 +229,7 @@ class BlocksOf(Slabs):
 @pytest.mark.parametrize(
     ("size", "built"), [(1, 1), (256, 256), (512, 256), (300, 150), (768, 192)]
 )
-def test_large_blocks_are_halved(size, built):
+def test_blocks_too_large_for_the_kernels_are_halved(size, built):
     memory = capabilities_of(BlocksOf(tiny.pool(2000), size))
     assert layout_of(memory, 2).block_size == built
 

@@ -68,18 +68,18 @@ def equal_both_ways(requests, *make, **options):
 
 @pytest.mark.parametrize("ignore_eos", [True, False])
 @pytest.mark.parametrize("policy", [Paged, partial(PrefixCaching, block_size=4)])
-def test_prompts_chunks_and_decodes(policy, ignore_eos):
+def test_planning_ahead_computes_equal_tokens_of_prompts_chunks_and_decodes(policy, ignore_eos):
     equal_both_ways(tiny.requests(LENGTHS), policy, partial(ahead, ignore_eos=ignore_eos))
 
 
 @pytest.mark.parametrize("rule", [Recompute, Swap])
-def test_preemptions(rule):
+def test_planning_ahead_computes_equal_tokens_with_preemptions(rule):
     policy, small = partial(Paged, block_size=4), tiny.pool(64, 256)
     records = equal_both_ways(tiny.requests(LONG), policy, partial(ahead, rule=rule), small)
     assert records.recorder.totals.swaps + records.recorder.totals.recomputes >= 2
 
 
-def test_tokens_that_are_drawn():
+def test_planning_ahead_samples_equal_tokens():
     equal_both_ways(tiny.requests(LENGTHS, 3), Paged, ahead, parallel=TopP(0.8, 0.9, seed=5))
 
 

@@ -22,12 +22,12 @@ def most_hits(prompts: Sequence[Prompt], sizes: Sequence[int]) -> list[int]:
     for served, group in groups_of_sizes(prompts, sizes):
         accesses = accesses_of(served)
         needs = _needs(accesses)
-        bounds |= {size: _most(accesses, needs, size) for size in group}
+        bounds |= {size: _bound_at(accesses, needs, size) for size in group}
     return [bounds[size] for size in sizes]
 
 
 def _needs(accesses: Sequence[Access]) -> list[list[tuple[int, int]]]:
-    """For each prompt: which prompts find blocks that it was the last to use, and how many."""
+    """For each prompt: (a later prompt, how many blocks that finds which this one used last)."""
     needs: list[list[tuple[int, int]]] = [[] for _ in accesses]
     for time, access in enumerate(accesses):
         readable = access.num_readable
@@ -39,11 +39,11 @@ def _needs(accesses: Sequence[Access]) -> list[list[tuple[int, int]]]:
     return needs
 
 
-def _most(accesses: Sequence[Access], needs: list[list[tuple[int, int]]], size: int) -> int:
-    """The bound at one size, which admits every prompt."""
+def _bound_at(accesses: Sequence[Access], needs: list[list[tuple[int, int]]], size: int) -> int:
+    """The bound for one cache size, into which every prompt fits."""
     kept, hits = _Kept(), 0
     for time, access in enumerate(accesses):
-        hits += kept.take(time)
+        hits += kept.use(time)
         kept.give_up(kept.num_blocks - (size - access.num_blocks))
         for needed_at, num_blocks in needs[time]:
             kept.add(needed_at, num_blocks)
@@ -58,8 +58,8 @@ class _Kept:
         self._needed_at: dict[int, int] = {}
         self._furthest: list[int] = []  # a heap of negative prompt numbers
 
-    def take(self, time: int) -> int:
-        """How many blocks the prompt number `time` finds; they are its own from now on."""
+    def use(self, time: int) -> int:
+        """The prompt number `time` uses the blocks kept for it; how many these are."""
         num_found = self._needed_at.pop(time, 0)
         self.num_blocks -= num_found
         return num_found
@@ -71,7 +71,7 @@ class _Kept:
         self.num_blocks += num_blocks
 
     def give_up(self, num_blocks: int) -> None:
-        """Keep so many blocks less; those that are needed last go first."""
+        """Stop keeping this many blocks, first those that are needed last."""
         while num_blocks > 0:
             time = -self._furthest[0]
             given_up = min(num_blocks, self._needed_at[time])

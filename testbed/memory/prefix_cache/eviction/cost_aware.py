@@ -1,4 +1,4 @@
-"""Greedy-Dual: what is cheap to recompute goes first."""
+"""Greedy-Dual: blocks that are cheap to recompute are evicted first."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,9 @@ from testbed.memory.prefix_cache.prefix_index import Node
 
 
 class CostAware(Ranked):
-    """Evicts the end of a chain that is least worth keeping: recompute cost times uses, aged by a
-    rising floor.
+    """Evicts the block of least worth among the ends of chains. A block's worth is the cost to
+    recompute it times its uses, plus the floor at its last use; the floor rises with evictions, so
+    that blocks which are not used any more become the least worth.
 
     Recomputing costs 1 + attention_share * depth: attention to all blocks before it, as a share of
     the dense layers (block_size / 53 thousand tokens for Llama-3-70B). A block goes only when
@@ -43,8 +44,8 @@ class CostAware(Ranked):
         return node
 
     def _leaf(self) -> Node:
-        """The lowest of those with nothing behind; inner nodes that come first wait for their last
-        child.
+        """The block of least worth with nothing cached behind it. Blocks of less worth that have
+        something behind them are set aside in `_inner` until their last child is evicted.
         """
         while self._num_unreferenced > len(self._inner):
             node = self._pop()

@@ -1,0 +1,95 @@
+"""What a group asks of the memory policy; the counts of its sequences follow the answers.
+
+These functions know no queue: `SchedulerState` decides when to ask, and what an answer changes.
+"""
+
+from typing import Any
+
+from testbed.core.sequence import Item, Sequence, SequenceGroup, disband, passing_batch
+from testbed.core.slots import Answer, Answers, CacheHit, Grant, Refusal
+from testbed.memory.capabilities import Capabilities
+from testbed.memory.policy import MemoryPolicy
+from testbed.sched.plan import one_answer, wrong_answer
+
+
+def sequences_to_admit(group: SequenceGroup, *, policy_forks: bool) -> list[Sequence]:
+    """The sequences for which a waiting group needs slots first.
+
+    A policy that forks gives slots to the first sequence, which is forked when its prompt is
+    computed; one that does not gives slots to every sequence. Sequences of a preempted group differ
+    from each other, and all need slots.
+    """
+    has_output = group.num_generated > 0
+    return group.sequences[:1] if policy_forks and not has_output else list(group.sequences)
+
+
+def request_first_slots(
+    memory: Capabilities, seqs: list[Sequence], prefill_len: int, num_tokens: int, hit: CacheHit
+) -> Answers:
+    """Ask the policy for slots for the first num_tokens of the prefill_len tokens of each sequence,
+    all or none; `hit` is what `lookup` found of them.
+
+    Raises:
+        PlugInError: the answer is neither a refusal nor a valid grant for each sequence.
+    """
+    # Any: compiled code would check the list before the error below explains what is wrong with it
+    answers: Any = memory.admit(seqs, num_tokens, hit)
+    if isinstance(answers, Refusal):
+        return answers
+    if not isinstance(answers, list) or len(answers) != len(seqs):
+        expected = "admit() gives a Refusal, or a list of a Grant for each sequence"
+        raise wrong_answer(memory.policy, answers, expected)
+    for seq, grant in zip(seqs, answers, strict=True):
+        cached = grant.num_cached if type(grant) is Grant else None
+        if type(cached) is not int or not 0 <= cached <= prefill_len:
+            expected = f"{seq} has {prefill_len} tokens that could be cached"
+            raise wrong_answer(memory.policy, grant, expected)
+    return answers
+
+
+def begin_prefill(
+    group: SequenceGroup, seqs: list[Sequence], grants: list[Grant], num_tokens: int
+) -> None:
+    """These sequences have slots for num_tokens tokens: list what the group has to compute.
+
+    Where a group without output has slots for several sequences, the first is computed and the
+    others are filled by a copy of its prompt.
+    """
+    prefill_len, todo = group.prefill_len, list[Item]()
+    if group.num_cached < 0 and not group.num_generated:
+        group.num_cached = grants[0].num_cached
+    for seq, grant in zip(seqs, grants, strict=True):
+        cached = grant.num_cached
+        seq.set_counts(num_slots=max(num_tokens, cached), num_stored=cached)
+        if group.num_generated or not todo:
+            # The last token is computed even if it is cached: it yields the next output token.
+            past = min(cached, prefill_len - 1)
+            todo.append(Item(seq, prefill_len - past, past))
+    group.todo, group.resident = todo, seqs
+
+
+def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> Answer:
+    """Ask for slots for num_tokens tokens of each of these sequences, which have one length, fewer
+    slots than that, and are in no batch.
+    """
+    missing = num_tokens - seqs[0].num_slots
+    batch = passing_batch(seqs)
+    answer = one_answer(policy, policy.extend(batch, missing))
+    if isinstance(answer, Grant):
+        batch.extend(missing)
+    disband(batch)
+    return answer
+
+
+def release_slots(policy: MemoryPolicy, group: SequenceGroup) -> None:
+    """Give back all slots of the group."""
+    for seq in group.resident:
+        policy.release(seq)
+    forget_slots(group)
+
+
+def forget_slots(group: SequenceGroup) -> None:
+    """The group has no slots any more."""
+    for seq in group.resident:
+        seq.set_counts(num_slots=0, num_stored=0)
+    group.resident = []

@@ -1,0 +1,40 @@
+"""Sequences that were forked, and the copies that the next plan makes for them."""
+
+from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.core.slots import NO_OPS, Ops
+from testbed.memory.capabilities import Capabilities
+from testbed.sched.plan import Plan
+
+
+class PendingForks:
+    """Forks since the last plan. A policy that shares blocks answers a fork without copies; any
+    other one asks for a copy of the parent's tokens.
+
+    num_forks: how many there were.
+    """
+
+    def __init__(self, memory: Capabilities) -> None:
+        self._memory = memory
+        self._copies: list[tuple[SequenceGroup, Ops]] = []
+        self.num_forks = 0
+
+    def fork(self, group: SequenceGroup, parent: Sequence, child: Sequence) -> None:
+        """`child` continues with the tokens of `parent`; both are sequences of `group`."""
+        ops = self._memory.fork(parent, child)
+        if child.batch is None:  # members of a batch have the same counts already
+            child.num_stored = parent.num_stored
+            if self._memory.forks is not None:
+                child.num_slots = parent.num_slots
+        self.num_forks += 1
+        if ops != NO_OPS:
+            self._copies.append((group, ops))
+
+    def drop_copies_of(self, group: SequenceGroup) -> None:
+        """The group does not run any more: its copies need not be made."""
+        if self._copies:
+            self._copies = [left for left in self._copies if left[0] is not group]
+
+    def move_into(self, plan: Plan) -> None:
+        """The plan counts the forks and makes their copies."""
+        plan.forks, self.num_forks = self.num_forks, 0
+        plan.ops, self._copies = [ops for _, ops in self._copies], []

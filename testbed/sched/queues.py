@@ -1,0 +1,71 @@
+"""Where each group of a scheduler is: waiting, running or swapped out, and in the batch or not."""
+
+from collections import deque
+
+from testbed.core.sequence import Batch, SequenceGroup, SequenceStatus
+
+
+class Queues:
+    """The groups by their whereabouts. Nothing here knows of memory.
+
+    Attributes:
+        waiting: groups in order of service, preempted ones in front.
+        running: groups that were admitted, by request id in order of admission.
+        swapped: groups on the host, the first to come back in front.
+        batch: the sequences that decode in lockstep.
+        beams: the groups of the batch that search with beams, by request id.
+        num_seqs: running sequences.
+        ended: groups that have their whole output, and keep their slots until the results of their
+            last iteration are in.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[SequenceGroup] = deque()
+        self.running: dict[int, SequenceGroup] = {}
+        self.swapped: deque[SequenceGroup] = deque()
+        self.batch = Batch()
+        self.beams: dict[int, SequenceGroup] = {}
+        self.num_seqs = 0
+        self.ended: list[SequenceGroup] = []
+
+    def find(self, request_id: int) -> SequenceGroup | None:
+        """The group of a request that waits, runs or is swapped out."""
+        if group := self.running.get(request_id):
+            return group
+        queued = (*self.waiting, *self.swapped)
+        return next((group for group in queued if group.request.request_id == request_id), None)
+
+    def returns_first(self) -> bool:
+        """Whether the first swapped group, which there is, comes back before a waiting one is
+        admitted.
+        """
+        return True
+
+    def preemptible(self) -> dict[int, SequenceGroup]:
+        """The running groups among which a preemption rule chooses its victim, by request id."""
+        return self.running
+
+    def add_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group runs from now on, behind all others."""
+        group.status = status
+        self.running[group.request.request_id] = group
+        self.num_seqs += len(group.sequences)
+
+    def remove_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        """The group does not run any more."""
+        group.status = status
+        del self.running[group.request.request_id]
+        self.num_seqs -= len(group.sequences)
+
+    def join_batch(self, group: SequenceGroup) -> None:
+        """The group decodes with the batch from the next step on."""
+        group.status = SequenceStatus.RUNNING
+        group.join_batch(self.batch)
+        if group.request.beam:
+            self.beams[group.request.request_id] = group
+
+    def leave_batch(self, group: SequenceGroup) -> None:
+        """The group decodes no more, if it did."""
+        if group.batch is not None:
+            self.beams.pop(group.request.request_id, None)
+            group.leave_batch()
