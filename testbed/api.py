@@ -40,6 +40,8 @@ PolicyName = Literal[
     "contiguous_pow2",
     "grouped",
     "grouped_caching",
+    "grouped_caching_v1",
+    "grouped_caching_v1_33",
     "paged",
     "paged_2023",
     "prefix_caching",

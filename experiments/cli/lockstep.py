@@ -16,6 +16,7 @@ RandomConfigs = Annotated[
 Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
 NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
+Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
 
@@ -28,14 +29,17 @@ class RandomRuns:
     random: RandomConfigs = None
     seed: Seed = 0
     drafts: Drafts = False
+    windows: Windows = False
     requests: NumRequests = 150
 
     def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
         """The name of each run, its overrides and its requests."""
-        from testbed.experiments.lockstep.comparison import draw
+        from testbed.experiments.lockstep.draws import draw
 
         for seed in range(self.seed, self.seed + (self.random or 0)):
-            words, requests = draw(Random(seed), overrides, self.requests, drafts=self.drafts)
+            words, requests = draw(
+                Random(seed), overrides, self.requests, drafts=self.drafts, windows=self.windows
+            )
             yield f"seed {seed}: ", words, requests
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from testbed.contract import search
@@ -152,85 +151,3 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
             f"  request {request.request_id} at {request.arrival_ps / PS:.6g} s: "
             f"{request.prompt_len} tokens in, {request.output_len} out{contents}"
         )
-
-
-def draw(
-    random: Random, base: Sequence[str], num_requests: int, *, drafts: bool = False
-) -> tuple[tuple[str, ...], list[Request]]:
-    """A random configuration as words after `base`, and requests that keep its pool full. drafts:
-    with speculative decoding.
-    """
-    block_size = random.choice([4, 8, 16, 32])
-    longest = random.choice([64, 200, 600])
-    num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
-    caches = random.random() < 0.65
-    is_async = random.random() < 0.5
-    max_num_seqs = random.choice([4, 12, 64])
-    chunked = random.random() < 0.8
-    least = max_num_seqs if chunked else 2048
-    budget = random.choice([max(least, 16), max(least, 64), max(least, 256), max(least, 2048)])
-    words = (
-        *(base or ("+system=vllm-v1",)),
-        f"scheduler={'vllm_v1_async' if is_async else 'vllm_v1'}",
-        *(() if caches else ("policy=paged",)),
-        "policy.watermark=0",
-        f"policy.block_size={block_size}",
-        "~server.kv_memory_gib",
-        f"server.num_blocks={num_blocks}",
-        f"scheduler.max_num_batched_tokens={budget}",
-        f"scheduler.max_num_seqs={max_num_seqs}",
-        f"scheduler.long_prefill_token_threshold={random.choice([0, 0, 0, 8, 50])}",
-        f"scheduler.scheduler_reserve_full_isl={'true' if random.random() < 0.7 else 'false'}",
-        f"scheduler.enable_chunked_prefill={'true' if chunked else 'false'}",
-        *(
-            (f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",)
-            if is_async
-            else ()
-        ),
-    )
-    if drafts:
-        words = (*words, *draw_speculation(random, is_async=is_async))
-        if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
-            words = (*words, f"scheduler.max_num_batched_tokens={budget + max_num_seqs}")
-    return words, requests(random, num_requests, longest, caches)
-
-
-def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:
-    """A random way to speculate, of those that the scheduler has; few drafts or all are
-    accepted.
-    """
-    ways = ("heads", "draft_model") if is_async else ("ngram", "heads", "draft_model")
-    way = random.choice(ways)
-    words = [
-        f"speculation={way}",
-        f"speculation.num_drafts={random.randint(1, 5)}",
-        f"acceptance@speculation.acceptance={random.choice(['constant', 'markov'])}",
-    ]
-    if way == "ngram":
-        words.append(f"speculation.found_share={random.choice([1.0, 0.5])}")
-    if not is_async and random.random() < 0.3:
-        words.append("speculation.off_above=4")
-    if words[2].endswith("constant"):
-        words.append(f"speculation.acceptance.rate={random.choice([0.2, 0.6, 0.9])}")
-    return tuple(words)
-
-
-def requests(random: Random, count: int, longest: int, caches: bool) -> list[Request]:
-    """Requests of at most `longest` tokens, which arrive in bursts.
-
-    caches: most prompts begin with one of a few stories, so a prefix cache has hits.
-    """
-    now_ps, drawn = 0, list[Request]()
-    stories = [[random.randrange(10**6) for _ in range(longest)] for _ in range(4)]
-    mean_gap = random.choice([0.5, 3, 12]) * ITERATION_PS
-    for request_id in range(count):
-        now_ps += 0 if random.random() < 0.3 else round(random.expovariate(1 / mean_gap))
-        output_len = random.choice([1, random.randint(1, 8), random.randint(1, longest // 2)])
-        prompt_len = random.randint(1, longest - output_len)
-        ids = None
-        if caches and random.random() < 0.9:
-            shared = random.choice([prompt_len, random.randint(0, prompt_len)])
-            own = (random.randrange(10**6) for _ in range(prompt_len - shared))
-            ids = (*random.choice(stories)[:shared], *own)
-        drawn.append(Request(request_id, now_ps, prompt_len, output_len, prompt_ids=ids))
-    return drawn

@@ -239,12 +239,13 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
     vLLM's; nothing where the words say which policy serves.
     """
-    if release_of_preset(choices.get("system", "")) is None or "policy" in choices:
+    release = release_of_preset(choices.get("system", ""))
+    if release is None or "policy" in choices:
         return []
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
-    words = ["policy=grouped_caching", "policy.watermark=0"]
+    words = [f"policy={release.policy_of_groups}"]
     if any(key.startswith(POOL) for key in choices):
         return words
     pool = f"${{vllm_server:{choices['system']}/pool_gib}}"

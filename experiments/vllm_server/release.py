@@ -9,17 +9,19 @@ from testbed.core.errors import InputError
 class Release:
     """A release and its rules.
 
-    utilization: the default of --gpu-memory-utilization. subtracts_graphs: the KV cache is what is
-    left after CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB
-    have a default of 16,384 tokens. caches_states: prefixes of models with states are cached unless
-    told otherwise. frees_after_run: a block outside a window is freed when the iterations that read
-    it have ended, though the next is scheduled while one runs. checks_usable_blocks: it starts if
-    one longest sequence fits into the pool without its null block, whatever the pool follows from;
-    else if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
+    policy_of_groups: the option that is its manager of KV groups with prefix caching. utilization:
+    the default of --gpu-memory-utilization. subtracts_graphs: the KV cache is what is left after
+    CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB have a default
+    of 16,384 tokens. caches_states: prefixes of models with states are cached unless told
+    otherwise. frees_after_run: a block outside a window is freed when the iterations that read it
+    have ended, though the next is scheduled while one runs. checks_usable_blocks: it starts if one
+    longest sequence fits into the pool without its null block, whatever the pool follows from; else
+    if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
     """
 
     number: str
     preset: str
+    policy_of_groups: str
     utilization: float
     subtracts_graphs: bool
     has_largest_limits: bool
@@ -32,6 +34,7 @@ RELEASES = {
     "0.19": Release(
         "0.19",
         "vllm-v1",
+        "grouped_caching_v1",
         0.9,
         subtracts_graphs=False,
         has_largest_limits=False,
@@ -42,6 +45,7 @@ RELEASES = {
     "0.33": Release(
         "0.33",
         "vllm-v1-0.33",
+        "grouped_caching_v1_33",
         0.92,
         subtracts_graphs=True,
         has_largest_limits=True,

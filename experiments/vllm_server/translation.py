@@ -101,8 +101,9 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
     if values.get("--async-scheduling") == OFF or drafts_on_cpu:
         words += ["scheduler=vllm_v1"]
-    elif server.pages.is_grouped and server.release.frees_after_run:
-        words += ["policy.frees_after_run=true"]
+    if server.pages.is_grouped and server.release.frees_after_run:
+        plans_ahead = "scheduler=vllm_v1" not in words
+        words += [f"policy.frees_after_run={str(plans_ahead).lower()}"]
     if speculative is not None:
         words += speculative.words
     for option, key in SWITCHES.items():
@@ -150,7 +151,7 @@ def _policy_words(server: Server) -> list[str]:
     less than all tokens.
     """
     if server.pages.is_grouped:
-        policy = "grouped_caching" if server.caches_prefixes else "grouped"
+        policy = server.release.policy_of_groups if server.caches_prefixes else "grouped"
         return [f"policy={policy}", "policy.watermark=0"]
     return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
 

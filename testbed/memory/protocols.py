@@ -291,6 +291,13 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
+    def grows_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> bool:
+        """Whether sequences could be extended one after the other; changes nothing.
+
+        Args:
+            wanted: sequences that have slots, and how many more each gets.
+        """
+
 
 @runtime_checkable
 class CountsSharedReads(Protocol):

@@ -3,10 +3,11 @@ waiting ones.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import SequenceGroup, SequenceStatus
+from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
@@ -118,24 +119,33 @@ class VllmV1(IterationLevel):
 
     def _lacks_slots(self) -> bool:
         """Whether the next tokens of all that run need more slots than there are; False where
-        blocks do not say.
+        neither groups nor blocks say.
         """
-        memory, budget, needed = self.state.memory, self.max_num_batched_tokens, 0
-        for group in self.state.running.values():
-            seq = group.sequences[0]
+        memory, wanted = self.state.memory, list(self._next_slots())
+        if memory.layered is not None:
+            return not memory.layered.grows_in_turn(wanted)
+        needed = 0
+        for seq, more in wanted:
             footprint = memory.footprint(seq)
-            if memory.layered is not None or not isinstance(footprint, Granular):
+            if not isinstance(footprint, Granular):
                 return False
             size, num_slots = footprint.size, seq.num_slots
-            tokens = num_slots
-            if group.todo:
-                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
-                tokens, budget = max(group.todo[0].num_stored + new, num_slots), budget - new
-            elif group.batch is not None:
-                tokens, budget = num_slots + 1, budget - 1
-            needed += (ceil_div(tokens, size) - ceil_div(num_slots, size)) * size
+            needed += (ceil_div(num_slots + more, size) - ceil_div(num_slots, size)) * size
         used = self.state.policy.usage()
         return needed > used.total - used.held
+
+    def _next_slots(self) -> Iterator[tuple[Sequence, int]]:
+        """The sequences that run, in order, with the slots that their next tokens take."""
+        budget = self.max_num_batched_tokens
+        for group in self.state.running.values():
+            seq = group.sequences[0]
+            if group.todo:
+                new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
+                budget -= new
+                yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
+            elif group.batch is not None:
+                budget -= 1
+                yield seq, 1
 
     def continue_prefills(self, plan: Plan) -> None:
         """The prompts' next chunks; one that lacks slots preempts the last of them, for decodes

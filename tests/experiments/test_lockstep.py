@@ -19,11 +19,11 @@ from testbed.experiments.lockstep.capacities import spec_of
 from testbed.experiments.lockstep.comparison import (
     ITERATION_PS,
     compare,
-    draw,
     report,
     shortest,
     workload,
 )
+from testbed.experiments.lockstep.draws import draw
 from testbed.experiments.lockstep.sides import Ours, served, sides_of
 from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.server import server_of

@@ -22,6 +22,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.fast_and_slow import differs
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.policy import PoolSpec
@@ -50,8 +51,13 @@ KINDS = {
     "caching": GroupedCaching,
     "dropping": partial(GroupedCaching, num_dropped_blocks=1),
 }
+OUTPUTS = {
+    "outputs": partial(GroupedOutputCaching, uncached_first=True),
+    "outputs by last use": GroupedOutputCaching,
+}
 RUNNING = {"plain": partial(Grouped, frees_after_run=True)}
 RUNNING["caching"] = partial(GroupedCaching, frees_after_run=True)
+RUNNING["outputs"] = partial(GroupedOutputCaching, frees_after_run=True)
 CASES = [
     (model, rule)
     for model in MODELS
@@ -93,6 +99,21 @@ def test_a_policy_that_frees_after_the_run_keeps_the_contract(kind, num_examples
 def test_fast_equals_slow_where_blocks_are_freed_after_the_run(kind):
     make = partial(RUNNING[kind], block_size=4)
     broken = differs(make, pools("hybrid")[0], [ChunkedPrefill])
+    assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+
+
+@pytest.mark.parametrize("num_examples", FEW_AND_MANY)
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_policy_that_caches_outputs_keeps_the_contract(model, kind, num_examples, golden):
+    make = partial(OUTPUTS[kind], block_size=4)
+    keeps_the_contract(golden, f"{model} {kind}", make, pools(model), num_examples, num_golden=2)
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("model", MODELS)
+def test_fast_equals_slow_where_outputs_are_cached(model, kind):
+    broken = differs(partial(OUTPUTS[kind], block_size=4), pools(model)[0], [ChunkedPrefill])
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
 
 
@@ -358,3 +379,82 @@ def test_idle_pages_of_one_group_are_evicted_for_another():
     assert (policy.usage().free, policy.usage().cached) == (0, 3 * 16)
     assert served(policy, 1, 8, prompt=100)[1] == 0
     assert policy.usage().cached == 0
+
+
+def with_outputs(num_pages, **options):
+    """Pages of 4 tokens in two layers: a block takes one of full attention, and one of a window."""
+    pool = PoolSpec(num_pages * 4, max_len=400, layer_bytes=64, num_layers=2, groups=(FULL, WINDOW))
+    return GroupedOutputCaching(pool, 4, **options)
+
+
+def generated(policy, number, prompt_len, num_tokens):
+    """A sequence without ids that has generated so many tokens."""
+    seq = sequence(number, prompt_len)
+    admit_and_prefill(policy, [seq], prompt_len)
+    for _ in range(num_tokens):
+        stepped(policy, seq)
+        seq.num_stored += 1
+    return seq
+
+
+def test_a_preempted_sequence_finds_what_it_has_generated():
+    """Of 19 tokens 4 blocks are full; another sequence with such a prompt finds nothing."""
+    policy = with_outputs(40)
+    seq = generated(policy, 0, prompt_len=9, num_tokens=10)
+    policy.release(seq)
+    assert policy.lookup(sequence(1, 9)).num_cached(9) == 0
+    assert policy.lookup(seq).num_cached(20) == 16
+
+
+@pytest.mark.parametrize(("uncached_first", "num_found"), [(True, 8), (False, 0)])
+def test_pages_without_content_are_taken_first_or_in_their_turn(uncached_first, num_found):
+    """A sequence leaves two full blocks, then one leaves a block that is not full. By last use the
+    next one takes two pages of the first.
+    """
+    policy = with_outputs(6, uncached_first=uncached_first)
+    first, rest = generated(policy, 0, 8, 0), generated(policy, 1, 3, 0)
+    policy.release(first)
+    policy.release(rest)
+    generated(policy, 2, prompt_len=3, num_tokens=0)
+    policy.check()
+    assert policy.lookup(first).num_cached(9) == num_found
+
+
+def test_equal_contents_are_found_until_their_last_copy_is_gone():
+    policy = with_outputs(40)
+    prompt = {"prompt_ids": tuple(range(9))}
+    seqs = [sequence(number, 9, **prompt) for number in range(2)]
+    for seq in seqs:
+        policy.admit([seq], 9, None)
+    for seq in seqs:
+        seq.num_slots = seq.num_stored = 9
+        policy.publish(seq, 9)
+    for seq in seqs:
+        assert policy.lookup(sequence(5, 9, **prompt)).num_cached(9) == 8
+        policy.check()
+        for page in [page for pages in policy._tables[seq.seq_id].pages for page in pages[:2]]:
+            policy._index.forget(page)
+    assert policy.lookup(sequence(5, 9, **prompt)).num_cached(9) == 0
+    policy.check()
+
+
+@pytest.mark.parametrize(("order", "is_granted"), [((0, 1), False), ((1, 0), True)])
+def test_what_a_later_sequence_gives_back_comes_too_late_for_one_before_it(order, is_granted):
+    """One page is left of 11. The short sequence takes two in its next step, and the long one gives
+    a page of its window back.
+    """
+    policy = with_outputs(11)
+    seqs = generated(policy, 0, 4, 0), generated(policy, 1, 15, 0)
+    batch = passing_batch([seqs[i] for i in order])
+    assert isinstance(policy.extend(batch), Grant) == is_granted
+    disband(batch)
+
+
+def test_the_manager_of_vllm_has_pages_of_one_size():
+    refuses(
+        "policy=grouped_caching",
+        GroupedOutputCaching,
+        pools("hybrid")[0],
+        4,
+        page_rule="large_pages",
+    )

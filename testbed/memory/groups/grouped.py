@@ -4,8 +4,10 @@ states stay.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Row
 from dataclasses import replace
+from operator import add
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
@@ -14,6 +16,7 @@ from testbed.core.slots import (
     NO_OPS,
     Answer,
     Answers,
+    CacheHit,
     Extent,
     Footprint,
     Grant,
@@ -43,6 +46,7 @@ from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
 
+Wanted = Row[tuple[Sequence, int]]  # sequences, and how many slots more for each
 ONE_SEQUENCE = "a policy of several KV groups serves one sequence a request"
 WINDOW_SHARE = 0.8  # SGLang's default
 FIXED = "fixed_split"
@@ -123,51 +127,55 @@ class Grouped(LeasingPolicy):
     def admit(self, seqs: list[Sequence], num_tokens: int) -> Answers:
         return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
 
-    def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
-        """Admit with the first of these hits that fits; the last of them needs no more pages than
-        any shorter one.
+    def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
+        return self._fitting(num_tokens, self._hits_for(hit, num_tokens)) is not None
+
+    def _hits_for(self, hit: CacheHit, num_tokens: int) -> list[Hit]:
+        """What an admission for num_tokens tokens may begin with."""
+        return [self._nothing_cached]
+
+    def _fitting(self, num_tokens: int, hits: list[Hit]) -> Hit | None:
+        """The first of these hits with which so many tokens can be admitted; the last of them needs
+        no more pages than any shorter one.
         """
+        if num_tokens > self._longest:
+            return None
+        for hit in hits:
+            needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+            if self._fits_with(hit, needed):
+                return hit
+        return None
+
+    def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
+        """Admit with the first of these hits that fits."""
         if len(seqs) > 1:
             return never(ONE_SEQUENCE)
         if num_tokens > self._longest:
             return Refusal.NEVER
-        for hit in hits:
-            needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
-            if self._fits_with(hit, needed):
-                self._hold(seqs[0], hit)
-                self._ensure_free(needed)
-                pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
-                table = self._new_table(seqs[0], self.pages, list(hit.dropped), pages)
-                table.granted(hit.num_tokens)
-                self._tables[seqs[0].seq_id] = table
-                return [Grant(hit.num_tokens)]
-        return Refusal.LATER
+        hit = self._fitting(num_tokens, hits)
+        if hit is None:
+            return Refusal.LATER
+        needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+        self._hold(seqs[0], hit)
+        self._ensure_free(needed)
+        pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
+        table = self._new_table(seqs[0], self.pages, list(hit.dropped), pages)
+        table.granted(hit.num_tokens)
+        self._tables[seqs[0].seq_id] = table
+        return [Grant(hit.num_tokens)]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        columns = self.pages.columns
-        needed, unread = [0] * len(columns), [list[int]() for _ in columns]
-        for seq in batch:
-            for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
-                needed[i] += count
-                unread[i] += self._tables[seq.seq_id].unread(i)
-        gone = self._unshared(unread)
-        if not self.pages.fits(needed, gone, self.pages.nothing):
+        if not self.grows_in_turn([(seq, num_tokens) for seq in batch]):
             return Refusal.LATER
-        idle = self.pages.idle_units
-        returned = sum(
-            len(pages) * column.units for pages, column in zip(gone, columns, strict=True)
-        )
-        for table in [self._tables[seq.seq_id] for seq in batch]:
-            for i in range(len(columns)):
-                if pages := table.unread(i):
-                    self._put(i, pages)
-                    table.dropped[i] += len(pages)
-                    del table.pages[i][: len(pages)]
-        self._ensure_free(needed)
+        idle, returned = self.pages.idle_units, self._units_returned(batch)
         for seq in batch:
-            for i, count in enumerate(self._blocks(seq.num_slots, seq.num_slots + num_tokens)):
-                self._tables[seq.seq_id].pages[i] += self.pages.take(i, count)
-            self._tables[seq.seq_id].granted(seq.num_slots)
+            self._drop_unread(self._tables[seq.seq_id])
+        self._ensure_free(self._needed([(seq, num_tokens) for seq in batch]))
+        for seq in batch:
+            table = self._tables[seq.seq_id]
+            for i, count in enumerate(self._more_blocks(seq, num_tokens)):
+                table.pages[i] += self.pages.take(i, count)
+            table.granted(seq.num_slots)
         return Grant(
             0,
             NO_OPS,
@@ -175,6 +183,49 @@ class Grouped(LeasingPolicy):
             Growth(idle - self.pages.idle_units),
             ends_refusals=returned > 0,
         )
+
+    def grows_in_turn(self, wanted: Wanted) -> bool:
+        """What a sequence gives back comes too late for those before it, as in vLLM."""
+        if self.pages.fits(self._needed(wanted), self.pages.nothing, self.pages.nothing):
+            return True
+        first = 1 if self.pages.serves_in_turn else len(wanted)
+        return all(self._fits_together(wanted[:end]) for end in range(first, len(wanted) + 1))
+
+    def _fits_together(self, wanted: Wanted) -> bool:
+        """Whether sequences could be extended once all of them have given back what they can."""
+        unread = self._unread([seq for seq, _ in wanted])
+        return self.pages.fits(self._needed(wanted), self._unshared(unread), self.pages.nothing)
+
+    def _needed(self, wanted: Wanted) -> list[int]:
+        """The pages that sequences take, by column."""
+        needed = [0] * len(self.pages.columns)
+        for seq, num_tokens in wanted:
+            needed = list(map(add, needed, self._more_blocks(seq, num_tokens)))
+        return needed
+
+    def _unread(self, seqs: Iterable[Sequence]) -> Pages:
+        """The pages that sequences give back with their next tokens, by column."""
+        tables = [self._tables[seq.seq_id] for seq in seqs]
+        return [
+            [page for table in tables for page in table.unread(i)]
+            for i in range(len(self.pages.columns))
+        ]
+
+    def _units_returned(self, batch: Batch) -> int:
+        """Units of the pages that nobody holds once the members have given theirs back."""
+        gone = zip(self._unshared(self._unread(batch)), self.pages.columns, strict=True)
+        return sum(len(pages) * column.units for pages, column in gone)
+
+    def _drop_unread(self, table: PageTable) -> None:
+        """Give back what the next tokens of a sequence do not read."""
+        for i, own in enumerate(table.pages):
+            if pages := table.unread(i):
+                self._put(i, pages)
+                table.dropped[i] += len(pages)
+                del own[: len(pages)]
+
+    def _more_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
+        return self._blocks(seq.num_slots, seq.num_slots + num_tokens)
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         answer = self.extend(batch, num_steps)

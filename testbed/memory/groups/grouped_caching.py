@@ -2,9 +2,10 @@
 reads.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
@@ -90,10 +91,13 @@ class GroupedCaching(Grouped):
         self._counts = CacheCounts()
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
-        self._unready[seq.seq_id] = []
+        self._publish_blocks(seq, min(num_tokens, seq.prompt_len) // self.tokens_per_page)
+
+    def _publish_blocks(self, seq: Sequence, num_blocks: int) -> None:
+        """The pages that `seq` has of its first blocks are findable by content."""
+        self._unready.setdefault(seq.seq_id, [])
         table, node = self._tables[seq.seq_id], self._index.root
-        full = min(num_tokens, seq.prompt_len) // self.tokens_per_page
-        for block, content in enumerate(self._contents(seq)[:full]):
+        for block, content in enumerate(islice(self._contents(seq), num_blocks)):
             node = self._index.grown(node, content)
             for i, pages in enumerate(table.pages):
                 if block >= table.dropped[i] and self._is_kept(i, block):
@@ -109,8 +113,11 @@ class GroupedCaching(Grouped):
         return GroupHit(self, seq, self._index.path(self._contents(seq)))
 
     def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit | None = None) -> Answers:
-        group_hit = hit if isinstance(hit, GroupHit) else self.lookup(seqs[0])
-        return self._admit_one_of(seqs, num_tokens, group_hit.choices(num_tokens))
+        found = self.lookup(seqs[0]) if hit is None else hit
+        return self._admit_one_of(seqs, num_tokens, self._hits_for(found, num_tokens))
+
+    def _hits_for(self, hit: CacheHit, num_tokens: int) -> list[Hit]:
+        return hit.choices(num_tokens) if isinstance(hit, GroupHit) else [self._nothing_cached]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         answer = super().extend(batch, num_tokens)
@@ -153,7 +160,8 @@ class GroupedCaching(Grouped):
                 if (column, page) not in self._holders and page in self._index.by_page:
                     self._index.forget(page)
 
-    def _contents(self, seq: Sequence) -> list[Content]:
+    def _contents(self, seq: Sequence) -> Iterable[Content]:
+        """What the leading blocks of `seq` store: those of its prompt that are full."""
         ids = seq.prompt_ids
         return (
             []
@@ -165,10 +173,7 @@ class GroupedCaching(Grouped):
         """The longest hit; where it is beyond num_tokens, the longest that is not; all others that
         may need fewer.
         """
-        has_next_token = num_tokens > seq.prompt_len
-        readable_tokens = seq.prompt_len if has_next_token else seq.prompt_len - 1
-        num_readable = readable_tokens // self.tokens_per_page
-        path = path[:num_readable]
+        path = path[: self._num_readable(seq, num_tokens)]
         unready = {page for pages in self._unready.values() for page in pages}
         hits = [*self._index.hits(path[: max(len(path) - self._num_dropped, 0)], unready), 0]
         within = [hit for hit in hits if hit * self.tokens_per_page <= num_tokens]
@@ -183,6 +188,13 @@ class GroupedCaching(Grouped):
             ]
             chosen.append(Hit(end, pages, dropped))
         return chosen
+
+    def _num_readable(self, seq: Sequence, num_tokens: int) -> int:
+        """Blocks of the prompt that an admission for num_tokens tokens may find: the last prompt
+        token is computed again unless a generated one follows.
+        """
+        has_output = num_tokens > seq.prompt_len
+        return (seq.prompt_len - (not has_output)) // self.tokens_per_page
 
     def _hold(self, seq: Sequence, hit: Hit) -> None:
         self._counts.add(seq, self.tokens_per_page, hit.num_tokens // self.tokens_per_page)
@@ -203,14 +215,19 @@ class GroupedCaching(Grouped):
             elif page in self._index.by_page:
                 self.pages.set_idle(column, page, idle=True)
             else:
-                self.pages.put(column, [page])
+                self._put_uncached(column, page)
+
+    def _put_uncached(self, column: int, page: int) -> None:
+        """Nobody holds the page, and nothing of it could be found."""
+        self.pages.put(column, [page])
 
     def _ensure_free(self, needed: list[int]) -> None:
         while (queue := self.pages.short(needed)) is not None:
             page, column = next(iter(queue.items()))
-            self._index.forget(page)
+            if page in self._index.by_page:
+                self._index.forget(page)
+                self._evictions += 1
             self._free_idle(column, page)
-            self._evictions += 1
 
     def _free_idle(self, column: int, page: int) -> None:
         self.pages.set_idle(column, page, idle=False)

@@ -25,6 +25,7 @@ class LargePages(PagePool):
     """
 
     hits_save: ClassVar[bool] = False  # idle pages may lie in more large pages than new ones would
+    serves_in_turn: ClassVar[bool] = False  # a large page is free when all have given back
 
     def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
         slot_bytes = max(group.slot_bytes for group in groups)

@@ -24,11 +24,13 @@ class PagePool:
 
     Counts are by column, sizes, free and idle pages by part. A unit of an allocated page that its
     column cannot use is rounding. A page that was taken may be idle: no sequence holds it, and it
-    is findable until it is put back. `idle` has the least recently used first. Every page begins at
-    a multiple of page_units.
+    is findable until it is put back. `idle` has the least recently used first; pages among them
+    that are in `blank` are free, but taken in their turn. Every page begins at a multiple of
+    page_units.
     """
 
     hits_save: ClassVar[bool] = True  # a sequence never needs more pages because it holds idle ones
+    serves_in_turn: ClassVar[bool] = True  # what a sequence gives back comes too late for others
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class PagePool:
         self.page_units = gcd(*sizes)
         self.nothing: Pages = [[] for _ in columns]
         self.idle = [Queue() for _ in sizes]
+        self.blank = [set[int]() for _ in sizes]
         self.total = 0
         self._sizes = sizes
         self._free = list[list[int]]()
@@ -51,15 +54,17 @@ class PagePool:
 
     @property
     def free_units(self) -> int:
-        """Units in pages that any sequence may get."""
-        return sum(len(pages) * size for pages, size in zip(self._free, self._sizes, strict=True))
+        """Units in pages that any sequence may get, and nothing is lost with."""
+        parts = zip(self._free, self.blank, self._sizes, strict=True)
+        return sum((len(pages) + len(blank)) * size for pages, blank, size in parts)
 
     @property
     def idle_units(self) -> int:
         """Units of idle pages, with what these make unusable: all are free once these are put
         back.
         """
-        return sum(len(pages) * size for pages, size in zip(self.idle, self._sizes, strict=True))
+        parts = zip(self.idle, self.blank, self._sizes, strict=True)
+        return sum((len(pages) - len(blank)) * size for pages, blank, size in parts)
 
     def first_read(self, column: int, token: int) -> int:
         """The first block that a token reads, which also reads itself."""
@@ -82,6 +87,12 @@ class PagePool:
             self.queue(column)[page] = column
         else:
             del self.queue(column)[page]
+            self.blank[self.columns[column].part].discard(page)
+
+    def put_last(self, column: int, page: int) -> None:
+        """Give a page back that is taken after all that are idle now."""
+        self.queue(column)[page] = column
+        self.blank[self.columns[column].part].add(page)
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
         """Whether these pages can be taken, idle ones too, once `returned` are back, while idle

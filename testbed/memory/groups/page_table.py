@@ -52,6 +52,16 @@ class PageTable:
         """
         return self._unread_from(column, self.seq.num_slots)
 
+    def gives_back(self) -> bool:
+        """Whether the next chunk or step gives pages back."""
+        return any(self.unread(column) for column in range(len(self.pages)))
+
+    def blocks_left(self) -> int:
+        """So many leading blocks have a page that is given back with the next chunk or step, or
+        was.
+        """
+        return max(dropped + len(self.unread(i)) for i, dropped in enumerate(self.dropped))
+
     def granted(self, first: int) -> None:
         """The newest chunk or step begins at token `first`."""
 
@@ -87,7 +97,7 @@ class RunningPageTable(PageTable):
         self.first = first
 
     def steps_to_return(self) -> int:
-        if any(self.unread(i) for i in range(len(self.pages))):
+        if self.gives_back():
             return 0
         # super() does not work in a dataclass with slots, which is another class than this one.
         return max(1, PageTable.steps_to_return(self) + 1)
@@ -99,7 +109,9 @@ def other_units(pool: PagePool, held: Iterable[PageOf]) -> NonSequenceSlots:
     for column, page in held:
         part = Extent(page, pool.columns[column].units)
         used.setdefault(pool.padded_extent(column, page), []).append(part)
-    for page, column in chain.from_iterable(queue.items() for queue in pool.idle):
+    blank = set[int]().union(*pool.blank)
+    idle = chain.from_iterable(queue.items() for queue in pool.idle)
+    for page, column in ((page, column) for page, column in idle if page not in blank):
         part, padded = Extent(page, pool.columns[column].units), pool.padded_extent(column, page)
         cached[part if padded in used else padded] = None
         used.get(padded, []).append(part)
@@ -120,13 +132,15 @@ class GroupIndex(PrefixIndex):
     """Chains of contents to pages of a pool, a state's page after its chain.
 
     The memo of a node has the page of each column that has its content, NONE where that was
-    evicted; by_page says the same the other way round.
+    evicted; by_page says the same the other way round. copies: further pages with the content of a
+    node in a column, in the order in which they would be found.
     """
 
     def __init__(self, pool: PagePool) -> None:
         super().__init__(0)
         self.pool = pool
         self.by_page: dict[int, tuple[Node, int]] = {}
+        self.copies: dict[tuple[Node, int], list[int]] = {}
 
     def path(self, contents: Iterable[Content]) -> list[Node]:
         """The nodes of the leading contents, as far as all pages that every token reads are there.
@@ -171,11 +185,24 @@ class GroupIndex(PrefixIndex):
         node.memo[column] = page
         self.by_page[page] = node, column
 
+    def add_copy(self, node: Node, column: int, page: int) -> None:
+        """The page has the node's content too, and is found when the others are gone."""
+        self.by_page[page] = node, column
+        self.copies.setdefault((node, column), []).append(page)
+
     def forget(self, page: int) -> None:
-        """The page has no content that could be found any more."""
-        node, column = self.by_page.pop(page)
-        node.memo[column] = NONE
-        self.dereference(node)
+        """The page has no content that could be found any more; the next copy is found instead."""
+        node, column = place = self.by_page.pop(page)
+        others = self.copies.get(place, [])
+        if page in others:
+            others.remove(page)
+        elif others:
+            node.memo[column] = others.pop(0)
+        else:
+            node.memo[column] = NONE
+            self.dereference(node)
+        if not others:
+            self.copies.pop(place, None)
 
     def check(self) -> None:
         super().check()
@@ -185,4 +212,5 @@ class GroupIndex(PrefixIndex):
             for i, page in enumerate(node.memo)
             if page != NONE
         }
+        pages |= {page: place for place, copies in self.copies.items() for page in copies}
         assert pages == self.by_page, "pages and nodes differ"
