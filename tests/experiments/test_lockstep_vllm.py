@@ -128,11 +128,12 @@ def test_random_configurations_are_equal_to_the_end(lockstep):
         assert equal == iterations
 
 
-def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep):
+@pytest.mark.parametrize("switch", ["--no-enable-prefix-caching", "--enable-prefix-caching"])
+def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep, switch):
     """Windows and full attention in pages of one size, with preemptions."""
     command = (
         "vllm serve google/gemma-3-27b-it --max-model-len 2048 --num-gpu-blocks-override 1500 "
-        "--no-enable-prefix-caching"
+        f"{switch}"
     )
     load = ("gpu=h100-80gb", "arrivals.duration_s=4", "arrivals.rate=10", "cost=analytic")
     code, output, errors = lockstep("--from-vllm", command, *load)

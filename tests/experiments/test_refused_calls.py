@@ -95,7 +95,7 @@ SIMULATE = {
                 {"prompt_len": [1] * 3, "output_len": [1] * 3, "arrival_s": [0, float("nan"), 1]}
             )
         },
-        ("line 3, column arrival_s: 'nan'",),
+        ("line 3, column arrival_s: ''",),
     ),
     "a date for a time": (
         {"trace": pd.DataFrame(LENGTHS | {"arrival_s": pd.to_datetime(["2024-01-01"])})},

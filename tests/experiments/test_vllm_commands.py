@@ -49,7 +49,7 @@ def overrides(command, gpu="h100-80gb"):
         pytest.param(
             f"{NEXT} -tp 2 --enable-prefix-caching",
             "h200",
-            ("policy=grouped_caching", "policy.block_size=544"),
+            ("policy=grouped_caching_v1", "policy.block_size=544"),
             id="a block as large as a state",
         ),
         pytest.param(
@@ -79,7 +79,7 @@ def overrides(command, gpu="h100-80gb"):
         pytest.param(
             "vllm serve google/gemma-3-27b-it --num-gpu-blocks-override 4000 --max-model-len 4096",
             "h100-80gb",
-            ("policy=grouped_caching", "null_blocks=0"),
+            ("policy=grouped_caching_v1", "null_blocks=0"),
             id="pages of a hybrid model",
         ),
         pytest.param(
@@ -103,7 +103,7 @@ def overrides(command, gpu="h100-80gb"):
         pytest.param(
             "vllm serve mistralai/Mistral-7B-Instruct-v0.1",
             "h100-80gb",
-            ("model=mistral-7b-v0.1", "policy=grouped_caching"),
+            ("model=mistral-7b-v0.1", "policy=grouped_caching_v1"),
             id="a version of another shape",
         ),
         pytest.param(
@@ -121,7 +121,7 @@ def overrides(command, gpu="h100-80gb"):
         pytest.param(
             "vllm serve openai/gpt-oss-20b --kv-cache-dtype fp8",
             "h100-80gb",
-            ("policy=grouped_caching", "++model.kv_dtype_bytes=1"),
+            ("policy=grouped_caching_v1", "++model.kv_dtype_bytes=1"),
             id="windows and a cache of 8 bits",
         ),
         pytest.param(

@@ -379,7 +379,7 @@ def test_gemma_by_a_command_is_the_manager_of_groups_by_hand():
         f"server.kv_memory_gib={{gemma-3-27b: {pool + 1e-3}}}",
         model="gemma-3-27b",
         system="vllm-v1",
-        policy="grouped_caching",
+        policy="grouped_caching_v1",
         **{
             "policy.watermark": 0,
             "model.max_len": 8192,
