@@ -168,8 +168,9 @@ class Grouped(LeasingPolicy):
         if not self.grows_in_turn([(seq, num_tokens) for seq in batch]):
             return Refusal.LATER
         idle, returned = self.pages.idle_units, self._units_returned(batch)
-        for seq in batch:
-            self._drop_unread(self._tables[seq.seq_id])
+        for table in [self._tables[seq.seq_id] for seq in batch]:
+            if table.gives_back():
+                self._drop_unread(table)
         self._ensure_free(self._needed([(seq, num_tokens) for seq in batch]))
         for seq in batch:
             table = self._tables[seq.seq_id]
@@ -206,6 +207,7 @@ class Grouped(LeasingPolicy):
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
         """The pages that sequences give back with their next tokens, by column."""
         tables = [self._tables[seq.seq_id] for seq in seqs]
+        tables = [table for table in tables if table.gives_back()]
         return [
             [page for table in tables for page in table.unread(i)]
             for i in range(len(self.pages.columns))

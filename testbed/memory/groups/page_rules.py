@@ -40,6 +40,8 @@ class PagePool:
         counts: Sequence[int],
     ) -> None:
         self.columns = tuple(columns)
+        # One column of each window: those of one window give back the same blocks
+        self.windowed = tuple({c.window: i for i, c in enumerate(columns) if c.window}.values())
         self.block_size = block_size
         self.page_units = gcd(*sizes)
         self.nothing: Pages = [[] for _ in columns]

@@ -54,7 +54,7 @@ class PageTable:
 
     def gives_back(self) -> bool:
         """Whether the next chunk or step gives pages back."""
-        return any(self.unread(column) for column in range(len(self.pages)))
+        return any(self.unread(column) for column in self.pool.windowed)
 
     def blocks_left(self) -> int:
         """So many leading blocks have a page that is given back with the next chunk or step, or
@@ -67,11 +67,9 @@ class PageTable:
 
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
-        ends = zip(self.dropped, self.pool.columns, strict=True)
         kept = [
-            (dropped + 1) * self.pool.block_size + column.window
-            for dropped, column in ends
-            if column.window
+            (self.dropped[i] + 1) * self.pool.block_size + (self.pool.columns[i].window or 0)
+            for i in self.pool.windowed
         ]
         return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
 
