@@ -450,6 +450,22 @@ def test_what_a_later_sequence_gives_back_comes_too_late_for_one_before_it(order
     disband(batch)
 
 
+def test_what_windows_give_back_is_older_than_a_sequence_that_is_preempted_for_want_of_room():
+    """A long sequence gives a page back in its next step, and a short one needs two, for which
+    there is no room until a third is preempted. That page is taken first, then one of the third's.
+    """
+    policy = with_outputs(14)
+    long, short, preempted = (
+        generated(policy, number, prompt_len, 0) for number, prompt_len in enumerate((15, 4, 8))
+    )
+    batch = passing_batch([long, short])
+    assert policy.extend(batch) is Refusal.LATER
+    policy.release(preempted)
+    assert isinstance(policy.extend(batch), Grant)
+    disband(batch)
+    assert policy.lookup(preempted).num_cached(9) == 4
+
+
 def test_the_manager_of_vllm_has_pages_of_one_size():
     refuses(
         "policy=grouped_caching",

@@ -168,9 +168,7 @@ class Grouped(LeasingPolicy):
         if not self.grows_in_turn([(seq, num_tokens) for seq in batch]):
             return Refusal.LATER
         idle, returned = self.pages.idle_units, self._units_returned(batch)
-        for table in [self._tables[seq.seq_id] for seq in batch]:
-            if table.gives_back():
-                self._drop_unread(table)
+        self._drop_unread(batch)
         self._ensure_free(self._needed([(seq, num_tokens) for seq in batch]))
         for seq in batch:
             table = self._tables[seq.seq_id]
@@ -187,10 +185,17 @@ class Grouped(LeasingPolicy):
 
     def grows_in_turn(self, wanted: Wanted) -> bool:
         """What a sequence gives back comes too late for those before it, as in vLLM."""
+        return self._num_served(wanted) == len(wanted)
+
+    def _num_served(self, wanted: Wanted) -> int:
+        """How many of the sequences get their pages before one of them does not."""
         if self.pages.fits(self._needed(wanted), self.pages.nothing, self.pages.nothing):
-            return True
-        first = 1 if self.pages.serves_in_turn else len(wanted)
-        return all(self._fits_together(wanted[:end]) for end in range(first, len(wanted) + 1))
+            return len(wanted)
+        if not self.pages.serves_in_turn:
+            return len(wanted) if self._fits_together(wanted) else 0
+        numbers = range(len(wanted))
+        lacking = (i for i in numbers if not self._fits_together(wanted[: i + 1]))
+        return next(lacking, len(wanted))
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
@@ -218,13 +223,15 @@ class Grouped(LeasingPolicy):
         gone = zip(self._unshared(self._unread(batch)), self.pages.columns, strict=True)
         return sum(len(pages) * column.units for pages, column in gone)
 
-    def _drop_unread(self, table: PageTable) -> None:
-        """Give back what the next tokens of a sequence do not read."""
-        for i, own in enumerate(table.pages):
-            if pages := table.unread(i):
-                self._put(i, pages)
-                table.dropped[i] += len(pages)
-                del own[: len(pages)]
+    def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
+        """Give back what the next tokens of these sequences do not read."""
+        for table in [self._tables[seq.seq_id] for seq in seqs]:
+            if table.gives_back():
+                for i, own in enumerate(table.pages):
+                    pages = table.unread(i)
+                    self._put(i, pages)
+                    table.dropped[i] += len(pages)
+                    del own[: len(pages)]
 
     def _more_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
         return self._blocks(seq.num_slots, seq.num_slots + num_tokens)
