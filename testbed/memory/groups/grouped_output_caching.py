@@ -38,7 +38,8 @@ class GroupedOutputCaching(GroupedCaching):
     them.
 
     A page without known content that is given back waits for its turn behind those that are idle
-    (vLLM 0.19), or with uncached_first is taken before them (0.33).
+    (vLLM 0.19), or with uncached_first is taken before them (0.33). A refused `extend` changes no
+    table; it changes in which order pages are evicted later, see `_drop_unread`.
 
     Raises:
         InputError: another page rule than vLLM's.
@@ -93,8 +94,8 @@ class GroupedOutputCaching(GroupedCaching):
         so that they are older than those of a sequence that it preempts for want of room.
         """
         left = {seq.seq_id: seq for seq in seqs}
-        while self._refusals:
-            refused = self._refusals.pop(0)
+        refusals, self._refusals = self._refusals, []
+        for refused in refusals:
             reached = [left.pop(seq_id) for seq_id in list(left) if seq_id in refused.reached]
             super()._drop_unread(reached)
             for column, page in refused.released:
