@@ -29,10 +29,7 @@ def draw(
     num_blocks = 2 + longest * random.choice([2, 3, 5]) // block_size
     caches = random.random() < 0.65
     is_async = random.random() < 0.5
-    max_num_seqs = random.choice([4, 12, 64])
-    chunked = random.random() < 0.8
-    least = max_num_seqs if chunked else 2048
-    budget = random.choice([max(least, 16), max(least, 64), max(least, 256), max(least, 2048)])
+    limits, spare_budget = draw_limits(random, is_async=is_async)
     words = (
         *(base or ("+system=vllm-v1",)),
         f"scheduler={'vllm_v1_async' if is_async else 'vllm_v1'}",
@@ -41,26 +38,35 @@ def draw(
         f"policy.block_size={block_size}",
         "~server.kv_memory_gib",
         f"server.num_blocks={num_blocks}",
+        *limits,
+    )
+    if drafts:
+        words = (*words, *draw_speculation(random, is_async=is_async))
+        if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
+            words = (*words, f"scheduler.max_num_batched_tokens={spare_budget}")
+    if windows:
+        num_pages = num_blocks * PAGES_OF_A_BLOCK
+        words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
+        words = (*words, *policy_of_windows(base, caches=caches, plans_ahead=is_async))
+    return words, requests(random, num_requests, longest, caches)
+
+
+def draw_limits(random: Random, *, is_async: bool) -> tuple[tuple[str, ...], int]:
+    """Random limits of the scheduler; and its budget with one token more for each sequence."""
+    max_num_seqs = random.choice([4, 12, 64])
+    chunked = random.random() < 0.8
+    least = max_num_seqs if chunked else 2048
+    budget = random.choice([max(least, 16), max(least, 64), max(least, 256), max(least, 2048)])
+    words: tuple[str, ...] = (
         f"scheduler.max_num_batched_tokens={budget}",
         f"scheduler.max_num_seqs={max_num_seqs}",
         f"scheduler.long_prefill_token_threshold={random.choice([0, 0, 0, 8, 50])}",
         f"scheduler.scheduler_reserve_full_isl={'true' if random.random() < 0.7 else 'false'}",
         f"scheduler.enable_chunked_prefill={'true' if chunked else 'false'}",
-        *(
-            (f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}",)
-            if is_async
-            else ()
-        ),
     )
-    if drafts:
-        words = (*words, *draw_speculation(random, is_async=is_async))
-        if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
-            words = (*words, f"scheduler.max_num_batched_tokens={budget + max_num_seqs}")
-    if windows:
-        plans_ahead, num_pages = is_async, num_blocks * PAGES_OF_A_BLOCK
-        words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
-        words = (*words, *policy_of_windows(base, caches=caches, plans_ahead=plans_ahead))
-    return words, requests(random, num_requests, longest, caches)
+    if is_async:
+        words = (*words, f"scheduler.ignore_eos={'true' if random.random() < 0.7 else 'false'}")
+    return words, budget + max_num_seqs
 
 
 def draw_windows(random: Random, pool_bytes: int) -> tuple[str, ...]:
@@ -76,16 +82,11 @@ def draw_windows(random: Random, pool_bytes: int) -> tuple[str, ...]:
     )
 
 
-def policy_of_windows(base: Sequence[str], *, caches: bool, plans_ahead: bool) -> tuple[str, ...]:
+def policy_of_windows(base: Sequence[str], *, caches: bool, plans_ahead: bool) -> list[str]:
     """The manager of groups of the release whose preset is in `base`."""
     release = release_of_preset(chosen(base).get("system", DEFAULT.preset))
     assert release is not None, "lockstep compares releases of vLLM"
-    frees_after_run = str(release.frees_after_run and plans_ahead).lower()
-    return (
-        f"policy={release.policy_of_groups if caches else 'grouped'}",
-        "policy.watermark=0",
-        f"policy.frees_after_run={frees_after_run}",
-    )
+    return release.words_of_groups(caches=caches, plans_ahead=plans_ahead)
 
 
 def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:

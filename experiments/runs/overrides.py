@@ -245,7 +245,8 @@ def hybrid_words(choices: Mapping[str, str]) -> list[str]:
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
-    words = [f"policy={release.policy_of_groups}"]
+    plans_ahead = choices.get("scheduler") != "vllm_v1"  # the presets' own does
+    words = release.words_of_groups(caches=True, plans_ahead=plans_ahead)
     if any(key.startswith(POOL) for key in choices):
         return words
     pool = f"${{vllm_server:{choices['system']}/pool_gib}}"

@@ -29,6 +29,17 @@ class Release:
     frees_after_run: bool
     checks_usable_blocks: bool
 
+    def words_of_groups(self, *, caches: bool, plans_ahead: bool) -> list[str]:
+        """Overrides for its manager of KV groups, with or without prefix caching. plans_ahead: the
+        scheduler is asynchronous.
+        """
+        frees_after_run = str(self.frees_after_run and plans_ahead).lower()
+        return [
+            f"policy={self.policy_of_groups if caches else 'grouped'}",
+            "policy.watermark=0",
+            f"policy.frees_after_run={frees_after_run}",
+        ]
+
 
 RELEASES = {
     "0.19": Release(

@@ -89,7 +89,11 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     words += [f"server.num_gpus={limits.num_gpus}"]
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
     words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
-    words += [f"policy.block_size={server.block_size}", *_policy_words(server)]
+    speculative = server.speculative
+    drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
+    plans_ahead = values.get("--async-scheduling") != OFF and not drafts_on_cpu
+    words += [f"policy.block_size={server.block_size}"]
+    words += _policy_words(server, plans_ahead=plans_ahead)
     words += _model_words(model, server.option)
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
@@ -97,13 +101,8 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
     words += _replica_words(values)
-    speculative = server.speculative
-    drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
-    if values.get("--async-scheduling") == OFF or drafts_on_cpu:
+    if not plans_ahead:
         words += ["scheduler=vllm_v1"]
-    if server.pages.is_grouped and server.release.frees_after_run:
-        plans_ahead = "scheduler=vllm_v1" not in words
-        words += [f"policy.frees_after_run={str(plans_ahead).lower()}"]
     if speculative is not None:
         words += speculative.words
     for option, key in SWITCHES.items():
@@ -146,13 +145,13 @@ def _pool_words(server: Server, choices: dict[str, str]) -> list[str]:
     return [pool, "server.num_blocks=null", "null_blocks=0"]
 
 
-def _policy_words(server: Server) -> list[str]:
+def _policy_words(server: Server, *, plans_ahead: bool) -> list[str]:
     """Overrides for the policy: as in vLLM's manager, groups of layers where some layers store
     less than all tokens.
     """
     if server.pages.is_grouped:
-        policy = server.release.policy_of_groups if server.caches_prefixes else "grouped"
-        return [f"policy={policy}", "policy.watermark=0"]
+        caches = server.caches_prefixes
+        return server.release.words_of_groups(caches=caches, plans_ahead=plans_ahead)
     return [] if server.caches_prefixes else ["policy=paged", "policy.watermark=0"]
 
 

@@ -66,18 +66,12 @@ class Engine:
         snapshots_ps: Iterable[int] = (),
         stop_ps: int = UNBOUNDED,
     ) -> None:
-        """An engine without requests.
+        """An engine without requests; the other arguments are its attributes.
 
         Args:
-            scheduler: makes the plans.
-            executor: carries them out.
-            outputs: what the model will say.
-            recorder: keeps what the run leaves behind.
-            max_len: the longest sequence in tokens.
             windows: the sizes of the model's sliding windows, in tokens.
             fast_forward: several identical iterations may be carried out at once.
             snapshots_ps: the recorder keeps the totals at the first boundary at or after each.
-            stop_ps: when the engine stops at the latest.
         """
         self.scheduler = scheduler
         self.executor = executor

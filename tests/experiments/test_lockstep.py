@@ -153,36 +153,31 @@ def test_without_vllm_the_command_says_what_to_install():
         call("lockstep", ["vllm", *SERVER, "server.num_blocks=400", "arrivals.duration_s=9"])
 
 
-@needs_vllm
-@pytest.mark.parametrize("seed", range(4))
-def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
-    words, requests = draw(Random(seed), BASE, 60)
+def check_every_iteration(words, requests):
     make, setup = sides_of(words, requests)
     sides = make()
     comparison = compare(sides, served(setup)[0], ITERATION_PS)
     assert comparison.first is None, "\n".join(report(sides, comparison))
+
+
+@needs_vllm
+@pytest.mark.parametrize("seed", range(4))
+def test_every_iteration_of_a_random_configuration_equals_vllms(seed):
+    check_every_iteration(*draw(Random(seed), BASE, 60))
 
 
 @needs_vllm
 @pytest.mark.parametrize("seed", range(4))
 def test_every_iteration_with_drafts_equals_vllms(seed):
     """vLLM's scheduler and ours get the same drafts, of which the same are accepted."""
-    words, requests = draw(Random(seed), BASE, 60, drafts=True)
-    make, setup = sides_of(words, requests)
-    sides = make()
-    comparison = compare(sides, served(setup)[0], ITERATION_PS)
-    assert comparison.first is None, "\n".join(report(sides, comparison))
+    check_every_iteration(*draw(Random(seed), BASE, 60, drafts=True))
 
 
 @needs_vllm
 @pytest.mark.parametrize("seed", [2, 4, 5])
 def test_every_iteration_with_windows_equals_vllms(seed):
     """Not so for every seed: experiments/VLLM_SERVERS.md."""
-    words, requests = draw(Random(seed), BASE, 60, windows=True)
-    make, setup = sides_of(words, requests)
-    sides = make()
-    comparison = compare(sides, served(setup)[0], ITERATION_PS)
-    assert comparison.first is None, "\n".join(report(sides, comparison))
+    check_every_iteration(*draw(Random(seed), BASE, 60, windows=True))
 
 
 @needs_vllm

@@ -145,6 +145,19 @@ def test_blocks_outside_windows_are_freed_as_the_release_does(preset, switch, ex
 
 
 @pytest.mark.parametrize(
+    ("preset", "words", "expected"),
+    [
+        ("vllm-v1", (), False),
+        ("vllm-v1-0.33", (), True),
+        ("vllm-v1-0.33", ("scheduler=vllm_v1",), False),
+    ],
+)
+def test_a_preset_frees_blocks_outside_windows_as_its_scheduler_plans(preset, words, expected):
+    policy = configured([GPU, f"+system={preset}", "model=gemma-3-27b", *words]).policy
+    assert policy.parameters["frees_after_run"] is expected
+
+
+@pytest.mark.parametrize(
     ("installed", "preset"),
     [
         ("0.19.0", "vllm-v1"),

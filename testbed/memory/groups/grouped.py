@@ -128,9 +128,9 @@ class Grouped(LeasingPolicy):
         return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
-        return self._fitting(num_tokens, self._hits_for(hit, num_tokens)) is not None
+        return self._fitting(num_tokens, self._hits_for(seq, num_tokens, hit)) is not None
 
-    def _hits_for(self, hit: CacheHit, num_tokens: int) -> list[Hit]:
+    def _hits_for(self, seq: Sequence, num_tokens: int, hit: CacheHit | None) -> list[Hit]:
         """What an admission for num_tokens tokens may begin with."""
         return [self._nothing_cached]
 
@@ -140,11 +140,12 @@ class Grouped(LeasingPolicy):
         """
         if num_tokens > self._longest:
             return None
-        for hit in hits:
-            needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
-            if self._fits_with(hit, needed):
-                return hit
-        return None
+        fitting = (hit for hit in hits if self._fits_with(hit, self._behind(hit, num_tokens)))
+        return next(fitting, None)
+
+    def _behind(self, hit: Hit, num_tokens: int) -> list[int]:
+        """The pages that an admission for num_tokens tokens takes besides those of the hit."""
+        return self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
 
     def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
         """Admit with the first of these hits that fits."""
@@ -155,7 +156,7 @@ class Grouped(LeasingPolicy):
         hit = self._fitting(num_tokens, hits)
         if hit is None:
             return Refusal.LATER
-        needed = self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+        needed = self._behind(hit, num_tokens)
         self._hold(seqs[0], hit)
         self._ensure_free(needed)
         pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]

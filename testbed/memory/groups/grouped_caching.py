@@ -113,11 +113,11 @@ class GroupedCaching(Grouped):
         return GroupHit(self, seq, self._index.path(self._contents(seq)))
 
     def admit(self, seqs: list[Sequence], num_tokens: int, hit: CacheHit | None = None) -> Answers:
-        found = self.lookup(seqs[0]) if hit is None else hit
-        return self._admit_one_of(seqs, num_tokens, self._hits_for(found, num_tokens))
+        return self._admit_one_of(seqs, num_tokens, self._hits_for(seqs[0], num_tokens, hit))
 
-    def _hits_for(self, hit: CacheHit, num_tokens: int) -> list[Hit]:
-        return hit.choices(num_tokens) if isinstance(hit, GroupHit) else [self._nothing_cached]
+    def _hits_for(self, seq: Sequence, num_tokens: int, hit: CacheHit | None) -> list[Hit]:
+        group_hit = hit if isinstance(hit, GroupHit) else self.lookup(seq)
+        return group_hit.choices(num_tokens)
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         answer = super().extend(batch, num_tokens)
