@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import torch
 
-from testbed.core.request import Request
 from testbed.core.specs import ModelSpec
 from testbed.kernels.engine.architecture import Architecture
 from testbed.kernels.engine.device_memory import free
@@ -62,29 +61,34 @@ class Bench:
     options: Options
     lead: Alone = ALONE
 
-    def pool(self, kind: Kind, requests: list[Request], num_seqs: int) -> PoolSpec:
-        """A pool for num_seqs concurrent requests; it allows for buddy extents of twice their
-        length.
+    def pool(self, kind: Kind, phases: Sequence[Phase], num_seqs: int) -> PoolSpec:
+        """A pool for the phases, of which one is served at a time, each with at most num_seqs
+        concurrent requests; it allows for buddy extents of twice their length.
         """
-        lengths = sorted((request.final_len + BLOCK for request in requests), reverse=True)
         make = with_lengths(kind, MappingProxyType(dict[int, int]()))
         layout = capabilities_of(make(PoolSpec(BLOCK, BLOCK))).layout
         times = 2 if isinstance(layout, ExtentLayout) else 1
-        return PoolSpec(times * sum(lengths[:num_seqs]) + lengths[0], lengths[0])
+        lengths_of = [
+            sorted((request.final_len + BLOCK for request in phase.requests), reverse=True)
+            for phase in phases
+        ]
+        longest = max(lengths[0] for lengths in lengths_of)
+        most_at_once = max(sum(lengths[:num_seqs]) for lengths in lengths_of)
+        return PoolSpec(times * most_at_once + longest, longest)
 
     def engine(
-        self, kind: Kind, planning: Planning, requests: list[Request], num_seqs: int
+        self, kind: Kind, planning: Planning, phases: Sequence[Phase], num_seqs: int
     ) -> GpuEngine:
-        """An engine for num_seqs concurrent requests."""
+        """An engine for these phases; num_seqs: as in `pool`."""
         outputs = dict[int, int]()
         make = with_lengths(kind, MappingProxyType(outputs))
-        pool = self.pool(kind, requests, num_seqs)
+        pool = self.pool(kind, phases, num_seqs)
         graphs = min(self.options.graphs, num_seqs)
         options = replace(self.options, graphs=graphs, lengths=outputs)
         scheduler = planning(make(pool), num_seqs)
         return assemble(scheduler, pool, self.arch, self.weights, options, self.lead)
 
-    def has_room(self, kind: Kind, requests: list[Request], num_seqs: int) -> bool:
+    def has_room(self, kind: Kind, phases: Sequence[Phase], num_seqs: int) -> bool:
         """Whether the device has memory for their pool, beside what is allocated and SPARE_BYTES;
         a CPU always has.
         """
@@ -92,16 +96,14 @@ class Bench:
             return True
         free()
         left, _ = torch.cuda.mem_get_info()
-        return _bytes(self.pool(kind, requests, num_seqs), self.arch.spec) + SPARE_BYTES <= left
+        return _bytes(self.pool(kind, phases, num_seqs), self.arch.spec) + SPARE_BYTES <= left
 
     def served(
         self, kind: Kind, planning: Planning, phases: Sequence[Phase], num_seqs: int
     ) -> list[list[Iteration]]:
         """The iterations of each phase, by an engine that serves num_seqs requests at once."""
         free()
-        requests = [request for phase in phases for request in phase.requests]
-        engine = self.engine(kind, planning, requests, num_seqs)
-        return in_phases(engine, phases)
+        return in_phases(self.engine(kind, planning, phases, num_seqs), phases)
 
 
 def _bytes(pool: PoolSpec, spec: ModelSpec) -> int:

@@ -44,7 +44,7 @@ def decodes_alone(
     phases, measured, first_id = list[Phase](), list[int](), 0
     for batch in sorted(batches):
         phase = decoding(batch, first_id)
-        if not bench.has_room(kind, phase.requests, batch):
+        if not bench.has_room(kind, [*phases, phase], batch):
             print(f"no room for {batch} sequences, whose launch takes that of fewer", flush=True)
             break
         phases.append(phase)
@@ -71,7 +71,7 @@ def prompts_with_decodes(
     phases, visited, first_id = list[Phase](), list[int](), 0
     for decodes, lengths in sorted(lengths_of.items()):
         phase = visits(decodes, lengths, cost, first_id).within(bench.arch.spec.max_len)
-        if not bench.has_room(Paged, phase.requests, decodes + 1):
+        if not bench.has_room(Paged, [*phases, phase], decodes + 1):
             print(f"no room for {decodes} decodes, whose launch takes that of fewer", flush=True)
             break
         phases.append(phase)

@@ -30,6 +30,7 @@ from testbed.kernels.engine.bench import Bench, ahead, in_turn  # noqa: E402
 from testbed.kernels.engine.maths import PlainMaths  # noqa: E402
 from testbed.kernels.engine.network import Network  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
+from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.kernels.measure import profile_sections  # noqa: E402
@@ -100,7 +101,7 @@ def test_decodes_are_full_batches_one_after_the_other(monkeypatch, kind, plannin
 
 def test_batches_without_room_are_left_out(monkeypatch, capsys):
     small(monkeypatch)
-    monkeypatch.setattr(Bench, "has_room", lambda self, kind, requests, num_seqs: num_seqs < 3)
+    monkeypatch.setattr(Bench, "has_room", lambda self, kind, phases, num_seqs: num_seqs < 3)
     by_batch = served.decodes_alone(tiny_bench(), Paged, ahead, (1, 2, 3))
     assert list(by_batch) == [1, 2]
     assert "no room for 3 sequences" in capsys.readouterr().out
@@ -137,10 +138,19 @@ def test_pools_have_slots_for_the_longest_requests(monkeypatch, kind, slots):
         for i, length in enumerate((10, 20, 30))
     ]
     scheduler, pool, *_, options, _ = Bench(1, 2, Options(graphs=9)).engine(
-        kind, in_turn, requests, 2
+        kind, in_turn, [Phase(requests)], 2
     )
     assert (pool, type(scheduler.policy), options.graphs) == (PoolSpec(slots, 51), kind, 2)
     assert scheduler.max_num_batched_tokens == 2560
+
+
+def test_a_pool_has_slots_for_its_largest_phase_and_not_for_the_longest_of_all():
+    """Of 128 decodes of OPT-13B an H200 has room for the phase, not for the longest of all."""
+    one, batches = Bench(1, 2, Options()), (8, 32, 128)
+    phases = [served.decoding(batch, first_id=1000 * batch) for batch in batches]
+    together = one.pool(ContiguousOracle, phases, 128)
+    assert together == one.pool(ContiguousOracle, phases[-1:], 128)
+    assert together != one.pool(ContiguousOracle, phases[:-1], 128)
 
 
 def test_excess_over_the_model_is_time_between_results_or_on_the_gpu():
@@ -229,8 +239,9 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
     # None arrives when an iteration begins, where a hair decides which one it joins.
     arrivals = [(0, 20, 12), (9, 25, 9), (29, 20, 14), (33, 28, 20), (460, 20, 5)]
     requests = [Request(i, at * 10**8, *lengths) for i, (at, *lengths) in enumerate(arrivals)]
-    engine = one.engine(Paged, planning, requests, 3)
-    ours = simulate(requests, planning(Paged(one.pool(Paged, requests, 3)), 3), cost, 128)
+    phase = Phase(requests)
+    engine, pool = one.engine(Paged, planning, [phase], 3), one.pool(Paged, [phase], 3)
+    ours = simulate(requests, planning(Paged(pool), 3), cost, 128)
     real = engine.serve(requests).recorder
     for name in ("first_token_ps", "finish_ps"):
         measured, simulated = (side.requests.columns()[name] for side in (real, ours))

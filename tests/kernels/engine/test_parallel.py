@@ -19,6 +19,7 @@ from test_launching_ahead import ahead  # noqa: E402
 from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel.message import Compute  # noqa: E402
 from testbed.kernels.engine.parallel.shards import Shard, check_divides  # noqa: E402
+from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.sampler import TopP  # noqa: E402
 from testbed.kernels.engine.serve import Options  # noqa: E402
 from testbed.memory.contiguous.reservations import (  # noqa: E402
@@ -223,7 +224,7 @@ def test_workers_serve_one_engine_after_the_other():
     alone = Bench(arch, tiny.weights(arch), options)
     requests = tiny.requests([(20, 6), (9, 8)])
     for kind in (Paged, ContiguousOracle):
-        engines = [each.engine(kind, in_turn, requests, 2) for each in (alone, bench)]
+        engines = [each.engine(kind, in_turn, [Phase(requests)], 2) for each in (alone, bench)]
         outputs = [engine.serve(requests).outputs for engine in engines]
         assert outputs[0] == outputs[1]
     lead.close()

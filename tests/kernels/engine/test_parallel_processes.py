@@ -26,6 +26,7 @@ from testbed.kernels.engine.bench import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.processes import Source, start  # noqa: E402
 from testbed.kernels.engine.parallel.watch import WorkerError  # noqa: E402
+from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.serve import Options, make_engine, serve_into  # noqa: E402
 from testbed.kernels.engine.verify import against_one_gpu  # noqa: E402
 from testbed.kernels.engine.verify.scenarios import SCENARIOS  # noqa: E402
@@ -119,7 +120,7 @@ def test_an_engine_that_has_served_is_free_while_its_workers_wait_for_the_next(w
     arch, weights, lead = start(source, 2)
     with closing(lead):
         one = Bench(arch, weights, Options(), lead)
-        served = one.engine(Paged, in_turn, tiny.requests([(9, 3)]), 1)
+        served = one.engine(Paged, in_turn, [Phase(tiny.requests([(9, 3)]))], 1)
         assert len(served.serve(tiny.requests([(9, 3)])).iterations) == 3
         pools = ref(served.runner.attention.pools.device)
         del served
