@@ -41,7 +41,8 @@ MAP_BYTES, MAP_ALIGN = 128, 64
 L2_SHARE = (
     24 << 20
 )  # bytes of K and V that thread blocks running together should share through the L2 cache
-# New tokens up to which heads that share a kv head share thread blocks (prefill_tma.cu, PACK)
+# New tokens of the longest prompt up to which the variant for short prompts runs
+# (prefill_tma.cu, SHORT and PACK)
 SHORT_PROMPT = 256
 
 
@@ -57,7 +58,7 @@ def bind_prefill(
     max_query_len: int,
     scale: float | None = None,
     kind: str | None = None,
-    pack: bool | None = None,
+    short: bool | None = None,
     kv_scales: Any = None,
     window: int | None = None,
 ) -> Launch:
@@ -66,9 +67,8 @@ def bind_prefill(
 
     out, q: [num_tokens, num_heads, head_size], sequence by sequence; query_starts: int32 [num_seqs
     + 1]; context_lens: int32 [num_seqs], the new tokens included; caches and places as in `decode`.
-    kind: the kernel, None for the fastest that can run here; pack: whether heads share thread
-    blocks in kind tma, None to choose by the length of the prompts. The caches' pointers may be
-    replaced.
+    kind: the kernel, None for the fastest that can run here; short: whether kind tma runs in its
+    variant for short prompts, None to choose by their length. The caches' pointers may be replaced.
     """
     s = check_attention(out, q, k_cache, v_cache, kv_scales, window)
     num_seqs = view("context_lens", context_lens).shape[0]
@@ -81,8 +81,8 @@ def bind_prefill(
         raise ValueError(f"kind={kind}: reads no e4m3 (leave kind out)")
     if kind == "tma":
         check_takes(s, buffers[2:4])
-        pack = max_query_len <= SHORT_PROMPT if pack is None else pack
-        return bind_tma(s, buffers, width, num_seqs, max_query_len, scale, pack)
+        short = max_query_len <= SHORT_PROMPT if short is None else short
+        return bind_tma(s, buffers, width, num_seqs, max_query_len, scale, short)
     return bind_mma(s, buffers, width, num_seqs, max_query_len, scale)
 
 
@@ -146,19 +146,23 @@ def check_takes(s: Shapes, caches: Sequence[int]) -> None:
         )
 
 
-def packed(group: int, pack: bool) -> int:
-    """Heads of an item: with `pack` all `group` heads of a kv head if that is a power of two up to
-    8, else 1.
+def packed(group: int, short: bool) -> int:
+    """Heads of an item: of short prompts all `group` heads of a kv head if that is a power of two
+    up to 8, else 1.
     """
-    return group if pack and group in (2, 4, 8) else 1
+    return group if short and group in (2, 4, 8) else 1
 
 
-def constants(group: int, block_size: int, pack: bool) -> dict[str, int]:
+def constants(group: int, block_size: int, short: bool) -> dict[str, int]:
     """The kernel's compile-time constants, without the shape; a box is copied from memory at
     once.
     """
     box_rows = BOX_OF_EXTENT if block_size == ENDLESS else min(block_size, K_ROWS)
-    return {"BOX_ROWS": box_rows, "PACK": int(packed(group, pack) > 1)}
+    return {
+        "BOX_ROWS": box_rows,
+        "SHORT": int(short),
+        "PACK": int(packed(group, short) > 1),
+    }
 
 
 def bind_tma(
@@ -168,14 +172,14 @@ def bind_tma(
     num_seqs: int,
     max_query_len: int,
     scale: float | None,
-    pack: bool,
+    short: bool,
 ) -> Launch:
     """A launch of prefill_tma.cu whose arguments were checked.
 
     pointers: of out, q, K and V cache, places, query starts and context lengths.
     """
     share = s.num_heads // s.num_kv_heads
-    chosen = constants(share, s.block_size, pack)
+    chosen = constants(share, s.block_size, short)
     kernel = load("prefill_tma.cu", "prefill", **s.defines, **chosen)
     shared_bytes = (
         6 * 128 * s.head_size * 2 + 128
@@ -184,7 +188,7 @@ def bind_tma(
     device, origin, heads = (
         require_gpu().cuda.runtime.getDevice(),
         origin_of(pointers[2:4]),
-        packed(share, pack),
+        packed(share, short),
     )
     tiles, pairs = -(-max_query_len * heads // Q_ROWS), num_seqs * s.num_heads // heads
     longest = width * s.block_size if s.paged else max_query_len

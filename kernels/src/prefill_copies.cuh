@@ -26,26 +26,31 @@ DEVICE Rows rows_of_boxes(const Batch& b, const Item& item, int tile, int lane) 
   return rows;
 }
 
-// The boxes of a tile but those of rows `begin` to `end` by tensor copies.
-DEVICE void copy_boxes(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int begin, int end,
-                       unsigned full, int lane) {
-  if (lane == 0) expect_bytes(full, TILE_BYTES - (end - begin) * SLABS * 128);
+// How many rows of a tile are copied: with SHORT, of an item's last tile the first half, where that is all that is read.
+DEVICE int rows_to_copy(const Item& item, int tile) {
+  return SHORT && BOX_ROWS <= 64 && item.end <= tile * K_ROWS + 64 ? 64 : K_ROWS;
+}
+
+// The boxes of the first num_rows rows of a tile, but those of rows `begin` to `end`, by tensor copies.
+DEVICE void copy_boxes(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int num_rows, int begin,
+                       int end, unsigned full, int lane) {
+  if (lane == 0) expect_bytes(full, (num_rows - (end - begin)) * SLABS * 128);
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < BOXES_OF_LANE; i++) {
     int box = i * 32 + lane, slab = box % SLABS, first = box / SLABS * BOX_ROWS;
-    if (box < BOXES && (box / SLABS < begin / BOX_ROWS || box / SLABS >= end / BOX_ROWS))
+    if (first < num_rows && (first < begin || first >= end))
       copy_box(tile + slab * SLAB_BYTES + first * 128, b.rows, slab * 64, cache.first_row + rows.of[i], full);
   }
 }
 
-// As copy_boxes, for a tile of which only the first `filled` rows hold tokens. The box in which they end comes by
+// As copy_boxes, where only the first `filled` of these rows hold tokens. The box in which they end comes by
 // ordinary copies, with zeros behind the last token. `repeats`: boxes outside what is read repeat one that is full of
 // tokens; else they are zeros too.
-DEVICE void copy_last_tile(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int filled,
-                           bool repeats, unsigned full, int lane) {
+DEVICE void copy_last_tile(unsigned tile, const Batch& b, const Cache& cache, const Rows& rows, int num_rows,
+                           int filled, bool repeats, unsigned full, int lane) {
   int first = filled / BOX_ROWS * BOX_ROWS, begin = WINDOWED && !repeats ? 0 : first;
-  int end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : K_ROWS, last_box = first / BOX_ROWS * SLABS;
+  int end = repeats ? (filled + BOX_ROWS - 1) / BOX_ROWS * BOX_ROWS : num_rows, last_box = first / BOX_ROWS * SLABS;
   int row = rows.of[0];
 #pragma unroll
   for (int i = 1; i < BOXES_OF_LANE; i++) row = i == last_box / 32 ? rows.of[i] : row;
@@ -60,15 +65,15 @@ DEVICE void copy_last_tile(unsigned tile, const Batch& b, const Cache& cache, co
   wait_copies();
   publish_shared();
   __syncwarp();
-  copy_boxes(tile, b, cache, rows, begin, end, full, lane);
+  copy_boxes(tile, b, cache, rows, num_rows, begin, end, full, lane);
 }
 
-DEVICE void copy_tile(unsigned tile, const Batch& b, const Item& item, const Cache& cache, const Rows& rows, int filled,
-                      unsigned full, int lane) {
-  if (filled >= K_ROWS)
-    copy_boxes(tile, b, cache, rows, K_ROWS, K_ROWS, full, lane);
+DEVICE void copy_tile(unsigned tile, const Batch& b, const Item& item, const Cache& cache, const Rows& rows,
+                      int num_rows, int filled, unsigned full, int lane) {
+  if (filled >= num_rows)
+    copy_boxes(tile, b, cache, rows, num_rows, num_rows, num_rows, full, lane);
   else
-    copy_last_tile(tile, b, cache, rows, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
+    copy_last_tile(tile, b, cache, rows, num_rows, filled, item.context_len >= first_box(item) + BOX_ROWS, full, lane);
 }
 
 // The copying warp: every tile of every item, as soon as a stage is free.
@@ -84,7 +89,7 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
       Rows rows = rows_of_boxes(b, item, first_tile, lane);
       publish_item(item_numbers, barriers, index, items++, lane);
       for (int tile = first_tile; tile < item.end_tile; tile++, count++) {
-        int stage = count % 2, parity = count / 2 % 2 ^ 1;
+        int stage = count % 2, parity = count / 2 % 2 ^ 1, num_rows = rows_to_copy(item, tile);
         Rows next = rows;
         if (tile + 1 < item.end_tile)
           next = rows_of_boxes(b, item, tile + 1, lane);
@@ -92,10 +97,10 @@ DEVICE void copy_all(const Batch& b, char* shared, int num_items, int* counter) 
           drawn = draw_item(counter, num_items, lane);  // not earlier: the first free block takes the longest items
         wait_barrier(barriers + K_FREE + stage * 8, parity);
         // The rest of a block may be read: its scores are masked. What lies behind an extent may be no memory.
-        copy_tile(base + K_AT + stage * TILE_BYTES, b, item, b.k, rows, PAGED ? K_ROWS : item.context_len - tile * K_ROWS,
-                  barriers + K_FULL + stage * 8, lane);
+        copy_tile(base + K_AT + stage * TILE_BYTES, b, item, b.k, rows, num_rows,
+                  PAGED ? K_ROWS : item.context_len - tile * K_ROWS, barriers + K_FULL + stage * 8, lane);
         wait_barrier(barriers + V_FREE + stage * 8, parity);
-        copy_tile(base + V_AT + stage * TILE_BYTES, b, item, b.v, rows, item.context_len - tile * K_ROWS,
+        copy_tile(base + V_AT + stage * TILE_BYTES, b, item, b.v, rows, num_rows, item.context_len - tile * K_ROWS,
                   barriers + V_FULL + stage * 8, lane);
         rows = next;
       }

@@ -15,10 +15,10 @@ struct Batch {
   int num_kv_heads, places_width, num_seqs, num_tiles, group, window;
 };
 
-// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there. They read from
-// token `low` on.
+// Q_TOKENS new tokens of HEADS heads of one sequence; end_tile is 0 where the sequence has none there. They read the
+// tokens from `low` to `end`.
 struct Item {
-  int seq, head, first, start, num_new, context_len, end_tile, low;
+  int seq, head, first, start, num_new, context_len, end_tile, low, end;
 };
 
 DEVICE int pairs_of(const Batch& b) { return b.num_seqs * b.num_kv_heads * (GROUP / HEADS); }
@@ -32,9 +32,9 @@ DEVICE Item item_of(const Batch& b, int index) {
   item.first = (b.num_tiles - 1 - in_group / size) * Q_TOKENS;
   item.start = b.query_starts[item.seq], item.num_new = b.query_starts[item.seq + 1] - item.start;
   item.context_len = b.context_lens[item.seq];
-  int end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
+  item.end = item.context_len - item.num_new + min(item.first + Q_TOKENS, item.num_new);
   item.low = WINDOWED ? max(0, item.context_len - item.num_new + item.first + 1 - b.window) : 0;
-  item.end_tile = item.first < item.num_new ? (end + K_ROWS - 1) / K_ROWS : 0;
+  item.end_tile = item.first < item.num_new ? (item.end + K_ROWS - 1) / K_ROWS : 0;
   return item;
 }
 

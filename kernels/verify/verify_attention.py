@@ -99,9 +99,9 @@ def variants(
         bf16 = int(shape.dtype == torch.bfloat16)
         here = Shapes(0, *heads, 0, size, 0, bf16, int(form.fp8), form.window or 0).defines
         sources.append(("decode.cu", here | plan.constants))
-        for kind, pack in prefill_kinds(shape.head_size, size, form).values():
+        for kind, short in prefill_kinds(shape.head_size, size, form).values():
             if kind == "tma":
-                sources.append(("prefill_tma.cu", here | constants(here["GROUP"], size, pack)))
+                sources.append(("prefill_tma.cu", here | constants(here["GROUP"], size, short)))
             else:
                 sources.append(("prefill.cu", here))
         if size != ENDLESS and in_paper_layout(shape, form):
@@ -197,8 +197,8 @@ def check_prefill(case: Case, form: Form) -> dict[str, float]:
         batch.q, *batch.values, batch.block_tables, news, lens, form.window
     )
 
-    def run(caches: tuple[torch.Tensor, ...], kind: str, pack: bool, out: torch.Tensor) -> None:
-        options = {"max_query_len": max(news), "kind": kind, "pack": pack}
+    def run(caches: tuple[torch.Tensor, ...], kind: str, short: bool, out: torch.Tensor) -> None:
+        options = {"max_query_len": max(news), "kind": kind, "short": short}
         prefill(
             out,
             batch.q,
@@ -222,11 +222,11 @@ def prefill_kinds(
     head_size: int, block_size: int, form: Form = PLAIN
 ) -> dict[str, tuple[str, bool]]:
     """The prefill kernels that run here on blocks of this size, or on extents: kind, and whether it
-    packs heads.
+    runs in the variant for short prompts.
     """
     kinds = {"mma": ("mma", False)}
     if has_wgmma(head_size) and not form.fp8 and block_size in (*BLOCK_SIZES_OF_TMA, ENDLESS):
-        kinds |= {"tma": ("tma", False), "tma, packed": ("tma", True)}
+        kinds |= {"tma": ("tma", False), "tma, short": ("tma", True)}
     return kinds
 
 

@@ -83,7 +83,7 @@ def test_variants_of_a_shape_that_all_kernels_read():
     assert names(shape) == [
         ("decode.cu", "blocks"),
         ("prefill.cu", "blocks"),
-        ("prefill_tma.cu", "blocks"),  # heads not packed, and packed
+        ("prefill_tma.cu", "blocks"),  # for long prompts, and for short ones
         ("prefill_tma.cu", "blocks"),
         ("paper_decode.cu", "blocks"),
         ("decode.cu", "extents"),
@@ -91,10 +91,12 @@ def test_variants_of_a_shape_that_all_kernels_read():
         ("prefill_tma.cu", "extents"),
         ("prefill_tma.cu", "extents"),
     ]
-    packed = [
-        defines["PACK"] for _, defines in variants(shape, DecodePlan(4, 3, 64)) if "PACK" in defines
+    short_and_packed = [
+        (defines["SHORT"], defines["PACK"])
+        for source, defines in variants(shape, DecodePlan(4, 3, 64))
+        if source == "prefill_tma.cu"
     ]
-    assert packed == [0, 1, 0, 1]
+    assert short_and_packed == [(0, 0), (1, 1), (0, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def test_prefill_of_blocks_on_hopper(gpu):
         "FP8": 0,
         "WINDOWED": 0,
         "BOX_ROWS": 16,
-        "PACK": 0,  # prompts of more than 256 tokens
+        "SHORT": 0,  # prompts of more than 256 tokens
+        "PACK": 0,
     }
     assert launch.grid == (NUM_SMS,)  # 3 x 96 items for as many thread blocks as run at once
     assert launch.threads == 384
@@ -58,15 +59,15 @@ def test_prefill_of_blocks_on_hopper(gpu):
 
 
 @pytest.mark.parametrize(
-    ("max_query_len", "pack", "num_tiles", "group"),
+    ("max_query_len", "short", "num_tiles", "group"),
     [
         (256, 1, 8, 24),  # 4 heads of 256 tokens are 1,024 rows; 24 KV heads of sequences
         (257, 0, 3, 96),
     ],
 )
-def test_heads_of_short_prompts_share_thread_blocks(gpu, max_query_len, pack, num_tiles, group):
+def test_heads_of_short_prompts_share_thread_blocks(gpu, max_query_len, short, num_tiles, group):
     launch, _ = launched(gpu, bind_prefill, prefill_call(max_query_len=max_query_len, window=50))
-    assert launch.defines["PACK"] == pack
+    assert (launch.defines["SHORT"], launch.defines["PACK"]) == (short, short)
     assert launch.defines["WINDOWED"] == 1
     assert launch.arguments["num_tiles"] == num_tiles
     assert launch.arguments["group"] == group
@@ -88,8 +89,8 @@ def test_long_prompts_are_worked_off_in_groups_that_fit_the_l2_cache(gpu):
     assert launch.shared_bytes == 6 * 128 * 64 * 2 + 128
 
 
-def test_kind_and_packing_can_be_chosen(gpu):
-    call = prefill_call(900, 16, 128, kind="tma", pack=True, scale=0.25)
+def test_kind_and_variant_for_short_prompts_can_be_chosen(gpu):
+    call = prefill_call(900, 16, 128, kind="tma", short=True, scale=0.25)
     call |= caches(4000, 2, 256, 128) | {"places": int32(3, 9)}
     launch, _ = launched(gpu, bind_prefill, call)
     assert (launch.defines["PACK"], launch.defines["GROUP"]) == (1, 8)
