@@ -16,7 +16,7 @@ from testbed.experiments.cli.parameters import (
 from testbed.experiments.cli.replayed_logs import BlocksFromLog, LogConfigFolder, LogWord, Workload
 
 PAIRS = Path("kernels/results/engine/pairs")
-ENGINE_PROFILE = Path("kernels/results/engine/profiles/h200-llama-3-8b-tp1.json")
+ENGINE_PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 SWAPS = Path("kernels/results/engine/swaps")
 COMMANDS = ("batches", "costs", "iterations", "pairs", "transfers")
 

@@ -29,7 +29,8 @@ from testbed.kernels.engine.serve import make_engine  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "kernels" / "results" / "engine"
-PROFILE = RESULTS / "profiles" / "h200-llama-3-8b-tp1.json"
+PAGE = ROOT / "kernels" / "results" / "h200-engine.md"
+PROFILE = Path("gpu-engine/h200-llama-3-8b-tp1")
 TINY = ModelSpec("tiny-llama", 1, 16, 2, 1, 8, 16, 3, 61, 8192)
 ENGINE = {"device": "cpu", "dtype": "float32", "graphs": 0}
 COST = plan.part("cost.analytic.AnalyticCost", efficiencies=plan.part("cost.analytic.Efficiencies"))
@@ -122,19 +123,23 @@ def test_software_time_is_a_linear_fit(tmp_path):
     )
 
 
-def test_kept_pairs_meet_their_documented_goals(monkeypatch):
+def test_kept_pairs_miss_the_goals_that_the_page_says(monkeypatch):
     monkeypatch.chdir(ROOT)  # configs name the Azure trace from there
     names = ("sharegpt-0.8-0", "azure-swap-1.1-0", "chats-cache-swap-0.95-0")
     monkeypatch.setattr(validation, "PAIRS", [pair for pair in plan.PAIRS if pair.name in names])
     errors = validation.simulated(RESULTS / "pairs", PROFILE, plan.device()).errors
-    assert len(errors) == len(names)
-    for name, limit in validation.GOALS.items():
-        assert (errors[name].dropna().abs() <= limit).all()
+    page = PAGE.read_text(encoding="utf-8").splitlines()
+    for goal, limit in validation.GOALS.items():
+        title = validation.NAMES[validation.JUDGED.index(goal)].split(",")[0]
+        (verdict,) = [line for line in page if line.startswith(f"- {title} within {limit:g}")]
+        for (name, *_), error in errors[goal].dropna().items():
+            is_missed = abs(error) > limit
+            assert (f"{name} {error:+.1f}" in verdict) == is_missed
 
 
 @pytest.mark.slow
 def test_page_has_the_tables_of_the_kept_pairs(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = validation.section(validation.simulated(RESULTS / "pairs", PROFILE, plan.device()))
-    page = Path("kernels/results/h200-engine.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     assert [part for part in text.split("\n\n") if part not in page] == []
