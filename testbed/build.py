@@ -13,7 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
-from testbed.description import contents_note, describe, servers_of
+from testbed.description import contents_note, describe, samples_note, servers_of
 from testbed.fleet.faults import Fault, parse_faults
 from testbed.fleet.handovers.split import Split
 from testbed.fleet.handovers.whole import Whole
@@ -31,7 +31,7 @@ from testbed.sched.scheduler import Scheduler
 from testbed.speculating import check_requests, speculative_cost, with_drafts
 from testbed.speculation.acceptance import Acceptance
 from testbed.speculation.speculation import Speculation
-from testbed.summaries import CONTENTS
+from testbed.summaries import CONTENTS, SAMPLES
 from testbed.workload import make_workload
 
 
@@ -135,6 +135,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
             **describe(config, pool, scheduler, cost),
             **({} if fleet is None else servers_of(config, fleet.parts)),
             CONTENTS: contents_note(scheduler.memory, workload),
+            SAMPLES: samples_note(cost, workload),
         },
         lengths=lengths,
         fleet=fleet,

@@ -11,10 +11,16 @@ from testbed.experiments.runs.quantities import number, percent
 from testbed.experiments.runs.run_words import future_read_by, run_words
 from testbed.metrics import in_words
 from testbed.run import OVERLOAD, PROFILE, STOPPED
-from testbed.summaries import CONTENTS, ENGINES, RUN, costs_of, was_served
+from testbed.summaries import CONTENTS, ENGINES, RUN, SAMPLES, costs_of, was_served
 
 LIMITS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "end to end"}
 ABOVE = "costs", "reads the future"  # which stand above the table of the terminal
+NOTES = {  # above it too: what each is about
+    "scheduler_note": "scheduler",
+    "policy_note": "policy",
+    CONTENTS: "prefix cache",
+    SAMPLES: "samples",
+}
 STOPPED_TEXT = (
     "the mean latency of all is at least {} s/token; what follows is of those that ended before"
 )
@@ -33,7 +39,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     """A run's summary for the terminal.
 
     Before the table stand what an oracle reads, the source and the tested error of the costs, and
-    the notes of scheduler and policy.
+    the notes.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
     parts = run_words(summary.get(RUN, {}))
@@ -49,12 +55,8 @@ def summary_table(summary: dict[str, Any]) -> Group:
         lines.append(Text(f"reads the future, as no real server can: {future}"))
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
-    if note := summary.get(RUN, {}).get("scheduler_note"):
-        lines.append(Text(f"scheduler: {note}"))
-    if note := summary.get(RUN, {}).get("policy_note"):
-        lines.append(Text(f"policy: {note}"))
-    if note := summary.get(RUN, {}).get(CONTENTS):
-        lines.append(Text(f"prefix cache: {note}"))
+    run = summary.get(RUN, {})
+    lines += [Text(f"{about}: {run[key]}") for key, about in NOTES.items() if run.get(key)]
     return Group(*lines, table, *_engines_table(summary))
 
 

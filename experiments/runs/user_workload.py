@@ -49,6 +49,11 @@ class UserRequests(Workload):
         return tuple(name for name, is_there in named.items() if is_there)
 
     @property
+    def has_samples(self) -> bool:
+        """Whether any request generates several sequences."""
+        return any(request.num_seqs > 1 for request in self.requests)
+
+    @property
     def names_contents(self) -> bool:
         """Whether any request says what its prompt contains."""
         return any(

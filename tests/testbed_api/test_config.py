@@ -168,6 +168,24 @@ def test_scheduler_note_reports_prompts_that_wait_for_the_whole_batch(words, not
     assert ("max_num_batched_tokens=8192" in note) if noted else note is None
 
 
+ENGINES_COSTS = "cost.path=gpu-engine/h200-llama-3-8b-tp1"
+
+
+@pytest.mark.parametrize(
+    ("words", "noted"),
+    [
+        (f"{ENGINES_COSTS} workload.num_seqs=4", True),
+        (f"{ENGINES_COSTS} workload.num_seqs=4 workload.beam=true", True),
+        (ENGINES_COSTS, False),
+        ("cost.path=h200-llama-3-8b-tp1 workload.num_seqs=4", False),
+    ],
+)
+def test_costs_of_one_sequence_a_request_say_so_where_requests_have_several(words, noted):
+    on_an_h200 = ("model=llama-3-8b", "server=h200", "cost=profile", *SHORT)
+    note = build(configured((*on_an_h200, *words.split()))).description["samples_note"]
+    assert (note is not None) == noted
+
+
 def test_config_part_can_be_a_class_or_an_object():
     config = configured(SHORT)
     by_class = build(replace(config, policy=Part(Paged, {"block_size": 8})))
