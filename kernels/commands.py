@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from testbed.core.errors import InputError
 from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
+
+if TYPE_CHECKING:
+    from testbed.kernels.engine.pairs.plan import Missing
 
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
@@ -105,12 +108,12 @@ def verify_profile(path: Path, batches: int, seed: int, out: Path | None) -> boo
     return is_right
 
 
-def run_pairs(out: Path, limit_s: float) -> list[str]:
-    """Run the pairs; the names of those that failed, or were left out after limit_s seconds."""
+def run_pairs(out: Path, limit_s: float) -> "Missing":
+    """Run the pairs; those without a result."""
     from testbed.kernels.engine.pairs.plan import PAIRS, device
 
     runs = on_gpu("engine.pairs.run", "gpu pairs")
-    missing: list[str] = runs.run_pairs(PAIRS, device(), out, limit_s)
+    missing: Missing = runs.run_pairs(PAIRS, device(), out, limit_s)
     return missing
 
 

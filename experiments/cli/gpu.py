@@ -186,8 +186,12 @@ def pairs(
     validate pairs simulates them and writes the table, without a GPU.
     """
     missing = commands.run_pairs(out, limit_s)
-    if missing:
-        raise InputError(f"{', '.join(missing)}: no result")
+    reasons = {
+        "ended with the error above": missing.failed,
+        f"not begun within {limit_s:g} s (--limit-s gives more)": missing.late,
+    }
+    if texts := [f"{', '.join(names)}: {reason}" for reason, names in reasons.items() if names]:
+        raise InputError("; ".join(texts))
 
 
 app.command(measure)

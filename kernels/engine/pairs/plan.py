@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.build import Setup
 from testbed.core.shapes import read_model
@@ -58,6 +58,13 @@ class Series:
     policy: Node
     preemption: str
     num_seqs: int = 1
+
+
+class Missing(NamedTuple):
+    """The names of the pairs without a line: whose run failed, and for which no time was left."""
+
+    failed: list[str]
+    late: list[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from testbed.kernels.engine.pairs.plan import (
     KEYS,
     MACHINE,
     WORK,
+    Missing,
     Pair,
     Stage,
     figures,
@@ -57,14 +58,14 @@ class Machine:
         return build(RunConfig.from_values(self.values))
 
 
-def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> list[str]:
-    """Run them in order; returns the names of those without a result. Every run leaves its rows
-    before the next.
+def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> Missing:
+    """Run them in order until limit_s seconds have passed. Every run leaves its rows before the
+    next.
     """
     out.mkdir(parents=True, exist_ok=True)
     if stage.engine["device"] == "cpu":
         torch.set_num_threads(1)  # of tiny models
-    begun, left = time.monotonic(), [pair.name for pair in pairs]
+    begun, missing = time.monotonic(), Missing([], [])
     loaded = Machine(stage)
     write_json(out / "fingerprint.json", fingerprint_of(loaded.setup))
     measure_software(loaded.engine, out / SOFTWARE, stage)
@@ -73,15 +74,16 @@ def run_pairs(pairs: list[Pair], stage: Stage, out: Path, limit_s: float) -> lis
     for pair in pairs:
         write_csv(out / MEASURED, (*KEYS, *FIGURES, *WORK), rows)
         if time.monotonic() - begun > limit_s:
-            break
+            missing.late.append(pair.name)
+            continue
         try:
             rows.append(run_pair(pair, stage, loaded, out))
-            left.remove(pair.name)
             print(f"{time.monotonic() - begun:6.1f} s", *rows[-1], flush=True)
         except Exception:
+            missing.failed.append(pair.name)
             traceback.print_exc(file=sys.stdout)
     write_csv(out / MEASURED, (*KEYS, *FIGURES, *WORK), rows)
-    return left
+    return missing
 
 
 def run_pair(pair: Pair, stage: Stage, loaded: Machine, out: Path) -> list[Any]:

@@ -46,7 +46,8 @@ def test_engine_runs_are_simulated_and_compared(tmp_path):
         if pair.name in ("sharegpt-1.5-0", "sharegpt-1.5-1", "chats-cache-0.95-0")
     ]
     broken = replace(some[0], series=replace(some[0].series, name="broken", preemption="None"))
-    assert run.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == ["broken-1.5-0"]
+    assert run.run_pairs([*some, broken], STAGE, tmp_path, 60.0) == (["broken-1.5-0"], [])
+    assert run.run_pairs(some, STAGE, tmp_path / "late", 0.0) == ([], [pair.name for pair in some])
     with tarfile.open(tmp_path / run.ARCHIVE) as archive:
         assert {f"{pair.name}/iterations.csv" for pair in some} <= set(archive.getnames())
     text = validation.section(
