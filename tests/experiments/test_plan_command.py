@@ -82,6 +82,16 @@ def test_clients_that_wait_for_answers_are_served_at_the_rate_of_their_answers(t
     assert row["per_gpu"] == pytest.approx(16 * answered)
 
 
+def test_where_requests_wait_for_answers_the_cheaper_request_is_first(testbed):
+    clients = ("arrivals=closed_loop", "arrivals.num_requests=12", "arrivals.concurrency=2")
+    words = ("model=opt-13b", "gpu=a100-40gb,h100-80gb", *WORKLOAD, *clients, "--seeds", "3")
+    first, second = planned(testbed, *words, "trace.input_ratio=0.3")["deployments"]
+    assert (first["hourly"], first["share_inside"]) == (second["hourly"], second["share_inside"])
+    assert first["deployment"] == {"gpu": "h100-80gb"}
+    assert first["per_million_requests"] < second["per_million_requests"]
+    assert second["difference"].endswith("a million requests")
+
+
 def test_a_row_of_the_page_opens_its_run(testbed, tmp_path, web_page):
     (tmp_path / "out").mkdir()
     code, output, _ = testbed(
