@@ -14,7 +14,7 @@ from testbed.experiments.plan.limits import broken, limit_of
 from testbed.experiments.plan.search import Search, per_million
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Keeps, Misses, Pruned, Verdict, rate_of, refused
-from testbed.replications import NOT_DISTINGUISHABLE, paired
+from testbed.replications import NOT_DISTINGUISHABLE, Interval, paired
 
 DEARER = "dearer"
 ROUNDING = 1e-12
@@ -48,19 +48,28 @@ def all_at_load(search: Search, candidates: Sequence[Candidate]) -> list[Verdict
 
 
 def rank_at_load(verdict: Keeps) -> tuple[float, ...]:
-    """The cheaper hour first; of equal ones that in which more requests keep the SLO."""
-    return verdict.hourly, -verdict.inside.mean
+    """The cheaper hour first; of equal ones that in which more requests keep the SLO, then the
+    cheaper request: requests that wait for answers come more often where these come earlier.
+    """
+    return verdict.hourly, -verdict.inside.mean, verdict.cost.mean
 
 
 def difference_at_load(verdict: Keeps, best: Keeps) -> str:
-    """How much dearer an hour is; of equal ones, the difference in percent of requests inside."""
+    """How much dearer an hour is; of equal ones, the difference in percent of requests inside, and
+    where these are equal too, how much dearer a million requests are.
+    """
     if verdict.hourly > best.hourly:
         return f"+{verdict.hourly - best.hourly:g} an hour"
     shares = [[100 * outcome.share_inside for outcome in kept.outcomes] for kept in (verdict, best)]
-    if shares[0] == shares[1]:
+    if shares[0] != shares[1]:
+        return _shown(paired(*shares), "% inside")
+    if verdict.costs == best.costs:
         return "equal"
-    change = paired(*shares)
-    return NOT_DISTINGUISHABLE if change.includes_zero else f"{change} % inside"
+    return _shown(paired(verdict.costs, best.costs), "a million requests")
+
+
+def _shown(change: Interval, unit: str) -> str:
+    return NOT_DISTINGUISHABLE if change.includes_zero else f"{change} {unit}"
 
 
 def verdict_of(

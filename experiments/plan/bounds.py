@@ -70,8 +70,11 @@ class Bounds:
 
     @property
     def _holds(self) -> bool:
-        """Whether there are requests, and each has one sequence, as the bounds assume."""
-        return len(self.demand) > 0 and self.demand.has_one_sequence
+        """Whether there are requests, each with one sequence, and all engines have one server, as
+        the bounds assume.
+        """
+        is_mixed = bool(self.machine.config.servers)
+        return len(self.demand) > 0 and self.demand.has_one_sequence and not is_mixed
 
     def too_slow(self, margin: float = 0.0) -> Reason | None:
         """Why too few requests would keep the SLO if each had an idle engine for itself; None where

@@ -16,10 +16,11 @@ from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
 from testbed.experiments.runs.launched import OF_LAUNCHERS
-from testbed.experiments.runs.overrides import chosen
+from testbed.experiments.runs.overrides import WITH_MARKS, chosen
 
 RATE = "arrivals.rate"
 SEED = "seed"
+OF_THE_LOAD = ("slo.", "trace", "arrivals", "workload.")
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _check(request: Request) -> None:
                 "is for one rate)"
             )
     for key, value in values.items():
-        if key.startswith(("slo.", "trace", "arrivals.")) and "," in value:
+        if key.startswith(OF_THE_LOAD) and "," in value and key not in WITH_MARKS:
             raise InputError(f"{key}={value}: is no choice of a deployment (give one value)")
 
 

@@ -55,13 +55,14 @@ class Prices:
 
     def hourly(self, candidate: Candidate) -> float:
         """Raises InputError for a GPU without a price."""
-        price = self.per_gpu_hour.get(candidate.gpu)
+        return sum(self._price(gpu) * count for gpu, count in candidate.gpus.items())
+
+    def _price(self, gpu: str) -> float:
+        price = self.per_gpu_hour.get(gpu)
         if price is None:
-            near = did_you_mean(candidate.gpu, list(self.per_gpu_hour))
-            raise InputError(
-                f"{self.path}: per_gpu_hour has no {candidate.gpu}{near} (add its price)"
-            )
-        return price * candidate.num_gpus
+            near = did_you_mean(gpu, list(self.per_gpu_hour))
+            raise InputError(f"{self.path}: per_gpu_hour has no {gpu}{near} (add its price)")
+        return price
 
 
 def read_prices(path: Path) -> Prices:

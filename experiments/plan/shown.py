@@ -15,6 +15,7 @@ from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses
 from testbed.experiments.runs.quantities import number
 from testbed.experiments.runs.run_words import future_read_by, remark_on_ways
 from testbed.replications import NOT_DISTINGUISHABLE, Interval
+from testbed.summaries import RUN as DESCRIPTION
 from testbed.summaries import costs_of
 
 THOUSAND = 1000
@@ -90,8 +91,10 @@ def _costs(plan: Plan) -> list[str]:
     }
     texts = dict.fromkeys(costs_of(summary) for summary in summaries.values())
     futures = {name: future_read_by(summary) for name, summary in summaries.items()}
+    mixed = dict.fromkeys(summary[DESCRIPTION].get("servers") for summary in summaries.values())
     return [
         *(f"costs: {text}" for text in texts if text),
+        *(f"other servers: {text}" for text in mixed if text),
         *remark_on_ways(summaries),
         *(
             f"{name} reads the future, as no real server can: {future}"
@@ -206,8 +209,9 @@ def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _kind(verdict: Keeps) -> str:
     config = verdict.candidate.config
-    apart = ", prefill apart" if config.prefill_replicas else ""
-    return f"{config.server.gpu.name}, TP {config.server.num_gpus}{apart}"
+    engines = (config.of_engine(number).server for number in range(config.replicas or 1))
+    kinds = dict.fromkeys(f"{server.gpu.name}, TP {server.num_gpus}" for server in engines)
+    return " and ".join(kinds) + (", prefill apart" if config.prefill_replicas else "")
 
 
 def page_of(plan: Plan, page: Path, runs: Path) -> str:

@@ -1,5 +1,6 @@
 """The deployments that a plan compares: every combination of the words' comma-separated values."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -53,12 +54,16 @@ class Candidate:
     @property
     def num_gpus(self) -> int:
         """GPUs of all its engines."""
-        return self.config.server.num_gpus * (self.config.replicas or 1)
+        return self.gpus.total()
 
     @property
-    def gpu(self) -> str:
-        """The name of its GPUs."""
-        return self.config.server.gpu.name
+    def gpus(self) -> Counter[str]:
+        """How many GPUs all its engines have, by name."""
+        counts = Counter[str]()
+        for engine in range(self.config.replicas or 1):
+            server = self.config.of_engine(engine).server
+            counts[server.gpu.name] += server.num_gpus
+        return counts
 
     @property
     def as_simulated(self) -> RunConfig:

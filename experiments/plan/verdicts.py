@@ -11,8 +11,11 @@ REFUSED = "refused"
 
 
 def rate_of(candidate: Candidate, outcome: Outcome) -> float:
-    """Requests/s that arrive in a run; of a trace or a closed loop, those that are answered."""
-    configured = candidate.config.arrivals.parameters.get("rate")
+    """Requests/s that arrive in a run; of a trace, of a closed loop and of clients that wait for
+    answers (max_in_flight), those that are answered.
+    """
+    arrivals = candidate.config.arrivals.parameters
+    configured = None if arrivals.get("max_in_flight") else arrivals.get("rate")
     answered = outcome.summary["throughput"]["requests_per_s"]
     return float(outcome.rate or configured or answered or 0.0)
 

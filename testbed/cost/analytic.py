@@ -189,12 +189,17 @@ class AnalyticCost(CostModel):
         return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
 
     def _prefill_ps(self, new: int, num_stored: int) -> int:
-        """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel."""
+        """Causal attention of `new` tokens: 4 FLOPs for each query, key and channel; at least the
+        time in which K and V of the stored tokens are read once, as in a decode.
+        """
+        reading_ps = num_stored * self._context_ps
+        reading_ps += sum(min(num_stored, size - 1) for size in self.windows) * self._window_ps
         flops = 0.0
         for window, num_layers in self._attending:
             pairs = pairs_of(new, num_stored, window)
             flops += 4 * pairs * self.model.num_heads * self._channels * num_layers
-        return round(flops / (self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops) * PS)
+        peak = self._gpus * self._gpu.fp16_flops * self._eff.prefill_flops
+        return max(round(flops / peak * PS), reading_ps)
 
     def _with_moves(self, computing_ps: int, work: Work) -> int:
         """Block copies read and write device memory first; swaps cross the host link, K and V of

@@ -18,7 +18,7 @@ from testbed.core.units import PositiveShare
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.derive import Loads, derive
 from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
-from testbed.cost.profile import ProfileCost
+from testbed.cost.profile import KERNELS_BY, ProfileCost, check_data_sheet
 from testbed.cost.sections import BALANCED, SYSTEM, Choices, has, rows
 
 Costs = AnalyticCost | ProfileCost
@@ -62,7 +62,7 @@ def auto_cost(
     profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
     those in whole iterations.
     """
-    check_data_sheet(source, server.gpu)
+    check_data_sheet(source, server.gpu, (*KERNELS_BY, "link_bandwidth"))
     question = Question(
         model,
         server.gpu,
@@ -131,23 +131,6 @@ def _check_whole_iterations(
             f"{named.profile['num_gpus']} x {own['device']}, which are not carried to another "
             "model, GPU or type of K and V (leave cost.path out for costs from other profiles)"
         )
-
-
-def check_data_sheet(source: GpuSpec, gpu: GpuSpec) -> None:
-    """A GPU of the source's name has its data sheet: times measured on it follow no other."""
-    for name in ("memory_bandwidth", "fp16_flops", "fp8_flops", "link_bandwidth"):
-        value, own = getattr(gpu, name), getattr(source, name)
-        if source.name == gpu.name and value != own:
-            raise InputError(
-                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
-                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
-                "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
-                "for which they are derived)"
-            )
-
-
-def _number(value: float | None) -> str:
-    return "null" if value is None else f"{value:g}"
 
 
 def _roofline_cost(

@@ -2,14 +2,14 @@
 `testbed import profile` write.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.slots import record
-from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.attention import Attention
 from testbed.cost.kv_groups import KvGroups
 from testbed.cost.launches import Launches
@@ -42,6 +42,7 @@ __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
+KERNELS_BY = ("memory_bandwidth", "fp16_flops", "fp8_flops")  # of a data sheet
 SWAP_STAND_IN = (
     "not measured: bytes over the data sheet's link to the host, without latency or a cost of "
     "extents"
@@ -67,6 +68,8 @@ class ProfileCost(CostModel):
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
         check_shard(profile, model, num_gpus)
+        if server and profile.get("gpu") and profile["fingerprint"]["source"] != "derived":
+            check_data_sheet(GpuSpec(**profile["gpu"]), server.gpu)
         choices = choices or Choices()
         self.choices = self._choices = choices
         self._num_layers = model.num_layers
@@ -196,6 +199,25 @@ def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> 
             f"the profile is of {profiled.name} on {profile['num_gpus']} GPU(s), the run is of "
             f"{model.name} on {num_gpus}{_other_value(profiled, model)}"
         )
+
+
+def check_data_sheet(source: GpuSpec, gpu: GpuSpec, names: Iterable[str] = KERNELS_BY) -> None:
+    """A GPU of the source's name has these values of its data sheet: times measured on it follow no
+    other. Values that the source's does not have are not compared.
+    """
+    for name in names:
+        value, own = getattr(gpu, name), getattr(source, name)
+        if source.name == gpu.name and own is not None and value != own:
+            raise InputError(
+                f"server.gpu.{name}={_number(value)}: nothing reads it, for the times were "
+                f"measured on {gpu.name}, which has {_number(own)} (cost=analytic computes them; "
+                "server.gpu.name=X server.gpu.device='' server.gpu.transfers=null is another GPU, "
+                "for which they are derived)"
+            )
+
+
+def _number(value: float | None) -> str:
+    return "null" if value is None else f"{value:g}"
 
 
 def _other_value(profiled: ModelSpec, model: ModelSpec) -> str:

@@ -16,9 +16,10 @@ class Benchmark(AnswerDriven):
     both benchmarks.
 
     The gaps between requests have a gamma distribution; `burstiness` is its squared coefficient of
-    variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). A request
-    arrives when it is sent, so that no latency includes its wait at the client, as in those
-    benchmarks.
+    variation (1: Poisson arrivals; `vllm bench serve --burstiness` is the inverse). ends_on_time:
+    the times are scaled so that the last one is num_requests / rate, as `vllm bench serve` does
+    (releases 0.19 and 0.33); False: as drawn, as `sglang.bench_serving` does. A request arrives
+    when it is sent, so that no latency includes its wait at the client, as in those benchmarks.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class Benchmark(AnswerDriven):
         num_requests: PositiveCount = 1000,
         max_in_flight: PositiveCount | None = None,
         burstiness: Positive = 1.0,
+        ends_on_time: bool = True,
     ) -> None:
         positive(rate=rate, num_requests=num_requests, burstiness=burstiness)
         if max_in_flight is not None:
@@ -35,6 +37,7 @@ class Benchmark(AnswerDriven):
         self.num_requests = num_requests
         self.max_in_flight = max_in_flight
         self.burstiness = burstiness
+        self.ends_on_time = ends_on_time
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> Workload:
         """All rows, in their order.
@@ -45,6 +48,8 @@ class Benchmark(AnswerDriven):
         self.check_no_turns(rows)
         rng, shape = np.random.default_rng([seed, 1]), 1 / self.burstiness
         seconds = np.cumsum(rng.gamma(shape, 1 / (self.rate * shape), size=len(rows)))
+        if self.ends_on_time and seconds[-1] > 0:
+            seconds *= len(rows) / self.rate / seconds[-1]
         if seconds[-1] > LAST_S:
             raise InputError(
                 f"arrivals.rate is {self.rate}: the last of {len(rows)} requests comes after "

@@ -286,6 +286,20 @@ def test_causal_attention_of_a_prompt_takes_its_flops():
     )
 
 
+@pytest.mark.parametrize(
+    ("times", "read_layers"),
+    [
+        (cost(), 3 * 1000),
+        (cost(num_gpus=2), 3 * 500),
+        (special(window={"size": 20, "num_layers": 1}), 2 * 1000 + 19),
+    ],
+)
+def test_a_prompt_reads_what_is_stored_before_it_as_a_decode_does(times, read_layers):
+    """A GPU whose peak bounds nothing; 400 bytes of each token and layer at 1 GB/s."""
+    behind = times.iteration(Work(prefill=((5, 1000),))) - times.iteration(Work(prefill=((5, 0),)))
+    assert behind == read_layers * 400 * 1000
+
+
 def test_copies_read_and_write_memory():
     work = DECODES._replace(copies=((16, 3), (4, 2)))
     copied_ps = 2 * (16 * 3 + 4 * 2) * 1200 * 1000

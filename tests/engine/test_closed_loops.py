@@ -10,7 +10,7 @@ import pytest
 from refusals import refuses
 
 import testbed
-from testbed.core.request import Rows
+from testbed.core.request import PS, Rows
 from testbed.engine.arrivals import Concurrency, Sessions, turns_in_order
 from testbed.engine.benchmark import Benchmark
 
@@ -51,7 +51,7 @@ BENCHMARK = {**LOOP, "arrivals": "benchmark", "arrivals.rate": 20, "arrivals.num
 
 @pytest.mark.parametrize("replicas", [None, 2])
 def test_a_benchmark_sends_when_due_or_when_an_answer_frees_a_place(replicas):
-    options = {"arrivals.max_in_flight": 5, "seed": 3}
+    options = {"arrivals.max_in_flight": 5, "arrivals.ends_on_time": False, "seed": 3}
     if replicas:
         options["replicas"] = replicas
     run = testbed.simulate(**BENCHMARK, **LENGTHS, **options)
@@ -63,6 +63,22 @@ def test_a_benchmark_sends_when_due_or_when_an_answer_frees_a_place(replicas):
         waited += place_s > due
         heappush(ends, end)
     assert 0 < waited < 80  # some are due while a place is free, and some are not
+
+
+@pytest.mark.parametrize("burstiness", [1.0, 4.0])
+def test_a_benchmark_ends_on_time_as_vllms_does(burstiness):
+    """vLLM's get_request (vllm/benchmarks/serve.py): cumulated gaps, times n / rate over their
+    sum.
+    """
+    rows = Rows(np.full(50, 8), np.full(50, 2))
+    drawn, scaled = (
+        Benchmark(5, burstiness=burstiness, ends_on_time=ends_on_time)
+        .workload(rows, 1, beam=False, seed=0)
+        .arrival_ps
+        for ends_on_time in (False, True)
+    )
+    assert scaled[-1] == 10 * PS
+    np.testing.assert_allclose(scaled, drawn * (10 * PS / drawn[-1]), atol=1)
 
 
 def test_a_bound_that_nothing_reaches_changes_nothing():

@@ -85,6 +85,8 @@ LOADED = (  # at rates at which each is about full
     "model=llama-3-8b gpu=h200 trace=chat_histories trace.max_prompt=7000 arrivals.rate=10",
     "model=llama-3-8b gpu=h200 speculation=heads speculation.acceptance.rate=0.9 arrivals.rate=10",
     "model=opt-13b gpu=a100-40gb model.max_len=600 arrivals.rate=2",
+    "model=llama-3-8b gpu=l40s replicas=2 gpu@1=h200 router=fewest_requests arrivals.rate=10 "
+    "server.num_blocks=9000 +servers.1.num_blocks=50000",
 )
 
 

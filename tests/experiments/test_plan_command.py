@@ -61,6 +61,37 @@ def test_a_plan_ranks_by_prices_and_says_what_does_not_fit(testbed, tmp_path):
     assert (tmp_path / "runs" / "plan" / best["runs"][0] / "summary.json").is_file()
 
 
+def test_each_engine_costs_what_its_own_gpus_cost(testbed, tmp_path):
+    (tmp_path / "prices.toml").write_text(PRICES)
+    words = ("model=qwen2.5-7b", "gpu=a100-40gb", "replicas=3", "gpu@1=a10g", *LOAD)
+    pools = ("server.num_blocks=4000", "+servers.1.num_blocks=1000", "servers.1.num_gpus=2")
+    answer = planned(testbed, *words, *pools, "--prices", "prices.toml")
+    (row,) = answer["deployments"]
+    assert (row["gpus"], row["hourly"]) == (4, 2 * 2.5 + 2 * 1)
+    assert sum("a10g" in line for line in answer["lines"]) == 1
+
+
+def test_clients_that_wait_for_answers_are_served_at_the_rate_of_their_answers(testbed, tmp_path):
+    clients = ("arrivals=benchmark", "arrivals.num_requests=20", "arrivals.max_in_flight=2")
+    words = ("model=opt-13b", "gpu=a100-40gb", "arrivals.rate=1000", "seed=0")
+    (row,) = planned(testbed, *words, *WORKLOAD, *clients)["deployments"]
+    summary = json.loads((tmp_path / "runs" / "plan" / row["runs"][0] / "summary.json").read_text())
+    answered = summary["throughput"]["requests_per_s"]
+    assert row["rate"] == answered < 1000
+    assert row["per_million_requests"] == pytest.approx(1 / (answered * 3600) * 1e6)
+    assert row["per_gpu"] == pytest.approx(16 * answered)
+
+
+def test_where_requests_wait_for_answers_the_cheaper_request_is_first(testbed):
+    clients = ("arrivals=closed_loop", "arrivals.num_requests=12", "arrivals.concurrency=2")
+    words = ("model=opt-13b", "gpu=a100-40gb,h100-80gb", *WORKLOAD, *clients, "--seeds", "3")
+    first, second = planned(testbed, *words, "trace.input_ratio=0.3")["deployments"]
+    assert (first["hourly"], first["share_inside"]) == (second["hourly"], second["share_inside"])
+    assert first["deployment"] == {"gpu": "h100-80gb"}
+    assert first["per_million_requests"] < second["per_million_requests"]
+    assert second["difference"].endswith("a million requests")
+
+
 def test_a_row_of_the_page_opens_its_run(testbed, tmp_path, web_page):
     (tmp_path / "out").mkdir()
     code, output, _ = testbed(
@@ -100,6 +131,8 @@ def test_an_slo_that_nothing_keeps_names_the_nearest_miss(testbed):
         pytest.param("--share 1.5", "--share 1.5", id="a share above 1"),
         pytest.param("--prices none.toml", "none.toml", id="no file of prices"),
         pytest.param("trace.input_len=10,20", "trace.input_len=10,20", id="two workloads"),
+        pytest.param("arrivals=poisson,slotted", "arrivals=poisson,slotted", id="two arrivals"),
+        pytest.param("workload.num_seqs=1,2", "workload.num_seqs=1,2", id="two numbers of samples"),
         pytest.param("--html no/folder.html", "the folder no does not exist", id="no folder"),
         pytest.param("hydra/launcher=no_such", "no_such", id="a launcher that is unknown"),
     ],

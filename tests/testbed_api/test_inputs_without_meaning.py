@@ -18,6 +18,20 @@ def test_a_data_sheet_changes_no_measured_times(field):
     refuses(f"server.gpu.{field}=1e\\+11: nothing reads it", simulate, *words, **SHORT)
 
 
+@pytest.mark.parametrize("cost", [(), ("cost=profile", "cost.path=vllm-0.20/h100-opt-13b-tp1")])
+@pytest.mark.parametrize("field", ["memory_bandwidth", "fp16_flops"])
+def test_a_data_sheet_changes_no_measured_iterations(cost, field):
+    words = ("+system=vllm-v1", "model=opt-13b", "gpu=h100-80gb", f"server.gpu.{field}=1e14")
+    refuses(f"server.gpu.{field}=1e\\+14: nothing reads it", simulate, *words, *cost, **SHORT)
+
+
+def test_a_data_sheet_changes_derived_times():
+    words = ("+system=vllm-v1", "cost.iterations=null", "model=opt-13b", "gpu=h100-80gb")
+    slow = simulate(*words, "server.gpu.memory_bandwidth=1e12", **SHORT)
+    usual = simulate(*words, **SHORT)
+    assert slow.summary["tpot_s"]["mean"] > 2 * usual.summary["tpot_s"]["mean"]
+
+
 @pytest.mark.parametrize(
     ("model", "num_gpus", "message"),
     [
