@@ -4,7 +4,7 @@ files that show them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -62,8 +62,9 @@ class FrontEnd(Protocol):
         """What shows results."""
 
 
+@cache
 def front_end() -> FrontEnd:
-    """The front end of this installation."""
+    """The front end of this installation; looking for it reads what every package declares."""
     front_ends = entry_points(group="testbed.front_end")
     if not front_ends:
         raise InputError("testbed is not installed here, so no choice has a name: pip install -e .")

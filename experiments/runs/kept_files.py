@@ -29,6 +29,7 @@ from testbed.experiments.runs.choice_names import CONF
 
 VERSION = "1.3"  # of Hydra's rules of composing
 NO_LOGS = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # Hydra writes none
+POINTS_KEPT = 256  # some 0.2 MiB each
 UNCHANGED = ("hydra", "main")  # providers of files: Hydra's package and experiments/conf
 
 
@@ -60,6 +61,33 @@ def _search_path() -> ConfigSearchPath:
     return create_config_search_path(str(CONF))
 
 
+class KeptPoints(ConfigLoaderImpl):
+    """Composes equal points of a sweep once, of the first POINTS_KEPT: Hydra composes each when it
+    checks the sweep, and again when it launches the point in this process.
+    """
+
+    def __init__(self, search_path: ConfigSearchPath) -> None:
+        super().__init__(search_path)
+        self.repository = KeptFiles(search_path)
+        self._kept = dict[tuple[str, ...], DictConfig]()
+
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: list[str]
+    ) -> DictConfig:
+        """The configuration of a point of the only sweep of this session, for its caller alone."""
+        words = tuple(sweep_overrides)
+        if words in self._kept:
+            return copy.deepcopy(self._kept[words])
+        point = super().load_sweep_config(master_config, sweep_overrides)
+        if len(self._kept) < POINTS_KEPT:
+            self._kept[words] = copy.deepcopy(point)
+        return point
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the process of another launcher, which composes its own points."""
+        return self.__dict__ | {"_kept": {}}
+
+
 @contextmanager
 def hydra_session() -> Iterator[Hydra]:
     """Hydra, initialized for the options of experiments/conf."""
@@ -67,7 +95,7 @@ def hydra_session() -> Iterator[Hydra]:
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         assert isinstance(hydra.config_loader, ConfigLoaderImpl)
-        hydra.config_loader.repository = KeptFiles(hydra.config_loader.config_search_path)
+        hydra.config_loader = KeptPoints(hydra.config_loader.config_search_path)
         yield hydra
 
 

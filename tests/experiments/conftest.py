@@ -3,8 +3,9 @@
 import json
 import shlex
 import sys
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import yaml
@@ -32,6 +33,7 @@ def testbed(tmp_path, monkeypatch, capsys):
     error.
     """
     monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as the command sets it; restored afterwards
@@ -60,18 +62,24 @@ def testbed(tmp_path, monkeypatch, capsys):
 
     call.done, call.refused = done, refusal
     yield call
-    for name, module in list(sys.modules.items()):  # another test's plug-in may have the same name
-        if (getattr(module, "__file__", None) or "").startswith(f"{tmp_path}/"):
+    for name in set(sys.modules) - before:  # another test's plug-in may have the same name
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{tmp_path}/"):
             del sys.modules[name]
 
 
-class FinishedRun(NamedTuple):
-    """A run that went well: its folder, what it printed, and what it wrote."""
+@dataclass
+class FinishedRun:
+    """A run that went well: its folder, what it printed, and what it wrote when it ended."""
 
     folder: Path
     output: str
-    config: dict
+    config_text: str
     summary: dict
+
+    @cached_property
+    def config(self):
+        """The values of config.yaml, which few tests read."""
+        return yaml.load(self.config_text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @pytest.fixture
@@ -86,7 +94,7 @@ def run(testbed, tmp_path):
             "run", "--again", *shlex.split(line), *outputs, f"hydra.run.dir={folder}"
         )
         path = tmp_path / folder
-        config = yaml.safe_load((path / "config.yaml").read_text())
+        config = (path / "config.yaml").read_text()
         return FinishedRun(path, output, config, json.loads((path / "summary.json").read_text()))
 
     return call

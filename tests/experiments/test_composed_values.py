@@ -2,11 +2,14 @@
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from testbed.cost.model import Work
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, hydra_config, register_models
+from testbed.experiments.runs.kept_files import hydra_session
 from testbed.experiments.runs.overrides import normalize
 from testbed.machine import cost_of
 
@@ -43,6 +46,19 @@ def test_values_set_afterwards_are_those_that_hydra_sets(words):
 def test_files_read_once_are_those_that_hydra_reads_each_time(name):
     expected, _ = by_hydra(name, [])
     assert [composed(name, ()), hydra_config([], name)] == [expected, expected]
+
+
+def test_points_composed_once_are_those_that_hydra_composes_each_time():
+    register_models()
+    with hydra_session() as hydra:
+        loader = hydra.config_loader
+        sweep = hydra.compose_config("run", ["policy=paged,tiered"], RunMode.MULTIRUN, False)
+        for words in (["policy=paged"], ["policy=tiered", "seed=3"]):
+            expected = ConfigLoaderImpl.load_sweep_config(loader, sweep, words)
+            first, again = (loader.load_sweep_config(sweep, words) for _ in range(2))
+            assert [first, again] == [expected, expected]
+            again.seed = 4  # of one point, which the next of the same words does not have
+            assert loader.load_sweep_config(sweep, words) == expected
 
 
 def test_a_value_stays_with_its_own_configuration():

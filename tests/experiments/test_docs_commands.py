@@ -4,6 +4,7 @@ it needs more.
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -241,8 +242,13 @@ ANSWER = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize("answer", ANSWER.findall(COOKBOOK))
-def test_python_answers_of_the_cookbook_run(answer, tmp_path):
-    """As they are pasted beside a clone's files; the page shows what they print."""
+def test_python_answers_of_the_cookbook_run(answer, tmp_path, monkeypatch, capsys):
+    """As they are pasted beside a clone's files; the page shows what they print. The example of the
+    README runs in a process of its own.
+    """
     clone(tmp_path)
+    monkeypatch.chdir(tmp_path)
     answer, printed = answer
-    assert run_script(tmp_path, answer) == printed
+    (tmp_path / "example.py").write_text(answer, encoding="utf-8")
+    runpy.run_path("example.py", run_name="__main__")
+    assert capsys.readouterr().out == printed

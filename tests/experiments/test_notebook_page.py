@@ -9,11 +9,6 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="the extra `test` installs it")
-nbclient = pytest.importorskip("nbclient", reason="the extra `test` installs it")
-nbconvert = pytest.importorskip("nbconvert", reason="the extra `test` installs it")
-pytest.importorskip("ipykernel", reason="the extra `test` installs it")
-
 KERNEL = "of-this-test"
 CELLS = (
     "import testbed\n"
@@ -32,6 +27,11 @@ EVERY_TITLE = """[...document.querySelectorAll("iframe")].map(
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
     """The notebook with its outputs, and its path as HTML."""
+    # Here, for their import takes a quarter of a second, in each worker
+    nbformat, nbclient, nbconvert, _ = (
+        pytest.importorskip(name, reason="the extra `test` installs it")
+        for name in ("nbformat", "nbclient", "nbconvert", "ipykernel")
+    )
     folder = tmp_path_factory.mktemp("notebook")
     kernel = folder / "jupyter" / "kernels" / KERNEL
     kernel.mkdir(parents=True)

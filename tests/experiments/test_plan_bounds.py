@@ -1,6 +1,7 @@
 """Bounds of a plan: no cost model that ships, and no simulation, goes beyond them."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -34,9 +35,13 @@ SERVERS = (  # measured, derived for another GPU, for another model, for fp8 K a
     "model=llama-3-8b gpu=a100-80gb server.num_gpus=2 cost=analytic",
     "model=mixtral-8x7b gpu=h100-80gb server.num_gpus=4 cost=analytic",
 )
-MACHINES = {words: Machine(configured(["+system=vllm-v1", *words.split()])) for words in SERVERS}
 TOKENS = st.integers(1, 4000)
 PROMPTS = st.lists(st.tuples(TOKENS, st.integers(0, 4000)), max_size=4).map(tuple)
+
+
+@cache
+def machine_of(words):
+    return Machine(configured(["+system=vllm-v1", *words.split()]))
 
 
 @st.composite
@@ -53,7 +58,7 @@ def batches(draw):
 @settings(max_examples=25, deadline=None)
 @given(work=batches())
 def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_prompt(words, work):
-    machine = MACHINES[words]
+    machine = machine_of(words)
     time_s = machine.cost.iteration(work) / PS
     if work.prefill:
         assert time_s >= machine.shortest_s
@@ -65,7 +70,7 @@ def test_an_iteration_takes_no_less_than_its_longest_decode_and_the_shortest_pro
 @settings(max_examples=25, deadline=None)
 @given(work=batches())
 def test_an_iteration_is_no_faster_than_the_data_sheet(words, work):
-    machine = MACHINES[words]
+    machine = machine_of(words)
     time_s = machine.cost.iteration(work) / PS
     assert time_s >= machine.cost.least(work.num_tokens) / PS > 0
     if work.num_tokens <= machine.max_num_batched_tokens:

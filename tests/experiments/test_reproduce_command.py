@@ -161,12 +161,17 @@ def test_a_panel_is_said_to_be_run_with_its_whole_figure():
 FIG12 = ("fig12", "opt-66b sharegpt", "vllm vs orca-max", "sustained_rate_ratio")
 
 
-STUDIES = {name: load(name) for name in available()[:12]}  # those of the paper
 ALTERNATIVES = reproduction.alternatives()
 
 
+@pytest.fixture(scope="module")
+def studies():
+    """Those of the paper."""
+    return {name: load(name) for name in available()[:12]}
+
+
 @pytest.mark.parametrize("other", ALTERNATIVES, ids=lambda other: other.name)
-def test_an_alternative_runs_the_systems_of_the_rows_that_it_may_turn(other):
+def test_an_alternative_runs_the_systems_of_the_rows_that_it_may_turn(other, studies):
     """Or says why it is not run."""
     assert bool(other.not_run) != bool(other.run or other.figure)
     assert other.row_keys()
@@ -174,11 +179,11 @@ def test_an_alternative_runs_the_systems_of_the_rows_that_it_may_turn(other):
     composed("run", ("+protocol=sosp23", "+system=vllm", *chat, *other.run))
     if other.not_run:
         return
-    covering = [name for name, study in STUDIES.items() if set(study.covers) & set(other.rows)]
+    covering = [name for name, study in studies.items() if set(study.covers) & set(other.rows)]
     assert covering
     for name in covering:
-        study = load(name, other.figure) if other.figure else STUDIES[name]
-        assert (study != STUDIES[name]) == bool(other.figure)
+        study = load(name, other.figure) if other.figure else studies[name]
+        assert (study != studies[name]) == bool(other.figure)
         tasks = study.only(other.row_keys()).tasks(1)
         assert tasks
         for task in tasks:

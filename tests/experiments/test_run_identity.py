@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -72,9 +73,8 @@ def test_editing_a_file_that_a_run_names_repeats_it(name, tmp_path, monkeypatch)
     }
     for file, text in files.items():
         Path(file).write_text(text)
-    config = configured(
-        ("policy=my_policy:Mine", "trace=csv", "trace.path=lengths.csv", "arrivals=replay")
-    )
+    words = ("trace=csv", "trace.path=lengths.csv", "arrivals=replay", "outputs=summary")
+    config = configured(("policy=my_policy:Mine", *words))
     first = run_into(config, tmp_path / "runs")
     assert not run_into(config, tmp_path / "runs").is_new
     comment = "8,9,0\n" if name.endswith("csv") else "# another\n"
@@ -135,30 +135,44 @@ def rewrite_summary(path):
     path.write_text(path.read_text().replace('"iterations": ', '"iterations": 1'))
 
 
+@pytest.fixture(scope="module")
+def full_run(tmp_path_factory):
+    """The folder of a run with its tables, of which a test gets a copy."""
+    return run_into(configured(FULL), tmp_path_factory.mktemp("full")).folder
+
+
+@pytest.fixture
+def full_copy(full_run, tmp_path):
+    """Its copy in the folder of the test."""
+    return shutil.copytree(full_run, tmp_path / full_run.name)
+
+
 CHANGES = [("requests.csv", cut), ("iterations.csv", cut), ("summary.json", rewrite_summary)]
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES)
-def test_changed_result_is_refused_by_every_reader_and_not_by_a_sweep(tmp_path, name, change):
+def test_changed_result_is_refused_by_every_reader_and_not_by_a_sweep(
+    full_copy, tmp_path, name, change
+):
     stored = run_into(configured(FULL), tmp_path)
-    change(stored.folder / name)
-    refuses(f"{name}: was changed after the run", read_config, stored.folder)
-    refuses(f"{name}: was changed after the run", read_run, "name", stored.folder)
+    assert (stored.is_new, stored.folder) == (False, full_copy)
+    change(full_copy / name)
+    refuses(f"{name}: was changed after the run", read_config, full_copy)
+    refuses(f"{name}: was changed after the run", read_run, "name", full_copy)
     again = run_into(configured(FULL), tmp_path)
     assert again.is_new
     assert again.summary == stored.summary
     assert read_config(again.folder).seed == 0
 
 
-def test_compressed_table_is_the_same_and_a_damaged_one_is_not(tmp_path):
-    folder = run_into(configured(FULL), tmp_path).folder
-    table = folder / "requests.csv"
-    packed = folder / "requests.csv.gz"
+def test_compressed_table_is_the_same_and_a_damaged_one_is_not(full_copy):
+    table = full_copy / "requests.csv"
+    packed = full_copy / "requests.csv.gz"
     packed.write_bytes(gzip.compress(table.read_bytes()))
     table.unlink()
-    assert read_config(folder).seed == 0
+    assert read_config(full_copy).seed == 0
     packed.write_bytes(packed.read_bytes()[:-20])
-    refuses("requests.csv.gz: was changed after the run", read_config, folder)
+    refuses("requests.csv.gz: was changed after the run", read_config, full_copy)
 
 
 def test_two_processes_do_not_take_each_others_run_for_their_own(tmp_path, monkeypatch):

@@ -99,10 +99,11 @@ def phases_of(trace, request_id):
     return phases
 
 
-@pytest.fixture(params=["recompute", "swap"])
-def traced(request, tmp_path):
+@pytest.fixture(scope="module", params=["recompute", "swap"])
+def traced(request, tmp_path_factory):
     """The trace of seven requests on ten blocks, and the run's tables."""
-    folder = tiny_run(tmp_path / "run", f"preemption={request.param}", "outputs=full", blocks=10)
+    folder = tmp_path_factory.mktemp("traced") / "run"
+    tiny_run(folder, f"preemption={request.param}", "outputs=full", blocks=10)
     tables = [pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations")]
     return trace_of(read_config(folder))[0], *tables
 

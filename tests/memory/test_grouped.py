@@ -2,12 +2,15 @@
 arithmetic, hits.
 """
 
+import copy
+import itertools
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 from histories import keeps_the_contract
-from manual_driver import admit_and_prefill, samples, sequence
+from manual_driver import admit_and_prefill, extend, samples, sequence
 from refusals import refuses
 from same_runs import FEW_AND_MANY
 
@@ -124,6 +127,44 @@ def test_fast_equals_slow(model, rule, kind):
         partial(KINDS[kind], block_size=4, page_rule=rule), pools(model)[0], [ChunkedPrefill]
     )
     assert broken is None, f"{broken}\n" + "\n".join(broken.calls)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OUTPUTS])
+@pytest.mark.parametrize("model", MODELS)
+def test_sequences_are_served_in_turn_as_far_as_one_after_the_other(model, kind):
+    """Members of a batch get their pages exactly if each gets its own when those before it have
+    theirs, whether or not they give some back.
+    """
+    num_refused = 0
+    for seed in range(3):
+        lengths = Random(seed)
+        policy = {**KINDS, **OUTPUTS}[kind](pools(model)[0], 4)
+        seqs = admitted(policy, (lengths.randrange(8, 40) for _ in itertools.count()))
+        for num_tokens in (lengths.randrange(1, 8) for _ in range(8)):
+            wanted = [(seq, num_tokens) for seq in seqs]
+            num_served = num_granted(policy, seqs, num_tokens)
+            in_turn = [policy.grows_in_turn(wanted[: i + 1]) for i in range(len(seqs))]
+            assert in_turn == [i < num_served for i in range(len(seqs))]
+            num_refused += num_served < len(seqs)
+            extend(policy, seqs[:num_served], num_tokens)
+    assert num_refused
+
+
+def admitted(policy, prompt_lens):
+    """As many sequences as the policy admits, each with 8 tokens of its prompt."""
+    seqs = []
+    for seq in (sequence(i, prompt_len) for i, prompt_len in enumerate(prompt_lens)):
+        if isinstance(admit_and_prefill(policy, [seq], 8), Refusal):
+            return seqs
+        seqs.append(seq)
+
+
+def num_granted(policy, seqs, num_tokens):
+    """How many sequences are extended, one after the other, before one is refused."""
+    policy, seqs = copy.deepcopy((policy, seqs))
+    answers = (policy.extend(passing_batch([seq]), num_tokens) for seq in seqs)
+    refused = (i for i, answer in enumerate(answers) if isinstance(answer, Refusal))
+    return next(refused, len(seqs))
 
 
 def test_a_window_holds_its_tokens_and_gives_the_others_back():

@@ -4,7 +4,7 @@ states stay.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Row
 from dataclasses import replace
 from operator import add
@@ -174,7 +174,8 @@ class Grouped(LeasingPolicy):
         for seq in batch:
             table = self._tables[seq.seq_id]
             for i, count in enumerate(self._more_blocks(seq, num_tokens)):
-                table.pages[i] += self.pages.take(i, count)
+                if count:
+                    table.pages[i] += self.pages.take(i, count)
             table.granted(seq.num_slots)
         return Grant(
             0,
@@ -194,9 +195,20 @@ class Grouped(LeasingPolicy):
             return len(wanted)
         if not self.pages.serves_in_turn:
             return len(wanted) if self._fits_together(wanted) else 0
-        numbers = range(len(wanted))
-        lacking = (i for i in numbers if not self._fits_together(wanted[: i + 1]))
+        lacking = (i for i, fits in enumerate(self._fit_in_turn(wanted)) if not fits)
         return next(lacking, len(wanted))
+
+    def _fit_in_turn(self, wanted: Wanted) -> Iterator[bool]:
+        """Of each sequence, what `_fits_together` says of it and those before it."""
+        needed, unread = self._needed([]), self._unread([])
+        returned = unread
+        for seq, num_tokens in wanted:
+            needed = list(map(add, needed, self._more_blocks(seq, num_tokens)))
+            more = self._unread([seq])
+            if any(more):
+                unread = list(map(add, unread, more))
+                returned = self._unshared(unread)
+            yield self.pages.fits(needed, returned, self.pages.nothing)
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
