@@ -62,7 +62,7 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.Transfers: ("background", "landed"),
     protocols.Loads: ("load",),
     protocols.DropsTokens: ("num_stored",),
-    protocols.Layered: ("group_tables", "grows_in_turn"),
+    protocols.Layered: ("group_tables", "reserve_in_turn"),
     protocols.CountsSharedReads: ("repeated_reads",),
     protocols.LaidOut: ("layout",),
     protocols.ListsOtherSlots: ("non_sequence_slots",),

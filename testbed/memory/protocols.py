@@ -291,8 +291,13 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
-    def grows_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> bool:
-        """Whether sequences could be extended one after the other; changes nothing.
+    def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
+        """Give sequences the pages for their next tokens one after the other, as far as there are
+        enough; how many got theirs.
+
+        Each gives back first what its next tokens do not read, which those behind it may take. The
+        one that lacks pages gives back too, and keeps what it has. For those that were served the
+        `extend` that follows takes nothing; asked again, they need nothing.
 
         Args:
             wanted: sequences that have slots, and how many more each gets.

@@ -11,6 +11,7 @@ from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
+from testbed.memory.protocols import Layered
 from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
@@ -73,7 +74,10 @@ class VllmV1(IterationLevel):
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
-        self._preempt_in_order(plan)
+        if self.memory.layered is None:
+            self._preempt_in_order(plan)
+        else:
+            self._reserve_in_order(self.memory.layered, plan)
         self.decode(plan)
         self.swap_in(plan)
         self.continue_prefills(plan)
@@ -119,20 +123,27 @@ class VllmV1(IterationLevel):
 
     def _lacks_slots(self) -> bool:
         """Whether the next tokens of all that run need more slots than there are; False where
-        neither groups nor blocks say.
+        blocks do not say.
         """
-        memory, wanted = self.state.memory, list(self._next_slots())
-        if memory.layered is not None:
-            return not memory.layered.grows_in_turn(wanted)
         needed = 0
-        for seq, more in wanted:
-            footprint = memory.footprint(seq)
+        for seq, more in self._next_slots():
+            footprint = self.state.memory.footprint(seq)
             if not isinstance(footprint, Granular):
                 return False
             size, num_slots = footprint.size, seq.num_slots
             needed += (ceil_div(num_slots + more, size) - ceil_div(num_slots, size)) * size
         used = self.state.policy.usage()
         return needed > used.total - used.held
+
+    def _reserve_in_order(self, groups: Layered, plan: Plan) -> None:
+        """Those that run get the pages for their next tokens in order of admission, and the last is
+        preempted for one that lacks them.
+
+        The order counts where layers have windows: what a sequence gives back comes too late for
+        those before it, and is evicted later than what they gave back.
+        """
+        while groups.reserve_in_turn(wanted := list(self._next_slots())) < len(wanted):
+            preempt_victim(self.state, self.preemption, plan)
 
     def _next_slots(self) -> Iterator[tuple[Sequence, int]]:
         """The sequences that run, in order, with the slots that their next tokens take."""
@@ -141,6 +152,8 @@ class VllmV1(IterationLevel):
             seq = group.sequences[0]
             if group.todo:
                 new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
+                if new <= 0:
+                    continue
                 budget -= new
                 yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
             elif group.batch is not None:

@@ -458,12 +458,32 @@ def test_what_windows_give_back_is_older_than_a_sequence_that_is_preempted_for_w
     long, short, preempted = (
         generated(policy, number, prompt_len, 0) for number, prompt_len in enumerate((15, 4, 8))
     )
-    batch = passing_batch([long, short])
-    assert policy.extend(batch) is Refusal.LATER
+    wanted = [(long, 1), (short, 1)]
+    assert policy.reserve_in_turn(wanted) == 1
     policy.release(preempted)
+    assert policy.reserve_in_turn(wanted) == 2
+    batch = passing_batch([long, short])
     assert isinstance(policy.extend(batch), Grant)
     disband(batch)
     assert policy.lookup(preempted).num_cached(9) == 4
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values(), *OUTPUTS.values()])
+def test_extending_what_was_reserved_in_turn_leaves_what_extending_alone_does(kind):
+    tables = []
+    for reserves in (False, True):
+        policy = kind(pools("hybrid")[0], 4)
+        seqs = [sequence(0, 23), sequence(1, 30)]
+        for seq in seqs:
+            admit_and_prefill(policy, [seq], seq.prompt_len)
+        batch = passing_batch(seqs)
+        for _ in range(12):
+            if reserves:
+                assert policy.reserve_in_turn([(seq, 1) for seq in seqs]) == 2
+            ends = policy.extend(batch).ends_refusals
+            batch.extend(1)
+            tables.append((policy.usage(), ends, *map(policy.group_tables, seqs)))
+    assert tables[:12] == tables[12:]
 
 
 def test_the_manager_of_vllm_has_pages_of_one_size():

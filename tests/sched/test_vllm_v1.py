@@ -3,14 +3,18 @@ results are in.
 """
 
 import pytest
-from manual_driver import ManualDriver, paged
+from manual_driver import ManualDriver, paged, sequence
 from refusals import refuses
 from tiny import MS, OneMillisecond
 
+from testbed.core.layers import KvGroup
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.core.slots import Refusal
 from testbed.engine.simulation import simulate
+from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
@@ -86,6 +90,27 @@ def test_preempting_step_continues_running_prefills():
     plan, _ = run.step()
     assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(second, 1)]
     assert (plan.preempted, plan.decode_seqs) == ([third], 1)
+
+
+def test_windows_give_back_in_order_of_admission_though_decodes_come_first_in_a_plan():
+    """A prompt in its third chunk and a decode admitted behind it leave the first block of their
+    windows. The next sequence evicts those of the prompt: a block takes one page of full attention,
+    three of windows.
+    """
+    groups = (KvGroup("full", 2, 64), KvGroup("window", 6, 64, window=10))
+    pool = PoolSpec(41, 1000, layer_bytes=64, num_layers=8, groups=groups)
+    policy = GroupedOutputCaching(pool, 4)
+    limits = {**LIMITS, "long_prefill_token_threshold": 8}
+    run = ManualDriver(VllmV1(policy, Recompute(), **limits))
+    prompts = [tuple(range(40)), tuple(range(100, 113))]
+    for i, ids in enumerate(prompts):
+        run.add(Request(i, 0, len(ids), 9, prompt_ids=ids))
+    assert step(run) == (0, [(0, 8), (1, 8)])
+    assert step(run) == (0, [(0, 8), (1, 5)])
+    assert step(run) == (1, [(0, 8)])
+    assert not isinstance(policy.admit([sequence(2, 4)], 4), Refusal)
+    found = [policy.lookup(sequence(3, 5, prompt_ids=ids[:5])).num_cached(5) for ids in prompts]
+    assert found == [0, 4]
 
 
 @pytest.mark.parametrize(("whole", "chunks"), [(True, [(0, 10)]), (False, [(0, 10), (1, 6)])])

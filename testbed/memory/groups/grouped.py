@@ -92,6 +92,7 @@ class Grouped(LeasingPolicy):
         self._new_table = RunningPageTable if frees_after_run else PageTable
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
+        self._returned = 0  # units that windows have given back since the last extend
         self._footprint = Granular(block_size, sum(column.width for column in self.pages.columns))
         self._block_units = sum(column.units for column in self.pages.columns if column.per_block)
         nothing = self.pages.nothing
@@ -166,16 +167,14 @@ class Grouped(LeasingPolicy):
         return [Grant(hit.num_tokens)]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        if not self.grows_in_turn([(seq, num_tokens) for seq in batch]):
+        wanted = [(seq, num_tokens) for seq in batch]
+        if not self._can_serve(wanted):
             return Refusal.LATER
-        idle, returned = self.pages.idle_units, self._units_returned(batch)
-        self._drop_unread(batch)
-        self._ensure_free(self._needed([(seq, num_tokens) for seq in batch]))
+        idle = self.pages.idle_units
+        self.reserve_in_turn(wanted)
+        returned, self._returned = self._returned, 0
         for seq in batch:
-            table = self._tables[seq.seq_id]
-            for i, count in enumerate(self._more_blocks(seq, num_tokens)):
-                table.pages[i] += self.pages.take(i, count)
-            table.granted(seq.num_slots)
+            self._tables[seq.seq_id].granted(seq.num_slots)
         return Grant(
             0,
             NO_OPS,
@@ -184,19 +183,37 @@ class Grouped(LeasingPolicy):
             ends_refusals=returned > 0,
         )
 
-    def grows_in_turn(self, wanted: Wanted) -> bool:
-        """What a sequence gives back comes too late for those before it, as in vLLM."""
-        return self._num_served(wanted) == len(wanted)
+    def reserve_in_turn(self, wanted: Wanted) -> int:
+        turns = [[turn] for turn in wanted] if self.pages.serves_in_turn else [wanted]
+        served = 0
+        for turn in turns:
+            if not self._take_turn(turn):
+                break
+            served += len(turn)
+        return served
 
-    def _num_served(self, wanted: Wanted) -> int:
-        """How many of the sequences get their pages before one of them does not."""
+    def _take_turn(self, wanted: Wanted) -> bool:
+        """These give back what their next tokens do not read, in any case, and then get their
+        pages if there are enough.
+        """
+        self._drop_unread([seq for seq, _ in wanted])
+        needed = self._needed(wanted)
+        if not self.pages.fits(needed, self.pages.nothing, self.pages.nothing):
+            return False
+        self._ensure_free(needed)
+        for seq, num_tokens in wanted:
+            table = self._tables[seq.seq_id]
+            for i, count in enumerate(self._lacking(seq, num_tokens)):
+                table.pages[i] += self.pages.take(i, count)
+        return True
+
+    def _can_serve(self, wanted: Wanted) -> bool:
+        """Whether `reserve_in_turn` would serve all of these; changes nothing."""
         if self.pages.fits(self._needed(wanted), self.pages.nothing, self.pages.nothing):
-            return len(wanted)
+            return True
         if not self.pages.serves_in_turn:
-            return len(wanted) if self._fits_together(wanted) else 0
-        numbers = range(len(wanted))
-        lacking = (i for i in numbers if not self._fits_together(wanted[: i + 1]))
-        return next(lacking, len(wanted))
+            return self._fits_together(wanted)
+        return all(self._fits_together(wanted[: i + 1]) for i in range(len(wanted)))
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
@@ -207,7 +224,7 @@ class Grouped(LeasingPolicy):
         """The pages that sequences take, by column."""
         needed = [0] * len(self.pages.columns)
         for seq, num_tokens in wanted:
-            needed = list(map(add, needed, self._more_blocks(seq, num_tokens)))
+            needed = list(map(add, needed, self._lacking(seq, num_tokens)))
         return needed
 
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
@@ -219,23 +236,27 @@ class Grouped(LeasingPolicy):
             for i in range(len(self.pages.columns))
         ]
 
-    def _units_returned(self, batch: Batch) -> int:
-        """Units of the pages that nobody holds once the members have given theirs back."""
-        gone = zip(self._unshared(self._unread(batch)), self.pages.columns, strict=True)
-        return sum(len(pages) * column.units for pages, column in gone)
-
     def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
         """Give back what the next tokens of these sequences do not read."""
         for table in [self._tables[seq.seq_id] for seq in seqs]:
             if table.gives_back():
                 for i, own in enumerate(table.pages):
                     pages = table.unread(i)
+                    alone = [page for page in pages if (i, page) not in self._holders]
+                    self._returned += len(alone) * self.pages.columns[i].units
                     self._put(i, pages)
                     table.dropped[i] += len(pages)
                     del own[: len(pages)]
 
-    def _more_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
-        return self._blocks(seq.num_slots, seq.num_slots + num_tokens)
+    def _lacking(self, seq: Sequence, num_tokens: int) -> list[int]:
+        """The pages that `seq` takes for so many more tokens, by column."""
+        table = self._tables[seq.seq_id]
+        num_blocks = ceil_div(seq.num_slots + num_tokens, self.tokens_per_page)
+        columns = zip(self.pages.columns, table.pages, table.dropped, strict=True)
+        return [
+            num_blocks - len(pages) - dropped if column.per_block else 0
+            for column, pages, dropped in columns
+        ]
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         answer = self.extend(batch, num_steps)
