@@ -92,6 +92,12 @@ class VllmV1(IterationLevel):
         )
         self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
 
+    def _admits_nobody(self) -> bool:
+        waiting = self.state.waiting
+        if waiting and self.chunks.asks_again:
+            return self.prompts.is_full_with(waiting[0])
+        return super()._admits_nobody()
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().commit(plan, steps, results)
         self.state.finish_ended()  # the results of an iteration are known as soon as it is over

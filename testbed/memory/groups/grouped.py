@@ -41,7 +41,7 @@ from testbed.memory.groups.page_table import (
     RunningPageTable,
     other_units,
 )
-from testbed.memory.layouts import PageLayout
+from testbed.memory.layouts import Column, PageLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
@@ -66,6 +66,12 @@ class Grouped(LeasingPolicy):
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
     prefixes. window_share is fixed_split's. frees_after_run: a block is given back one chunk or
     step later, when those that read it have run, though the scheduler plans ahead (vLLM 0.33).
+
+    `fits` counts a block for all tokens of a sequence (vLLM 0.19). With max_batched_tokens, those
+    of an iteration at most, it counts of a window no more blocks than a sequence has at once that
+    is computed in chunks (0.33's SlidingWindowSpec.max_admission_blocks_per_request): for the
+    window before its newest token, the tokens of the iterations that may be under way, and one for
+    a window that begins within a block.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class Grouped(LeasingPolicy):
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
@@ -95,13 +102,33 @@ class Grouped(LeasingPolicy):
         self._returned = 0  # units that windows have given back since the last extend
         self._footprint = Granular(block_size, sum(column.width for column in self.pages.columns))
         self._block_units = sum(column.units for column in self.pages.columns if column.per_block)
-        nothing = self.pages.nothing
+        all_blocks = ceil_div(self._max_len, block_size)
+        self._all_blocks = [all_blocks] * len(self.pages.columns)
+        self._blocks_at_once = self._all_blocks
+        if max_batched_tokens is not None:
+            check_least(1, max_batched_tokens=max_batched_tokens)
+            under_way = max_batched_tokens * (2 if frees_after_run else 1)
+            self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
+        self._longest = self._longest_with(self._all_blocks)
+        self._longest_in_chunks = self._longest_with(self._blocks_at_once)
+
+    def _at_once(self, column: Column, under_way: int) -> int:
+        """Blocks that a sequence has at most while so many of its tokens may be under way."""
+        if not column.width or column.window is None:
+            return self._all_blocks[0]
+        num_tokens = min(column.window - 1 + under_way, self._max_len)
+        return ceil_div(num_tokens, self.tokens_per_page) + 1
+
+    def _longest_with(self, most_blocks: list[int]) -> int:
+        """Tokens of the longest sequence that an empty pool holds, of which each column has so many
+        blocks at most.
+        """
 
         def is_too_long(num_tokens: int) -> bool:
-            needed = self._blocks(0, num_tokens, is_new=True)
-            return not self.pages.fits(needed, nothing, nothing)
+            needed = self._behind(self._nothing_cached, num_tokens, most_blocks)
+            return not self.pages.fits(needed, self.pages.nothing, self.pages.nothing)
 
-        self._longest = bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
+        return bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
 
     def _check(self, pool: PoolSpec, page_rule: str, window_share: float) -> None:
         """Raise InputError for values that nothing reads, and for groups that are not modelled."""
@@ -129,35 +156,43 @@ class Grouped(LeasingPolicy):
         return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
-        return self._fitting(num_tokens, self._hits_for(seq, num_tokens, hit)) is not None
+        hits = self._hits_for(seq, num_tokens, hit)
+        return self._fitting(num_tokens, hits, self._blocks_at_once) is not None
 
     def _hits_for(self, seq: Sequence, num_tokens: int, hit: CacheHit | None) -> list[Hit]:
         """What an admission for num_tokens tokens may begin with."""
         return [self._nothing_cached]
 
-    def _fitting(self, num_tokens: int, hits: list[Hit]) -> Hit | None:
+    def _fitting(self, num_tokens: int, hits: list[Hit], most_blocks: list[int]) -> Hit | None:
         """The first of these hits with which so many tokens can be admitted; the last of them needs
         no more pages than any shorter one.
         """
-        if num_tokens > self._longest:
-            return None
-        fitting = (hit for hit in hits if self._fits_with(hit, self._behind(hit, num_tokens)))
-        return next(fitting, None)
+        behind = ((hit, self._behind(hit, num_tokens, most_blocks)) for hit in hits)
+        return next((hit for hit, needed in behind if self._fits_with(hit, needed)), None)
 
-    def _behind(self, hit: Hit, num_tokens: int) -> list[int]:
-        """The pages that an admission for num_tokens tokens takes besides those of the hit."""
-        return self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+    def _behind(self, hit: Hit, num_tokens: int, most_blocks: list[int]) -> list[int]:
+        """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
+        where a column has so many blocks at most.
+        """
+        num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
+        cached = hit.num_tokens // self.tokens_per_page
+        columns = zip(self.pages.columns, most_blocks, strict=True)
+        return [
+            max(min(num_blocks, most) - cached, 0) if column.per_block else 1
+            for column, most in columns
+        ]
 
     def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
         """Admit with the first of these hits that fits."""
         if len(seqs) > 1:
             return never(ONE_SEQUENCE)
-        if num_tokens > self._longest:
+        may_come_in_chunks = self._tables and num_tokens <= self._longest_in_chunks
+        if num_tokens > self._longest and not may_come_in_chunks:
             return Refusal.NEVER
-        hit = self._fitting(num_tokens, hits)
+        hit = self._fitting(num_tokens, hits, self._all_blocks)
         if hit is None:
             return Refusal.LATER
-        needed = self._behind(hit, num_tokens)
+        needed = self._behind(hit, num_tokens, self._all_blocks)
         self._hold(seqs[0], hit)
         self._ensure_free(needed)
         pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
@@ -324,9 +359,9 @@ class Grouped(LeasingPolicy):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its
-        windows; 0 for several.
+        windows or in chunks; 0 for several.
         """
-        return self._longest if num_seqs == 1 else 0
+        return self._longest_in_chunks if num_seqs == 1 else 0
 
     def layout(self) -> PageLayout:
         return PageLayout(
@@ -368,10 +403,6 @@ class Grouped(LeasingPolicy):
     def _put(self, column: int, pages: list[int]) -> None:
         """One sequence less holds these pages."""
         self.pages.put(column, pages)
-
-    def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
-        count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
-        return [count if column.per_block else int(is_new) for column in self.pages.columns]
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
         size = self.tokens_per_page

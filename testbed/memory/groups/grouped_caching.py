@@ -65,6 +65,7 @@ class GroupedCaching(Grouped):
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         has_states = any(group.state_bytes for group in pool.groups)
@@ -81,6 +82,7 @@ class GroupedCaching(Grouped):
             watermark,
             window_share,
             frees_after_run,
+            max_batched_tokens,
         )
         self._index = GroupIndex(self.pages)
         self._unready = dict[

@@ -42,6 +42,7 @@ class GroupedOutputCaching(GroupedCaching):
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
         uncached_first: bool = False,
     ) -> None:
         if page_rule != "one_page_size":
@@ -58,6 +59,7 @@ class GroupedOutputCaching(GroupedCaching):
             num_dropped_blocks,
             state_spacing,
             frees_after_run,
+            max_batched_tokens,
         )
         self._uncached_first = uncached_first
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
