@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
 from dataclasses import replace
-from operator import add
 
 from testbed.core.errors import InputError, check_least
 from testbed.core.sequence import Batch, Sequence
@@ -219,32 +218,35 @@ class Grouped(LeasingPolicy):
         )
 
     def reserve_in_turn(self, wanted: Wanted) -> int:
-        turns = [[turn] for turn in wanted] if self.pages.serves_in_turn else [wanted]
-        served = 0
-        for turn in turns:
-            if not self._take_turn(turn):
-                break
-            served += len(turn)
-        return served
+        if not self.pages.serves_in_turn:
+            return len(wanted) if self._take_turn(wanted) else 0
+        turns = enumerate(wanted)
+        return next((served for served, turn in turns if not self._take_turn([turn])), len(wanted))
 
     def _take_turn(self, wanted: Wanted) -> bool:
         """These give back what their next tokens do not read, in any case, and then get their
         pages if there are enough.
         """
-        self._drop_unread([seq for seq, _ in wanted])
-        needed = self._needed(wanted)
-        if not self.pages.fits(needed, self.pages.nothing, self.pages.nothing):
+        for seq, _ in wanted:
+            table = self._tables[seq.seq_id]
+            if table.gives_back():
+                self._drop_unread(table)
+        num_blocks = self._num_lacking(wanted)
+        if num_blocks == 0:
+            return True
+        if not self._fit(num_blocks, self.pages.nothing):
             return False
-        self._ensure_free(needed)
+        self._ensure_free(self._pages_of(num_blocks))
         for seq, num_tokens in wanted:
             table = self._tables[seq.seq_id]
-            for i, count in enumerate(self._lacking(seq, num_tokens)):
+            for i, count in enumerate(self._pages_of(self._num_lacking([(seq, num_tokens)]))):
                 table.pages[i] += self.pages.take(i, count)
         return True
 
     def _can_serve(self, wanted: Wanted) -> bool:
         """Whether `reserve_in_turn` would serve all of these; changes nothing."""
-        if self.pages.fits(self._needed(wanted), self.pages.nothing, self.pages.nothing):
+        num_blocks = self._num_lacking(wanted)
+        if num_blocks == 0 or self._fit(num_blocks, self.pages.nothing):
             return True
         if not self.pages.serves_in_turn:
             return self._fits_together(wanted)
@@ -253,14 +255,20 @@ class Grouped(LeasingPolicy):
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
         unread = self._unread([seq for seq, _ in wanted])
-        return self.pages.fits(self._needed(wanted), self._unshared(unread), self.pages.nothing)
+        return self._fit(self._num_lacking(wanted), self._unshared(unread))
 
-    def _needed(self, wanted: Wanted) -> list[int]:
-        """The pages that sequences take, by column."""
-        needed = [0] * len(self.pages.columns)
-        for seq, num_tokens in wanted:
-            needed = list(map(add, needed, self._lacking(seq, num_tokens)))
-        return needed
+    def _fit(self, num_blocks: int, returned: Pages) -> bool:
+        """Whether the pages of so many blocks can be taken once `returned` are back."""
+        return self.pages.fits(self._pages_of(num_blocks), returned, self.pages.nothing)
+
+    def _num_lacking(self, wanted: Wanted) -> int:
+        """Blocks that get pages when these sequences get their slots."""
+        tables = self._tables
+        return sum([tables[seq.seq_id].num_lacking(seq.num_slots + more) for seq, more in wanted])
+
+    def _pages_of(self, num_blocks: int) -> list[int]:
+        """The pages of so many blocks, by column."""
+        return [num_blocks * of_block for of_block in self.pages.of_block]
 
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
         """The pages that sequences give back with their next tokens, by column."""
@@ -271,27 +279,13 @@ class Grouped(LeasingPolicy):
             for i in range(len(self.pages.columns))
         ]
 
-    def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
-        """Give back what the next tokens of these sequences do not read."""
-        for table in [self._tables[seq.seq_id] for seq in seqs]:
-            if table.gives_back():
-                for i, own in enumerate(table.pages):
-                    pages = table.unread(i)
-                    alone = [page for page in pages if (i, page) not in self._holders]
-                    self._returned += len(alone) * self.pages.columns[i].units
-                    self._put(i, pages)
-                    table.dropped[i] += len(pages)
-                    del own[: len(pages)]
-
-    def _lacking(self, seq: Sequence, num_tokens: int) -> list[int]:
-        """The pages that `seq` takes for so many more tokens, by column."""
-        table = self._tables[seq.seq_id]
-        num_blocks = ceil_div(seq.num_slots + num_tokens, self.tokens_per_page)
-        columns = zip(self.pages.columns, table.pages, table.dropped, strict=True)
-        return [
-            num_blocks - len(pages) - dropped if column.per_block else 0
-            for column, pages, dropped in columns
-        ]
+    def _drop_unread(self, table: PageTable) -> None:
+        """Give back what the next tokens of the sequence do not read."""
+        for i, column in enumerate(self.pages.columns):
+            pages = table.give_back(i)
+            alone = [page for page in pages if (i, page) not in self._holders]
+            self._returned += len(alone) * column.units
+            self._put(i, pages)
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         answer = self.extend(batch, num_steps)

@@ -9,7 +9,7 @@ from testbed.core.slots import Keep
 from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE
 from testbed.memory.groups.grouped_caching import GroupedCaching
-from testbed.memory.groups.page_table import NONE
+from testbed.memory.groups.page_table import NONE, PageTable
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.output_caching import output_contents
@@ -64,13 +64,9 @@ class GroupedOutputCaching(GroupedCaching):
         self._uncached_first = uncached_first
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
 
-    def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
-        members = list(seqs)
-        for seq in members:
-            table = self._tables[seq.seq_id]
-            if table.gives_back():
-                self._publish_blocks(seq, table.blocks_left())
-        super()._drop_unread(members)
+    def _drop_unread(self, table: PageTable) -> None:
+        self._publish_blocks(table.seq, table.blocks_left())
+        super()._drop_unread(table)
 
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
         if seq.num_stored >= seq.prompt_len:
