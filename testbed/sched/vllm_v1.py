@@ -11,7 +11,7 @@ from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
-from testbed.memory.protocols import Layered
+from testbed.memory.protocols import ServesInTurn
 from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
@@ -77,7 +77,7 @@ class VllmV1(IterationLevel):
         if self.memory.layered is None:
             self._preempt_in_order(plan)
         else:
-            self._reserve_in_order(self.memory.layered, plan)
+            self._serve_in_turn(self.memory.serves_in_turn, plan)
         self.decode(plan)
         self.swap_in(plan)
         self.continue_prefills(plan)
@@ -111,6 +111,23 @@ class VllmV1(IterationLevel):
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
 
+    def make_room(self, plan: Plan) -> None:
+        if not self._serve_in_turn(self.memory.serves_in_turn, plan):
+            super().make_room(plan)
+
+    def _serve_in_turn(self, policy: ServesInTurn | None, plan: Plan) -> bool:
+        """Slots are set aside for the next tokens of those that run, in order of admission, and the
+        last is preempted for one that lacks them, where the policy serves in turn; whether one was.
+
+        The order counts for what is evicted: what a sequence gives back, or leaves when it is
+        preempted, comes too late for those before it.
+        """
+        lacked = False
+        while policy and policy.reserve_in_turn(wanted := list(self._next_slots())) < len(wanted):
+            preempt_victim(self.state, self.preemption, plan)
+            lacked = True
+        return lacked
+
     def _preempt_in_order(self, plan: Plan) -> None:
         """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
         run have slots.
@@ -125,7 +142,7 @@ class VllmV1(IterationLevel):
         prefilling = [bool(group.todo) for group in state.running.values()]
         if prefilling != sorted(prefilling):
             while self._lacks_slots():
-                preempt_victim(state, self.preemption, plan)
+                self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
         """Whether the next tokens of all that run need more slots than there are; False where
@@ -140,16 +157,6 @@ class VllmV1(IterationLevel):
             needed += (ceil_div(num_slots + more, size) - ceil_div(num_slots, size)) * size
         used = self.state.policy.usage()
         return needed > used.total - used.held
-
-    def _reserve_in_order(self, groups: Layered, plan: Plan) -> None:
-        """Those that run get the pages for their next tokens in order of admission, and the last is
-        preempted for one that lacks them.
-
-        The order counts where layers have windows: what a sequence gives back comes too late for
-        those before it, and is evicted later than what they gave back.
-        """
-        while groups.reserve_in_turn(wanted := list(self._next_slots())) < len(wanted):
-            preempt_victim(self.state, self.preemption, plan)
 
     def _next_slots(self) -> Iterator[tuple[Sequence, int]]:
         """The sequences that run, in order, with the slots that their next tokens take."""
