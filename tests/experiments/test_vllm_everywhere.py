@@ -161,7 +161,8 @@ def test_a_prompt_needs_what_its_windows_have_at_once_since_0_33(preset, most, s
     ],
 )
 def test_a_preset_frees_blocks_outside_windows_as_its_scheduler_plans(preset, words, expected):
-    policy = configured([GPU, f"+system={preset}", "model=gemma-3-27b", *words]).policy
+    model = ("model=gemma-3-27b", "model.max_len=32768")
+    policy = configured([GPU, f"+system={preset}", *model, *words]).policy
     assert policy.parameters["frees_after_run"] is expected
 
 
