@@ -129,7 +129,8 @@ class ConcurrentPrefills(PrefillChunks):
 
     Attributes:
         asks_again: a refused group is asked about in every plan: what it needs for its first chunk
-            behind a hit gets less as the hit is evicted. Its whole prefill always needs the same.
+            behind a hit gets less as the hit is evicted. Its whole prefill needs the same, or
+            `extend` says that it ends refusals.
     """
 
     def __init__(

@@ -176,11 +176,11 @@ def test_every_iteration_with_drafts_equals_vllms(seed):
 
 @needs_vllm
 @pytest.mark.parametrize(
-    ("seed", "count"), [(2, 60), (4, 60), (5, 60), (9, 100), (19, 100), (147, 250)]
+    ("seed", "count"), [(2, 60), (4, 60), (5, 60), (9, 100), (19, 100), (147, 250), (501, 100)]
 )
 def test_every_iteration_with_windows_equals_vllms(seed, count):
     """Seed 9 has decodes behind prompts in prefill, 19 prompts whose chunks would fit, but not all
-    of their windows (0.33), and 147 hits that are evicted while a prompt waits.
+    of their windows (0.33), and 147 and 501 hits that are evicted while a prompt waits.
     """
     check_every_iteration(*draw(Random(seed), BASE, count, windows=True))
 

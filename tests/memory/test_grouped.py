@@ -468,6 +468,18 @@ def test_what_windows_give_back_is_older_than_a_sequence_that_is_preempted_for_w
     assert policy.lookup(preempted).num_cached(9) == 4
 
 
+@pytest.mark.parametrize(("most", "ends"), [(None, False), (4, True)])
+def test_an_eviction_ends_refusals_where_a_prompt_may_need_less_without_its_hit(most, ends):
+    """A sequence leaves two blocks of four pages, and another takes half of them."""
+    policy = with_outputs(8, max_batched_tokens=most)
+    policy.release(generated(policy, 0, prompt_len=8, num_tokens=0))
+    batch = passing_batch([generated(policy, 1, prompt_len=7, num_tokens=0)])
+    policy.extend(batch)
+    batch.extend(1)
+    assert policy.extend(batch).ends_refusals is ends
+    disband(batch)
+
+
 @pytest.mark.parametrize("kind", [*KINDS.values(), *OUTPUTS.values()])
 def test_extending_what_was_reserved_in_turn_leaves_what_extending_alone_does(kind):
     tables = []

@@ -70,7 +70,8 @@ class Grouped(LeasingPolicy):
     of an iteration at most, it counts of a window no more blocks than a sequence has at once that
     is computed in chunks (0.33's SlidingWindowSpec.max_admission_blocks_per_request): for the
     window before its newest token, the tokens of the iterations that may be under way, and one for
-    a window that begins within a block.
+    a window that begins within a block. A prompt may need less then when its hit is evicted, whose
+    pages nobody held: an `extend` that evicts ends refusals.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Grouped(LeasingPolicy):
         all_blocks = ceil_div(self._max_len, block_size)
         self._all_blocks = [all_blocks] * len(self.pages.columns)
         self._blocks_at_once = self._all_blocks
+        self._caps_windows = max_batched_tokens is not None
         if max_batched_tokens is not None:
             check_least(1, max_batched_tokens=max_batched_tokens)
             under_way = max_batched_tokens * (2 if frees_after_run else 1)
