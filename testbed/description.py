@@ -91,9 +91,10 @@ def _vllms_numbers(config: RunConfig, pool: PoolSpec, scheduler: Scheduler) -> d
     if not isinstance(scheduler, VllmV1) or not isinstance(block_size, int):
         return {}
     model, is_hybrid = config.model, isinstance(policy, Grouped)
-    budget = scheduler.max_num_batched_tokens
+    num_batches = 2 if config.policy.parameters.get("frees_after_run") else 1
+    under_way = num_batches * scheduler.max_num_batched_tokens
     pages = pages_of(
-        model, pool.num_gpus, block_size, is_hybrid=is_hybrid, max_num_batched_tokens=budget
+        model, pool.num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way
     )
     if scheduler.drafts:  # of full attention, as all that drafts are modelled for
         num_pages = pool.num_slots // block_size + 1

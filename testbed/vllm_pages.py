@@ -12,20 +12,21 @@ from testbed.core.specs import ModelSpec
 class Pages:
     """Pages of one size, which the groups of a model share (OnePageSize has the rule).
 
-    page_bytes: on each GPU. windows: of each column of a group, the tokens that it reads, None for
-    all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each column's
-    page, more than block_size where its layers cache fewer bytes a token. state_pages: those of a
-    sequence in a column of states, 2 where prefixes are cached, one of which is kept as it was.
-    draft_pages: more of them for drafts, one for each, because the state of a rejected draft must
-    not replace the last accepted one. more_pages: of a sequence, whatever its length, for what the
-    indexer has not pooled yet.
+    page_bytes: on each GPU. tokens_under_way: those that may be scheduled and have not run, before
+    a block outside a window is freed. windows: of each column of a group, the tokens that it reads,
+    None for all and 0 for a state, of which a sequence has state_pages. block_sizes: tokens of each
+    column's page, more than block_size where its layers cache fewer bytes a token. state_pages:
+    those of a sequence in a column of states, 2 where prefixes are cached, one of which is kept as
+    it was. draft_pages: more of them for drafts, one for each, because the state of a rejected
+    draft must not replace the last accepted one. more_pages: of a sequence, whatever its length,
+    for what the indexer has not pooled yet.
     """
 
     page_bytes: int
     block_size: int
     windows: tuple[int | None, ...]
     block_sizes: tuple[int, ...]
-    max_num_batched_tokens: int = 0
+    tokens_under_way: int = 0
     state_pages: int = 1
     draft_pages: int = 0
     more_pages: int = 0
@@ -76,7 +77,7 @@ class Pages:
             return self.state_pages + self.draft_pages
         if window is None:
             return ceil_div(num_tokens, block_size)
-        read = min(window - 1 + self.max_num_batched_tokens, num_tokens)
+        read = min(window - 1 + self.tokens_under_way, num_tokens)
         return ceil_div(read, block_size) + 1  # a window may begin within a block
 
 
@@ -86,7 +87,7 @@ def pages_of(
     block_size: int,
     *,
     is_hybrid: bool = True,
-    max_num_batched_tokens: int = 0,
+    tokens_under_way: int = 0,
 ) -> Pages:
     """The pages of a model on num_gpus GPUs. Without the hybrid manager every layer stores all
     tokens. A group whose layers cache fewer bytes a token than another's has larger blocks, so that
@@ -94,7 +95,7 @@ def pages_of(
     multiple of the other, as there.
     """
     if not is_hybrid:
-        return _of_all_layers(model, num_gpus, block_size, max_num_batched_tokens)
+        return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
     groups = model.groups
     counts = [group.num_layers for group in groups]
     layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
@@ -110,7 +111,7 @@ def pages_of(
         block_size=block_size,
         windows=tuple(windows),
         block_sizes=tuple(sizes),
-        max_num_batched_tokens=max_num_batched_tokens,
+        tokens_under_way=tokens_under_way,
         more_pages=int(model.latent is not None and model.latent.index_pool > 1),
     )
 
@@ -128,7 +129,7 @@ def _tokens_of_page(group: KvGroup, widest: int, block_size: int) -> int:
 
 
 def _of_all_layers(
-    model: ModelSpec, num_gpus: int, block_size: int, max_num_batched_tokens: int
+    model: ModelSpec, num_gpus: int, block_size: int, tokens_under_way: int
 ) -> Pages:
     """Pages where every layer stores all tokens."""
     token_bytes = model.kv_bytes_per_token * model.kv_copies(num_gpus) // num_gpus
@@ -137,7 +138,7 @@ def _of_all_layers(
         block_size=block_size,
         windows=(None,),
         block_sizes=(block_size,),
-        max_num_batched_tokens=max_num_batched_tokens,
+        tokens_under_way=tokens_under_way,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from testbed.build import Setup
 from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
@@ -143,14 +144,19 @@ def _blocks_and_windows(setup: Setup, block_size: int) -> tuple[int, tuple[int |
     policy = setup.scheduler.policy
     if not isinstance(policy, Grouped):
         return setup.pool.num_slots // block_size + 1, (None,)
-    if any(group.state_bytes for group in setup.pool.groups) or not isinstance(
-        policy.pages, OnePageSize
+    if not isinstance(policy.pages, OnePageSize):
+        raise InputError(
+            "policy: lockstep compares groups in pages of one size (page_rule=one_page_size)"
+        )
+    if (
+        any(group.state_bytes for group in setup.pool.groups)
+        and setup.scheduler.memory.publishes is not None
     ):
         raise InputError(
-            "policy: lockstep compares groups of windows in pages of one size (without states, "
-            "page_rule=one_page_size)"
+            "policy: lockstep does not compare prefix caching with states, which vLLM keeps at the "
+            "ends of chunks (policy=grouped, or --no-enable-prefix-caching)"
         )
-    windows = tuple(column.window for column in policy.pages.columns)
+    windows = tuple(column.window if column.width else 0 for column in policy.pages.columns)
     return policy.pages.total // policy.pages.page_units + 1, windows
 
 
@@ -221,19 +227,25 @@ def make_scheduler(options: Options) -> Any:
             options.drafter, options.num_speculative_tokens
         )
         config._set_max_num_scheduled_tokens()
+    cache = kv_cache_config(
+        options.num_blocks, options.block_size, options.windows, options.max_model_len
+    )
     return (AsyncScheduler if options.asynchronous else Scheduler)(
         vllm_config=config,
-        kv_cache_config=kv_cache_config(options.num_blocks, options.block_size, options.windows),
+        kv_cache_config=cache,
         structured_output_manager=StructuredOutputManager(config),
-        block_size=options.block_size,
+        block_size=max(group.kv_cache_spec.block_size for group in cache.kv_cache_groups),
     )
 
 
 def kv_cache_config(
-    num_blocks: int, block_size: int, windows: tuple[int | None, ...] = (None,)
+    num_blocks: int,
+    block_size: int,
+    windows: tuple[int | None, ...] = (None,),
+    max_model_len: int = 0,
 ) -> Any:
-    """A KV cache of one group for each of `windows`: tokens of a sliding window, or None for full
-    attention.
+    """A KV cache of one group for each of `windows`: tokens of a sliding window, None for full
+    attention, or 0 for a state, of which one block is enough for max_model_len tokens.
     """
     _import_quietly()
     import torch
@@ -241,19 +253,21 @@ def kv_cache_config(
         FullAttentionSpec,
         KVCacheConfig,
         KVCacheGroupSpec,
+        MambaSpec,
         SlidingWindowSpec,
     )
 
     shape = {"block_size": block_size, "num_kv_heads": 1, "head_size": 16, "dtype": torch.float16}
-    groups = [
-        KVCacheGroupSpec(
-            [f"layer{i}"],
-            FullAttentionSpec(**shape)
-            if window is None
-            else SlidingWindowSpec(**shape, sliding_window=window),
-        )
-        for i, window in enumerate(windows)
-    ]
+
+    def spec(window: int | None) -> Any:
+        if window == 0:
+            longest = ceil_div(max_model_len, block_size) * block_size
+            return MambaSpec(block_size=longest, shapes=((1,),), dtypes=(torch.uint8,))
+        if window is None:
+            return FullAttentionSpec(**shape)
+        return SlidingWindowSpec(**shape, sliding_window=window)
+
+    groups = [KVCacheGroupSpec([f"layer{i}"], spec(window)) for i, window in enumerate(windows)]
     return KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
 
 

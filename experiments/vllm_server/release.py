@@ -14,9 +14,10 @@ class Release:
     CUDA graphs, whose memory is estimated first. has_largest_limits: GPUs of 160 GiB have a default
     of 16,384 tokens. caches_states: prefixes of models with states are cached unless told
     otherwise. frees_after_run: a block outside a window is freed when the iterations that read it
-    have ended, though the next is scheduled while one runs. checks_usable_blocks: it starts if one
-    longest sequence fits into the pool without its null block, whatever the pool follows from; else
-    if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
+    have ended, though the next is scheduled while one runs. caps_windows: a prompt is admitted if
+    its chunks would fit, not all blocks of its windows at once. checks_usable_blocks: it starts if
+    one longest sequence fits into the pool without its null block, whatever the pool follows from;
+    else if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
     """
 
     number: str
@@ -27,6 +28,7 @@ class Release:
     has_largest_limits: bool
     caches_states: bool
     frees_after_run: bool
+    caps_windows: bool
     checks_usable_blocks: bool
 
     def words_of_groups(self, *, caches: bool, plans_ahead: bool) -> list[str]:
@@ -34,10 +36,12 @@ class Release:
         scheduler is asynchronous.
         """
         frees_after_run = str(self.frees_after_run and plans_ahead).lower()
+        cap = ["policy.max_batched_tokens=${scheduler.max_num_batched_tokens}"]
         return [
             f"policy={self.policy_of_groups if caches else 'grouped'}",
             "policy.watermark=0",
             f"policy.frees_after_run={frees_after_run}",
+            *(cap if self.caps_windows else []),
         ]
 
 
@@ -51,6 +55,7 @@ RELEASES = {
         has_largest_limits=False,
         caches_states=False,
         frees_after_run=False,
+        caps_windows=False,
         checks_usable_blocks=False,
     ),
     "0.33": Release(
@@ -62,6 +67,7 @@ RELEASES = {
         has_largest_limits=True,
         caches_states=True,
         frees_after_run=True,
+        caps_windows=True,
         checks_usable_blocks=True,
     ),
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import FLAG, Command
+from testbed.experiments.vllm_server.command import FLAG, OFF, Command
 from testbed.experiments.vllm_server.memory import Limits, ServerMemory, Terms, memory_of
 from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.experiments.vllm_server.option_reader import (
@@ -104,7 +104,9 @@ def server_with(
     deeper = None if speculation is None else speculation.deeper(model)
     block_size = _block_size(reader, deeper or model, limits.num_gpus)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
-    pages = _pages(reader, model, limits, block_size)
+    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
+    under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
+    pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
     if pages.is_grouped and speculation is not None:
         pages = _with_heads(pages, deeper, limits, speculation)
     caches = _caches(reader, model, release)
@@ -159,18 +161,22 @@ def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
         )
 
 
-def _pages(reader: OptionReader, model: ModelSpec, limits: Limits, block_size: int) -> Pages:
+def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
+    """Whether a command's scheduler is asynchronous: unless told otherwise, or drafts are made on
+    the CPU.
+    """
+    drafts_on_cpu = speculation is not None and not speculation.drafts_on_gpu
+    return values.get("--async-scheduling") != OFF and not drafts_on_cpu
+
+
+def _pages(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, block_size: int, under_way: int
+) -> Pages:
     """The pages of the KV cache, as the manager of KV groups or of one group has them."""
     is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
     if model.states and not is_hybrid:
         raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
-    return pages_of(
-        model,
-        limits.num_gpus,
-        block_size,
-        is_hybrid=is_hybrid,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-    )
+    return pages_of(model, num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way)
 
 
 def limits_with(
@@ -402,7 +408,7 @@ def _with_heads(
         deeper,
         limits.num_gpus,
         pages.block_size,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        tokens_under_way=pages.tokens_under_way,
     )
     return replace(shared, draft_pages=speculation.max_drafts)
 

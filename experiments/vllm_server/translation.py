@@ -13,7 +13,7 @@ from testbed.experiments.vllm_server.command import FLAG, OFF, Command, read_com
 from testbed.experiments.vllm_server.configured import pool_gib
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import DEFAULT, RELEASES, release_of_preset
-from testbed.experiments.vllm_server.server import Server, server_of
+from testbed.experiments.vllm_server.server import Server, plans_ahead, server_of
 from testbed.override_words import key_of
 
 OPTION_OF_OVERRIDE = {  # overrides that replace the value of an option of the command
@@ -90,10 +90,9 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
     words += [f"scheduler.max_num_batched_tokens={limits.max_num_batched_tokens}"]
     words += [f"scheduler.max_num_seqs={limits.max_num_seqs}"]
     speculative = server.speculative
-    drafts_on_cpu = speculative is not None and not speculative.speculation.drafts_on_gpu
-    plans_ahead = values.get("--async-scheduling") != OFF and not drafts_on_cpu
+    is_async = plans_ahead(values, None if speculative is None else speculative.speculation)
     words += [f"policy.block_size={server.block_size}"]
-    words += _policy_words(server, plans_ahead=plans_ahead)
+    words += _policy_words(server, plans_ahead=is_async)
     words += _model_words(model, server.option)
     if "--max-model-len" in values:
         words += [f"workload.max_len={model.max_len}"]
@@ -101,7 +100,7 @@ def overrides_of(server: Server, command: Command, choices: dict[str, str]) -> l
         threshold = values["--long-prefill-token-threshold"]
         words += [f"scheduler.long_prefill_token_threshold={threshold}"]
     words += _replica_words(values)
-    if not plans_ahead:
+    if not is_async:
         words += ["scheduler=vllm_v1"]
     if speculative is not None:
         words += speculative.words

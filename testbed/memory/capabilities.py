@@ -39,6 +39,7 @@ from testbed.memory.protocols import (
     ReadsColumns,
     RegistersPrefixes,
     ReportsCache,
+    ServesInTurn,
     SharesTiers,
     StoresBelow,
     Swaps,
@@ -62,7 +63,8 @@ METHODS: Mapping[type, tuple[str, ...]] = {
     protocols.Transfers: ("background", "landed"),
     protocols.Loads: ("load",),
     protocols.DropsTokens: ("num_stored",),
-    protocols.Layered: ("group_tables", "grows_in_turn"),
+    protocols.Layered: ("group_tables",),
+    protocols.ServesInTurn: ("reserve_in_turn",),
     protocols.CountsSharedReads: ("repeated_reads",),
     protocols.LaidOut: ("layout",),
     protocols.ListsOtherSlots: ("non_sequence_slots",),
@@ -78,7 +80,7 @@ NEEDS: Mapping[type, tuple[type, ...]] = {
     protocols.Truncates: (protocols.Estimates,),
     protocols.Advances: (protocols.Predicts,),
     protocols.Loads: (protocols.Publishes, protocols.Transfers),
-    protocols.Layered: (protocols.LaidOut,),
+    protocols.Layered: (protocols.LaidOut, protocols.ServesInTurn),
     protocols.SharesTiers: (protocols.Transfers, protocols.StoresBelow),
 }
 
@@ -110,6 +112,7 @@ class Capabilities:
         "reads_columns",
         "registers_prefixes",
         "reports_cache",
+        "serves_in_turn",
         "shares_tiers",
         "stores_below",
         "swaps",
@@ -138,6 +141,7 @@ class Capabilities:
         self.counts_shared_reads: CountsSharedReads | None = _having(
             policy, protocols.CountsSharedReads
         )
+        self.serves_in_turn: ServesInTurn | None = _having(policy, protocols.ServesInTurn)
         self.laid_out: LaidOut | None = _having(policy, protocols.LaidOut)
         self.lists_other_slots: ListsOtherSlots | None = _having(policy, protocols.ListsOtherSlots)
         self.reports_cache: ReportsCache | None = _having(policy, protocols.ReportsCache)

@@ -291,8 +291,20 @@ class Layered(Protocol):
             seq: one that has slots.
         """
 
-    def grows_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> bool:
-        """Whether sequences could be extended one after the other; changes nothing.
+
+@runtime_checkable
+class ServesInTurn(Protocol):
+    """What sequences give back, and what a preempted one leaves, comes too late for those before
+    them, as in vLLM.
+    """
+
+    def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
+        """Set blocks aside for the next tokens of sequences one after the other, as far as there
+        are enough; how many have theirs.
+
+        Each gives back first what its next tokens do not read, which those behind it may take. The
+        one that lacks blocks gives back too, and keeps what it has. The `extend` that follows for
+        those that were served is granted; asked again, they need nothing.
 
         Args:
             wanted: sequences that have slots, and how many more each gets.

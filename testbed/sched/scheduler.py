@@ -221,7 +221,15 @@ class Scheduler(ABC):
                     state.memory_released()
                 return
             one_answer(policy, answer)
-            preempt_victim(state, self.preemption, plan)
+            self.make_room(plan)
+
+    def make_room(self, plan: Plan) -> None:
+        """Preempt, because the batch lacks slots for its next step.
+
+        Args:
+            plan: the one that is being made.
+        """
+        preempt_victim(self.state, self.preemption, plan)
 
     def swap_in(self, plan: Plan) -> None:
         """Swap groups in, the earliest first, as far as they fit; none right after a preemption.

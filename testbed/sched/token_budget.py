@@ -126,6 +126,11 @@ class ConcurrentPrefills(PrefillChunks):
     fits_whole: a group is admitted only if its whole prefill would fit. cuts: what the budget
     leaves of a chunk waits, else the group waits for budget for all of it. Who is in prefill is
     seen from what it has to do: `partial` stays empty.
+
+    Attributes:
+        asks_again: a refused group is asked about in every plan: what it needs for its first chunk
+            behind a hit gets less as the hit is evicted. Its whole prefill needs the same, or
+            `extend` says that it ends refusals.
     """
 
     def __init__(
@@ -141,6 +146,12 @@ class ConcurrentPrefills(PrefillChunks):
         self.max_chunk_tokens = max_num_batched_tokens
         self.fits_whole = fits_whole
         self.cuts = cuts
+        self.asks_again = not fits_whole and state.memory.publishes is not None
+
+    def schedule_prefills(self, plan: Plan) -> None:
+        if self.asks_again:
+            self.state.memory_released()
+        super().schedule_prefills(plan)
 
     def first_tokens(self, group: SequenceGroup, budget: int, hit: CacheHit, plan: Plan) -> int:
         cached = min(hit.num_cached(group.prefill_len), group.prefill_len - 1)

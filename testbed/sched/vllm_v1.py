@@ -11,6 +11,7 @@ from testbed.core.sequence import Sequence, SequenceGroup, SequenceStatus
 from testbed.core.slots import Granular, ceil_div
 from testbed.core.units import Count, NumTokens, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
+from testbed.memory.protocols import ServesInTurn
 from testbed.sched.draft_rules import OLDEST, draft_rules
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.preemption import PreemptionRule, preempt_group, preempt_victim
@@ -73,7 +74,10 @@ class VllmV1(IterationLevel):
     def plan(self) -> Plan:
         plan = self.new_plan()
         self.limit_chunks()
-        self._preempt_in_order(plan)
+        if self.memory.layered is None:
+            self._preempt_in_order(plan)
+        else:
+            self._serve_in_turn(self.memory.serves_in_turn, plan)
         self.decode(plan)
         self.swap_in(plan)
         self.continue_prefills(plan)
@@ -88,6 +92,12 @@ class VllmV1(IterationLevel):
         )
         self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
 
+    def _admits_nobody(self) -> bool:
+        waiting = self.state.waiting
+        if waiting and self.chunks.asks_again:
+            return self.prompts.is_full_with(waiting[0])
+        return super()._admits_nobody()
+
     def commit(self, plan: Plan, steps: int, results: Results) -> Outcome:
         outcome = super().commit(plan, steps, results)
         self.state.finish_ended()  # the results of an iteration are known as soon as it is over
@@ -100,6 +110,23 @@ class VllmV1(IterationLevel):
         self.state.leave_batch(group)
         group.status = SequenceStatus.FINISHED
         self.state.ended.append(group)
+
+    def make_room(self, plan: Plan) -> None:
+        if not self._serve_in_turn(self.memory.serves_in_turn, plan):
+            super().make_room(plan)
+
+    def _serve_in_turn(self, policy: ServesInTurn | None, plan: Plan) -> bool:
+        """Slots are set aside for the next tokens of those that run, in order of admission, and the
+        last is preempted for one that lacks them, where the policy serves in turn; whether one was.
+
+        The order counts for what is evicted: what a sequence gives back, or leaves when it is
+        preempted, comes too late for those before it.
+        """
+        lacked = False
+        while policy and policy.reserve_in_turn(wanted := list(self._next_slots())) < len(wanted):
+            preempt_victim(self.state, self.preemption, plan)
+            lacked = True
+        return lacked
 
     def _preempt_in_order(self, plan: Plan) -> None:
         """Where a decode was admitted behind a prompt in prefill: preempt the last until all that
@@ -115,18 +142,15 @@ class VllmV1(IterationLevel):
         prefilling = [bool(group.todo) for group in state.running.values()]
         if prefilling != sorted(prefilling):
             while self._lacks_slots():
-                preempt_victim(state, self.preemption, plan)
+                self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
         """Whether the next tokens of all that run need more slots than there are; False where
-        neither groups nor blocks say.
+        blocks do not say.
         """
-        memory, wanted = self.state.memory, list(self._next_slots())
-        if memory.layered is not None:
-            return not memory.layered.grows_in_turn(wanted)
         needed = 0
-        for seq, more in wanted:
-            footprint = memory.footprint(seq)
+        for seq, more in self._next_slots():
+            footprint = self.state.memory.footprint(seq)
             if not isinstance(footprint, Granular):
                 return False
             size, num_slots = footprint.size, seq.num_slots
@@ -141,6 +165,8 @@ class VllmV1(IterationLevel):
             seq = group.sequences[0]
             if group.todo:
                 new = min(group.todo[0].new, self.chunks.max_chunk_tokens, budget)
+                if new <= 0:
+                    continue
                 budget -= new
                 yield seq, max(group.todo[0].num_stored + new - seq.num_slots, 0)
             elif group.batch is not None:

@@ -158,7 +158,7 @@ def test_weights_of_compressed_tensors_have_the_bits_of_their_only_group(tmp_pat
 
 def test_layers_with_other_heads_have_larger_blocks_of_the_same_page():
     """vLLM 0.19's unify_kv_cache_spec_page_size: 16 tokens of 16 x 256, 32 of 4 x 512."""
-    pages = pages_of(read_model("gemma-4-31b"), 1, 16, max_num_batched_tokens=8192)
+    pages = pages_of(read_model("gemma-4-31b"), 1, 16, tokens_under_way=8192)
     assert pages.page_bytes == 10 * 16 * 2 * 2 * 16 * 256
     assert sorted(zip(pages.windows, pages.block_sizes, strict=True), key=str) == [
         (1024, 16)

@@ -19,6 +19,7 @@ from testbed.experiments.lockstep.capacities import (
 )
 from testbed.experiments.lockstep.sides import served, sides_of
 from testbed.experiments.lockstep.vllm_installation import options_of
+from testbed.experiments.vllm_server.translation import expand
 
 WORDS = ("+system=vllm-v1", "policy.watermark=0", "~server.kv_memory_gib", "server.num_blocks=40")
 MS = 10**9  # in picoseconds
@@ -141,6 +142,26 @@ def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep, switch):
     equal, _, iterations = output.partition(" iterations")[0].split()
     assert equal == iterations
     assert "preemptions 0" not in output
+
+
+def test_states_without_a_prefix_cache_decide_as_vllms_until_the_end(lockstep):
+    """Qwen3-Next: a sequence has one page of each of three groups of states, however long it is."""
+    command = (
+        "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --max-model-len 8192 "
+        "--num-gpu-blocks-override 60 --no-enable-prefix-caching"
+    )
+    load = ("gpu=h100-80gb", "arrivals.duration_s=2", "arrivals.rate=30", "cost=analytic")
+    code, output, errors = lockstep("--from-vllm", command, *load)
+    assert code == 0, errors
+    equal, _, iterations = output.partition(" iterations")[0].split()
+    assert equal == iterations
+    assert "preemptions 0" not in output
+
+
+def test_states_with_a_prefix_cache_are_not_compared():
+    command = "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --enable-prefix-caching"
+    words = expand(command, ["gpu=h100-80gb"])
+    check_refusal(("prefix caching with states",), sides_of, words, None)
 
 
 def test_first_difference_and_the_shortest_workload_are_shown(lockstep, tmp_path, monkeypatch):

@@ -144,6 +144,14 @@ def test_blocks_outside_windows_are_freed_as_the_release_does(preset, switch, ex
     assert policy.parameters["frees_after_run"] is expected
 
 
+@pytest.mark.parametrize(("preset", "most"), [("vllm-v1", None), ("vllm-v1-0.33", 512)])
+@pytest.mark.parametrize("switch", ["", "--no-enable-prefix-caching"])
+def test_a_prompt_needs_what_its_windows_have_at_once_since_0_33(preset, most, switch):
+    command = f"vllm serve google/gemma-3-27b-it --max-num-batched-tokens 512 {switch}"
+    policy = configured(expand(command, [GPU, f"+system={preset}"])).policy
+    assert policy.parameters["max_batched_tokens"] == most
+
+
 @pytest.mark.parametrize(
     ("preset", "words", "expected"),
     [
@@ -153,7 +161,8 @@ def test_blocks_outside_windows_are_freed_as_the_release_does(preset, switch, ex
     ],
 )
 def test_a_preset_frees_blocks_outside_windows_as_its_scheduler_plans(preset, words, expected):
-    policy = configured([GPU, f"+system={preset}", "model=gemma-3-27b", *words]).policy
+    model = ("model=gemma-3-27b", "model.max_len=32768")
+    policy = configured([GPU, f"+system={preset}", *model, *words]).policy
     assert policy.parameters["frees_after_run"] is expected
 
 

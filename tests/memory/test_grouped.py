@@ -141,10 +141,9 @@ def test_sequences_are_served_in_turn_as_far_as_one_after_the_other(model, kind)
         policy = {**KINDS, **OUTPUTS}[kind](pools(model)[0], 4)
         seqs = admitted(policy, (lengths.randrange(8, 40) for _ in itertools.count()))
         for num_tokens in (lengths.randrange(1, 8) for _ in range(8)):
-            wanted = [(seq, num_tokens) for seq in seqs]
             num_served = num_granted(policy, seqs, num_tokens)
-            in_turn = [policy.grows_in_turn(wanted[: i + 1]) for i in range(len(seqs))]
-            assert in_turn == [i < num_served for i in range(len(seqs))]
+            together = [is_granted(policy, seqs[: i + 1], num_tokens) for i in range(len(seqs))]
+            assert together == [i < num_served for i in range(len(seqs))]
             num_refused += num_served < len(seqs)
             extend(policy, seqs[:num_served], num_tokens)
     assert num_refused
@@ -157,6 +156,12 @@ def admitted(policy, prompt_lens):
         if isinstance(admit_and_prefill(policy, [seq], 8), Refusal):
             return seqs
         seqs.append(seq)
+
+
+def is_granted(policy, seqs, num_tokens):
+    """Whether a batch of these is extended."""
+    policy, seqs = copy.deepcopy((policy, seqs))
+    return isinstance(policy.extend(passing_batch(seqs), num_tokens), Grant)
 
 
 def num_granted(policy, seqs, num_tokens):
@@ -499,12 +504,44 @@ def test_what_windows_give_back_is_older_than_a_sequence_that_is_preempted_for_w
     long, short, preempted = (
         generated(policy, number, prompt_len, 0) for number, prompt_len in enumerate((15, 4, 8))
     )
-    batch = passing_batch([long, short])
-    assert policy.extend(batch) is Refusal.LATER
+    wanted = [(long, 1), (short, 1)]
+    assert policy.reserve_in_turn(wanted) == 1
     policy.release(preempted)
+    assert policy.reserve_in_turn(wanted) == 2
+    batch = passing_batch([long, short])
     assert isinstance(policy.extend(batch), Grant)
     disband(batch)
     assert policy.lookup(preempted).num_cached(9) == 4
+
+
+@pytest.mark.parametrize(("most", "ends"), [(None, False), (4, True)])
+def test_an_eviction_ends_refusals_where_a_prompt_may_need_less_without_its_hit(most, ends):
+    """A sequence leaves two blocks of four pages, and another takes half of them."""
+    policy = with_outputs(8, max_batched_tokens=most)
+    policy.release(generated(policy, 0, prompt_len=8, num_tokens=0))
+    batch = passing_batch([generated(policy, 1, prompt_len=7, num_tokens=0)])
+    policy.extend(batch)
+    batch.extend(1)
+    assert policy.extend(batch).ends_refusals is ends
+    disband(batch)
+
+
+@pytest.mark.parametrize("kind", [*KINDS.values(), *OUTPUTS.values()])
+def test_extending_what_was_reserved_in_turn_leaves_what_extending_alone_does(kind):
+    tables = []
+    for reserves in (False, True):
+        policy = kind(pools("hybrid")[0], 4)
+        seqs = [sequence(0, 23), sequence(1, 30)]
+        for seq in seqs:
+            admit_and_prefill(policy, [seq], seq.prompt_len)
+        batch = passing_batch(seqs)
+        for _ in range(12):
+            if reserves:
+                assert policy.reserve_in_turn([(seq, 1) for seq in seqs]) == 2
+            ends = policy.extend(batch).ends_refusals
+            batch.extend(1)
+            tables.append((policy.usage(), ends, *map(policy.group_tables, seqs)))
+    assert tables[:12] == tables[12:]
 
 
 def test_the_manager_of_vllm_has_pages_of_one_size():

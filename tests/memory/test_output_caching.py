@@ -91,6 +91,24 @@ def found(policy, *content):
     return hit.num_cached(len(content))
 
 
+@pytest.mark.parametrize(("in_turn", "kept"), [(True, 0), (False, 4)])
+def test_what_a_preempted_sequence_leaves_comes_too_late_for_those_before_it(in_turn, kept):
+    """Of four blocks one is cached and not held. The first sequence needs a block, and the second
+    lacks one and is preempted, which frees a block without content.
+    """
+    policy = paged(4, OutputCaching, uncached_first=True)
+    gone, first, second = sequence(0, 5, prompt_ids=TEXT[:5]), sequence(1, 4), sequence(2, 6)
+    for seq in (gone, first, second):
+        admit_and_prefill(policy, [seq], seq.prompt_len)
+        if seq is gone:
+            release(policy, gone)
+    if in_turn:
+        assert policy.reserve_in_turn([(first, 1), (second, 3)]) == 1
+    release(policy, second)
+    extend(policy, [first], 1)
+    assert policy.lookup(gone).num_cached(5) == kept
+
+
 @pytest.mark.parametrize(("uncached_first", "kept"), [(False, 0), (True, 2)])
 def test_eviction_of_blocks_without_content_follows_the_order(uncached_first, kept):
     policy = cache(4, uncached_first=uncached_first)

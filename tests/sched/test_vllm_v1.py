@@ -3,14 +3,18 @@ results are in.
 """
 
 import pytest
-from manual_driver import ManualDriver, paged
+from manual_driver import ManualDriver, paged, sequence
 from refusals import refuses
 from tiny import MS, OneMillisecond
 
+from testbed.core.layers import KvGroup
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceStatus
+from testbed.core.slots import Refusal
 from testbed.engine.simulation import simulate
+from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.paged.paged import Paged
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import AsyncVllmV1, VllmV1
@@ -29,10 +33,26 @@ def driver(num_blocks, **limits):
     )
 
 
-def add(run, *requests):
+def driver_with_windows(num_pages, scheduler_reserve_full_isl=True, **options):
+    """Pages of 4 tokens in two layers: a block takes one of full attention and three of windows of
+    10. Chunks have 8 tokens.
+    """
+    groups = (KvGroup("full", 2, 64), KvGroup("window", 6, 64, window=10))
+    pool = PoolSpec(num_pages, 1000, layer_bytes=64, num_layers=8, groups=groups)
+    policy = GroupedOutputCaching(pool, 4, **options)
+    limits = {
+        **LIMITS,
+        "long_prefill_token_threshold": 8,
+        "scheduler_reserve_full_isl": scheduler_reserve_full_isl,
+    }
+    return ManualDriver(VllmV1(policy, Recompute(), **limits))
+
+
+def add(run, *requests, ids=None):
     """Requests of these prompt and output lengths."""
+    ids = None if ids is None else tuple(ids)
     return [
-        run.add(Request(i, 0, *lengths))
+        run.add(Request(i, 0, *lengths, prompt_ids=ids))
         for i, lengths in enumerate(requests, len(run.outputs.requests))
     ]
 
@@ -86,6 +106,55 @@ def test_preempting_step_continues_running_prefills():
     plan, _ = run.step()
     assert [(chunk.group, chunk.new) for chunk in plan.chunks] == [(second, 1)]
     assert (plan.preempted, plan.decode_seqs) == ([third], 1)
+
+
+def test_windows_give_back_in_order_of_admission_though_decodes_come_first_in_a_plan():
+    """A prompt in its third chunk and a decode admitted behind it leave the first block of their
+    windows. The next sequence evicts those of the prompt: a block takes one page of full attention,
+    three of windows.
+    """
+    run = driver_with_windows(41)
+    prompts = [tuple(range(40)), tuple(range(100, 113))]
+    for ids in prompts:
+        add(run, (len(ids), 9), ids=ids)
+    assert step(run) == (0, [(0, 8), (1, 8)])
+    assert step(run) == (0, [(0, 8), (1, 5)])
+    assert step(run) == (1, [(0, 8)])
+    assert not isinstance(run.policy.admit([sequence(2, 4)], 4), Refusal)
+    begins = [sequence(3, 5, prompt_ids=ids[:5]) for ids in prompts]
+    assert [run.policy.lookup(begin).num_cached(5) for begin in begins] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "num_pages"),
+    [
+        ({}, 15 + 3 * 15),
+        ({"max_batched_tokens": 8}, 15 + 3 * (5 + 1)),
+        ({"max_batched_tokens": 8, "frees_after_run": True}, 15 + 3 * (7 + 1)),
+    ],
+)
+def test_a_prompt_is_admitted_if_what_its_windows_have_at_once_would_fit(options, num_pages):
+    """15 blocks of 4 tokens, of which a window of 10 needs those of 9 tokens and of one chunk of 8,
+    or two where the one before may still run; and one more.
+    """
+    smaller, run = (driver_with_windows(number, **options) for number in (num_pages - 1, num_pages))
+    assert smaller.policy.max_seq_len(60, 1) < 60 <= run.policy.max_seq_len(60, 1)
+    add(run, (60, 1))
+    assert [step(run) for _ in range(8)] == [(0, [(0, 8)])] * 7 + [(0, [(0, 4)])]
+
+
+def test_a_first_chunk_is_admitted_when_its_hit_was_evicted():
+    """A hit of 8 blocks takes 17 pages (a window of 10 reads three blocks), and two blocks behind
+    it 8: two more than are left. When a decode takes four of the 17, two blocks without a hit fit.
+    """
+    run = driver_with_windows(35, scheduler_reserve_full_isl=False, max_batched_tokens=8)
+    add(run, (32, 1), ids=range(32))
+    assert [step(run) for _ in range(4)] == [(0, [(0, 8)])] * 4
+    add(run, (9, 20))
+    assert [step(run) for _ in range(2)] == [(0, [(1, 8)]), (0, [(1, 1)])]
+    add(run, (40, 1), ids=range(40))
+    assert [step(run) for _ in range(3)] == [(1, [])] * 3
+    assert step(run) == (1, [(2, 8)])
 
 
 @pytest.mark.parametrize(("whole", "chunks"), [(True, [(0, 10)]), (False, [(0, 10), (1, 6)])])

@@ -41,7 +41,7 @@ from testbed.memory.groups.page_table import (
     RunningPageTable,
     other_units,
 )
-from testbed.memory.layouts import PageLayout
+from testbed.memory.layouts import Column, PageLayout
 from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec
@@ -66,6 +66,13 @@ class Grouped(LeasingPolicy):
     the pool free, unless the pool is empty. It serves one sequence a request and caches no
     prefixes. window_share is fixed_split's. frees_after_run: a block is given back one chunk or
     step later, when those that read it have run, though the scheduler plans ahead (vLLM 0.33).
+
+    `fits` counts a block for all tokens of a sequence (vLLM 0.19). With max_batched_tokens, those
+    of an iteration at most, it counts of a window no more blocks than a sequence has at once that
+    is computed in chunks (0.33's SlidingWindowSpec.max_admission_blocks_per_request): for the
+    window before its newest token, the tokens of the iterations that may be under way, and one for
+    a window that begins within a block. A prompt may need less then when its hit is evicted, whose
+    pages nobody held: an `extend` that evicts ends refusals.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class Grouped(LeasingPolicy):
         watermark: Share = 0.01,
         window_share: NonNegative = WINDOW_SHARE,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
     ) -> None:
         super().__init__()
         check_least(1, block_size=block_size)
@@ -92,15 +100,37 @@ class Grouped(LeasingPolicy):
         self._new_table = RunningPageTable if frees_after_run else PageTable
         self._tables: dict[int, PageTable] = {}
         self._holders: dict[PageOf, int] = {}  # of pages that several sequences hold
+        self._returned = 0  # units that windows have given back since the last extend
         self._footprint = Granular(block_size, sum(column.width for column in self.pages.columns))
         self._block_units = sum(column.units for column in self.pages.columns if column.per_block)
-        nothing = self.pages.nothing
+        all_blocks = ceil_div(self._max_len, block_size)
+        self._all_blocks = [all_blocks] * len(self.pages.columns)
+        self._blocks_at_once = self._all_blocks
+        self._caps_windows = max_batched_tokens is not None
+        if max_batched_tokens is not None:
+            check_least(1, max_batched_tokens=max_batched_tokens)
+            under_way = max_batched_tokens * (2 if frees_after_run else 1)
+            self._blocks_at_once = [self._at_once(c, under_way) for c in self.pages.columns]
+        self._longest = self._longest_with(self._all_blocks)
+        self._longest_in_chunks = self._longest_with(self._blocks_at_once)
+
+    def _at_once(self, column: Column, under_way: int) -> int:
+        """Blocks that a sequence has at most while so many of its tokens may be under way."""
+        if not column.width or column.window is None:
+            return self._all_blocks[0]
+        num_tokens = min(column.window - 1 + under_way, self._max_len)
+        return ceil_div(num_tokens, self.tokens_per_page) + 1
+
+    def _longest_with(self, most_blocks: list[int]) -> int:
+        """Tokens of the longest sequence that an empty pool holds, of which each column has so many
+        blocks at most.
+        """
 
         def is_too_long(num_tokens: int) -> bool:
-            needed = self._blocks(0, num_tokens, is_new=True)
-            return not self.pages.fits(needed, nothing, nothing)
+            needed = self._behind(self._nothing_cached, num_tokens, most_blocks)
+            return not self.pages.fits(needed, self.pages.nothing, self.pages.nothing)
 
-        self._longest = bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
+        return bisect_left(range(1, self._max_len + 1), True, key=is_too_long)
 
     def _check(self, pool: PoolSpec, page_rule: str, window_share: float) -> None:
         """Raise InputError for values that nothing reads, and for groups that are not modelled."""
@@ -128,35 +158,43 @@ class Grouped(LeasingPolicy):
         return self._admit_one_of(seqs, num_tokens, [self._nothing_cached])
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit) -> bool:
-        return self._fitting(num_tokens, self._hits_for(seq, num_tokens, hit)) is not None
+        hits = self._hits_for(seq, num_tokens, hit)
+        return self._fitting(num_tokens, hits, self._blocks_at_once) is not None
 
     def _hits_for(self, seq: Sequence, num_tokens: int, hit: CacheHit | None) -> list[Hit]:
         """What an admission for num_tokens tokens may begin with."""
         return [self._nothing_cached]
 
-    def _fitting(self, num_tokens: int, hits: list[Hit]) -> Hit | None:
+    def _fitting(self, num_tokens: int, hits: list[Hit], most_blocks: list[int]) -> Hit | None:
         """The first of these hits with which so many tokens can be admitted; the last of them needs
         no more pages than any shorter one.
         """
-        if num_tokens > self._longest:
-            return None
-        fitting = (hit for hit in hits if self._fits_with(hit, self._behind(hit, num_tokens)))
-        return next(fitting, None)
+        behind = ((hit, self._behind(hit, num_tokens, most_blocks)) for hit in hits)
+        return next((hit for hit, needed in behind if self._fits_with(hit, needed)), None)
 
-    def _behind(self, hit: Hit, num_tokens: int) -> list[int]:
-        """The pages that an admission for num_tokens tokens takes besides those of the hit."""
-        return self._blocks(hit.num_tokens, max(num_tokens, hit.num_tokens), is_new=True)
+    def _behind(self, hit: Hit, num_tokens: int, most_blocks: list[int]) -> list[int]:
+        """The pages that a sequence of num_tokens tokens takes besides those of the hit, by column,
+        where a column has so many blocks at most.
+        """
+        num_blocks = ceil_div(max(num_tokens, hit.num_tokens), self.tokens_per_page)
+        cached = hit.num_tokens // self.tokens_per_page
+        columns = zip(self.pages.columns, most_blocks, strict=True)
+        return [
+            max(min(num_blocks, most) - cached, 0) if column.per_block else 1
+            for column, most in columns
+        ]
 
     def _admit_one_of(self, seqs: list[Sequence], num_tokens: int, hits: list[Hit]) -> Answers:
         """Admit with the first of these hits that fits."""
         if len(seqs) > 1:
             return never(ONE_SEQUENCE)
-        if num_tokens > self._longest:
+        may_come_in_chunks = self._tables and num_tokens <= self._longest_in_chunks
+        if num_tokens > self._longest and not may_come_in_chunks:
             return Refusal.NEVER
-        hit = self._fitting(num_tokens, hits)
+        hit = self._fitting(num_tokens, hits, self._all_blocks)
         if hit is None:
             return Refusal.LATER
-        needed = self._behind(hit, num_tokens)
+        needed = self._behind(hit, num_tokens, self._all_blocks)
         self._hold(seqs[0], hit)
         self._ensure_free(needed)
         pages = [found + self.pages.take(i, needed[i]) for i, found in enumerate(hit.pages)]
@@ -166,17 +204,14 @@ class Grouped(LeasingPolicy):
         return [Grant(hit.num_tokens)]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        if not self.grows_in_turn([(seq, num_tokens) for seq in batch]):
+        wanted = [(seq, num_tokens) for seq in batch]
+        if not self._can_serve(wanted):
             return Refusal.LATER
-        idle, returned = self.pages.idle_units, self._units_returned(batch)
-        self._drop_unread(batch)
-        self._ensure_free(self._needed([(seq, num_tokens) for seq in batch]))
+        idle = self.pages.idle_units
+        self.reserve_in_turn(wanted)
+        returned, self._returned = self._returned, 0
         for seq in batch:
-            table = self._tables[seq.seq_id]
-            for i, count in enumerate(self._more_blocks(seq, num_tokens)):
-                if count:
-                    table.pages[i] += self.pages.take(i, count)
-            table.granted(seq.num_slots)
+            self._tables[seq.seq_id].granted(seq.num_slots)
         return Grant(
             0,
             NO_OPS,
@@ -185,42 +220,70 @@ class Grouped(LeasingPolicy):
             ends_refusals=returned > 0,
         )
 
-    def grows_in_turn(self, wanted: Wanted) -> bool:
-        """What a sequence gives back comes too late for those before it, as in vLLM."""
-        return self._num_served(wanted) == len(wanted)
-
-    def _num_served(self, wanted: Wanted) -> int:
-        """How many of the sequences get their pages before one of them does not."""
-        if self.pages.fits(self._needed(wanted), self.pages.nothing, self.pages.nothing):
-            return len(wanted)
+    def reserve_in_turn(self, wanted: Wanted) -> int:
         if not self.pages.serves_in_turn:
-            return len(wanted) if self._fits_together(wanted) else 0
-        lacking = (i for i, fits in enumerate(self._fit_in_turn(wanted)) if not fits)
-        return next(lacking, len(wanted))
+            return len(wanted) if self._take_turn(wanted) else 0
+        turns = enumerate(wanted)
+        return next((served for served, turn in turns if not self._take_turn([turn])), len(wanted))
+
+    def _take_turn(self, wanted: Wanted) -> bool:
+        """These give back what their next tokens do not read, in any case, and then get their
+        pages if there are enough.
+        """
+        for seq, _ in wanted:
+            table = self._tables[seq.seq_id]
+            if table.gives_back():
+                self._drop_unread(table)
+        num_blocks = self._num_lacking(wanted)
+        if num_blocks == 0:
+            return True
+        if not self._fit(num_blocks, self.pages.nothing):
+            return False
+        self._ensure_free(self._pages_of(num_blocks))
+        for seq, num_tokens in wanted:
+            table = self._tables[seq.seq_id]
+            for i, count in enumerate(self._pages_of(self._num_lacking([(seq, num_tokens)]))):
+                table.pages[i] += self.pages.take(i, count)
+        return True
+
+    def _can_serve(self, wanted: Wanted) -> bool:
+        """Whether `reserve_in_turn` would serve all of these; changes nothing."""
+        num_blocks = self._num_lacking(wanted)
+        if num_blocks == 0 or self._fit(num_blocks, self.pages.nothing):
+            return True
+        if not self.pages.serves_in_turn:
+            return self._fits_together(wanted)
+        return all(self._fit_in_turn(wanted))
 
     def _fit_in_turn(self, wanted: Wanted) -> Iterator[bool]:
         """Of each sequence, what `_fits_together` says of it and those before it."""
-        needed, unread = self._needed([]), self._unread([])
+        num_blocks, unread = 0, self._unread([])
         returned = unread
-        for seq, num_tokens in wanted:
-            needed = list(map(add, needed, self._more_blocks(seq, num_tokens)))
-            more = self._unread([seq])
+        for turn in wanted:
+            num_blocks += self._num_lacking([turn])
+            more = self._unread([turn[0]])
             if any(more):
                 unread = list(map(add, unread, more))
                 returned = self._unshared(unread)
-            yield self.pages.fits(needed, returned, self.pages.nothing)
+            yield self._fit(num_blocks, returned)
 
     def _fits_together(self, wanted: Wanted) -> bool:
         """Whether sequences could be extended once all of them have given back what they can."""
         unread = self._unread([seq for seq, _ in wanted])
-        return self.pages.fits(self._needed(wanted), self._unshared(unread), self.pages.nothing)
+        return self._fit(self._num_lacking(wanted), self._unshared(unread))
 
-    def _needed(self, wanted: Wanted) -> list[int]:
-        """The pages that sequences take, by column."""
-        needed = [0] * len(self.pages.columns)
-        for seq, num_tokens in wanted:
-            needed = list(map(add, needed, self._more_blocks(seq, num_tokens)))
-        return needed
+    def _fit(self, num_blocks: int, returned: Pages) -> bool:
+        """Whether the pages of so many blocks can be taken once `returned` are back."""
+        return self.pages.fits(self._pages_of(num_blocks), returned, self.pages.nothing)
+
+    def _num_lacking(self, wanted: Wanted) -> int:
+        """Blocks that get pages when these sequences get their slots."""
+        tables = self._tables
+        return sum([tables[seq.seq_id].num_lacking(seq.num_slots + more) for seq, more in wanted])
+
+    def _pages_of(self, num_blocks: int) -> list[int]:
+        """The pages of so many blocks, by column."""
+        return [num_blocks * of_block for of_block in self.pages.of_block]
 
     def _unread(self, seqs: Iterable[Sequence]) -> Pages:
         """The pages that sequences give back with their next tokens, by column."""
@@ -231,23 +294,13 @@ class Grouped(LeasingPolicy):
             for i in range(len(self.pages.columns))
         ]
 
-    def _units_returned(self, batch: Batch) -> int:
-        """Units of the pages that nobody holds once the members have given theirs back."""
-        gone = zip(self._unshared(self._unread(batch)), self.pages.columns, strict=True)
-        return sum(len(pages) * column.units for pages, column in gone)
-
-    def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
-        """Give back what the next tokens of these sequences do not read."""
-        for table in [self._tables[seq.seq_id] for seq in seqs]:
-            if table.gives_back():
-                for i, own in enumerate(table.pages):
-                    pages = table.unread(i)
-                    self._put(i, pages)
-                    table.dropped[i] += len(pages)
-                    del own[: len(pages)]
-
-    def _more_blocks(self, seq: Sequence, num_tokens: int) -> list[int]:
-        return self._blocks(seq.num_slots, seq.num_slots + num_tokens)
+    def _drop_unread(self, table: PageTable) -> None:
+        """Give back what the next tokens of the sequence do not read."""
+        for i, column in enumerate(self.pages.columns):
+            pages = table.give_back(i)
+            alone = [page for page in pages if (i, page) not in self._holders]
+            self._returned += len(alone) * column.units
+            self._put(i, pages)
 
     def advance(self, batch: Batch, num_steps: int) -> Answer:
         answer = self.extend(batch, num_steps)
@@ -315,9 +368,9 @@ class Grouped(LeasingPolicy):
 
     def max_seq_len(self, prompt_len: int, num_seqs: int) -> int:
         """The longest sequence that could be computed again as a whole, with all tokens of its
-        windows; 0 for several.
+        windows or in chunks; 0 for several.
         """
-        return self._longest if num_seqs == 1 else 0
+        return self._longest_in_chunks if num_seqs == 1 else 0
 
     def layout(self) -> PageLayout:
         return PageLayout(
@@ -359,10 +412,6 @@ class Grouped(LeasingPolicy):
     def _put(self, column: int, pages: list[int]) -> None:
         """One sequence less holds these pages."""
         self.pages.put(column, pages)
-
-    def _blocks(self, before: int, after: int, is_new: bool = False) -> list[int]:
-        count = ceil_div(after, self.tokens_per_page) - ceil_div(before, self.tokens_per_page)
-        return [count if column.per_block else int(is_new) for column in self.pages.columns]
 
     def _growth(self, batch: Batch, num_tokens: int, returned: int) -> Growth:
         size = self.tokens_per_page

@@ -65,6 +65,7 @@ class GroupedCaching(Grouped):
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
     ) -> None:
         check_least(0, num_dropped_blocks=num_dropped_blocks)
         has_states = any(group.state_bytes for group in pool.groups)
@@ -81,12 +82,14 @@ class GroupedCaching(Grouped):
             watermark,
             window_share,
             frees_after_run,
+            max_batched_tokens,
         )
         self._index = GroupIndex(self.pages)
         self._unready = dict[
             int, list[int]
         ]()  # pages of states that a sequence computes in this iteration, by its id
         self._evictions = 0
+        self._evicted_of_hit = False  # since the last extend; False where `fits` needs no less then
         self._num_dropped = num_dropped_blocks
         self._counts = CacheCounts()
 
@@ -121,9 +124,10 @@ class GroupedCaching(Grouped):
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         answer = super().extend(batch, num_tokens)
-        if self._unready and isinstance(answer, Grant):
+        if isinstance(answer, Grant) and (self._unready or self._evicted_of_hit):
             for seq in batch:
                 self._unready.pop(seq.seq_id, None)
+            self._evicted_of_hit = False
             return answer._replace(ends_refusals=True)
         return answer
 
@@ -227,6 +231,7 @@ class GroupedCaching(Grouped):
             if page in self._index.by_page:
                 self._index.forget(page)
                 self._evictions += 1
+                self._evicted_of_hit = self._caps_windows
             self._free_idle(column, page)
 
     def _free_idle(self, column: int, page: int) -> None:

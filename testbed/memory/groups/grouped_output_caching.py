@@ -2,30 +2,18 @@
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.core.sequence import Batch, Sequence
-from testbed.core.slots import Answer, Keep, Refusal
+from testbed.core.sequence import Sequence
+from testbed.core.slots import Keep
 from testbed.core.units import Count, NonNegative, PositiveTokens, Share
 from testbed.memory.groups.grouped import WINDOW_SHARE
 from testbed.memory.groups.grouped_caching import GroupedCaching
-from testbed.memory.groups.page_table import NONE, PageOf
+from testbed.memory.groups.page_table import NONE, PageTable
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.output_caching import output_contents
 from testbed.memory.prefix_cache.prefix_index import Node
-
-
-class Refused(NamedTuple):
-    """An `extend` that was refused, which changed nothing yet.
-
-    reached: the ids of its members up to the first that lacked pages. released: pages that were
-    given back since, with their columns.
-    """
-
-    reached: frozenset[int]
-    released: list[PageOf]
 
 
 class GroupedOutputCaching(GroupedCaching):
@@ -38,8 +26,7 @@ class GroupedOutputCaching(GroupedCaching):
     them.
 
     A page without known content that is given back waits for its turn behind those that are idle
-    (vLLM 0.19), or with uncached_first is taken before them (0.33). A refused `extend` changes no
-    table; it changes in which order pages are evicted later, see `_drop_unread`.
+    (vLLM 0.19), or with uncached_first is taken before them (0.33).
 
     Raises:
         InputError: another page rule than vLLM's.
@@ -55,6 +42,7 @@ class GroupedOutputCaching(GroupedCaching):
         num_dropped_blocks: Count = 0,
         state_spacing: PositiveTokens | None = None,
         frees_after_run: bool = False,
+        max_batched_tokens: PositiveTokens | None = None,
         uncached_first: bool = False,
     ) -> None:
         if page_rule != "one_page_size":
@@ -71,42 +59,14 @@ class GroupedOutputCaching(GroupedCaching):
             num_dropped_blocks,
             state_spacing,
             frees_after_run,
+            max_batched_tokens,
         )
         self._uncached_first = uncached_first
-        self._refusals = list[Refused]()  # since the last extend that was granted
         self._with_output = set[int]()  # sequences whose prompt was computed; never iterated over
 
-    def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        for seq in batch:
-            table = self._tables[seq.seq_id]
-            if table.gives_back():
-                self._publish_blocks(seq, table.blocks_left())
-        answer = super().extend(batch, num_tokens)
-        if answer is Refusal.LATER:
-            seqs = list(batch)
-            num_served = self._num_served([(seq, num_tokens) for seq in seqs])
-            reached = frozenset(seq.seq_id for seq in seqs[: num_served + 1])
-            self._refusals.append(Refused(reached, []))
-        return answer
-
-    def _drop_unread(self, seqs: Iterable[Sequence]) -> None:
-        """In the order in which vLLM gives blocks back: those of a window before it looks for room,
-        so that they are older than those of a sequence that it preempts for want of room.
-        """
-        left = {seq.seq_id: seq for seq in seqs}
-        refusals, self._refusals = self._refusals, []
-        for refused in refusals:
-            reached = [left.pop(seq_id) for seq_id in list(left) if seq_id in refused.reached]
-            super()._drop_unread(reached)
-            for column, page in refused.released:
-                if page in self.pages.queue(column):
-                    self.pages.queue(column).move_to_end(page)
-        super()._drop_unread(left.values())
-
-    def _put(self, column: int, pages: list[int]) -> None:
-        super()._put(column, pages)
-        if self._refusals:
-            self._refusals[-1].released.extend((column, page) for page in reversed(pages))
+    def _drop_unread(self, table: PageTable) -> None:
+        self._publish_blocks(table.seq, table.blocks_left())
+        super()._drop_unread(table)
 
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
         if seq.num_stored >= seq.prompt_len:

@@ -42,6 +42,9 @@ class PagePool:
         self.columns = tuple(columns)
         # One column of each window: those of one window give back the same blocks
         self.windowed = tuple({c.window: i for i, c in enumerate(columns) if c.window}.values())
+        # Those that have a page for each block, and one of them: they have equally many
+        self.of_block = [int(column.per_block) for column in columns]
+        self.growing = self.of_block.index(1) if 1 in self.of_block else None
         self.block_size = block_size
         self.page_units = gcd(*sizes)
         self.nothing: Pages = [[] for _ in columns]

@@ -4,12 +4,12 @@ which content.
 
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Row
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
 from testbed.core.sequence import Sequence
-from testbed.core.slots import Extent, GroupTable, NonSequenceSlots
+from testbed.core.slots import Extent, GroupTable, NonSequenceSlots, ceil_div
 from testbed.memory.groups.page_rules import PagePool, Pages
 from testbed.memory.policy import UNBOUNDED_LEN
 from testbed.memory.prefix_cache.hash_chain import Content
@@ -31,12 +31,19 @@ class Hit(NamedTuple):
 
 @dataclass(slots=True)
 class PageTable:
-    """The pages of one sequence by column, from block `dropped[c]` on."""
+    """The pages of one sequence by column, from block `dropped[c]` on.
+
+    returns_at: a chunk or step that begins at this token, or behind it, does not read all of them.
+    """
 
     seq: Sequence
     pool: PagePool
     dropped: list[int]
     pages: Pages
+    returns_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._find_next_return()
 
     def group_tables(self) -> list[GroupTable]:
         tables = list[GroupTable]()
@@ -54,7 +61,23 @@ class PageTable:
 
     def gives_back(self) -> bool:
         """Whether the next chunk or step gives pages back."""
-        return any(self.unread(column) for column in self.pool.windowed)
+        return self.seq.num_slots >= self.returns_at
+
+    def give_back(self, column: int) -> list[int]:
+        """The `unread` pages, which it has no more."""
+        pages = self.unread(column)
+        self.dropped[column] += len(pages)
+        del self.pages[column][: len(pages)]
+        self._find_next_return()
+        return pages
+
+    def num_lacking(self, num_tokens: int) -> int:
+        """So many blocks get pages when it has num_tokens slots."""
+        column = self.pool.growing
+        if column is None:
+            return 0
+        num_blocks = self.dropped[column] + len(self.pages[column])
+        return ceil_div(num_tokens, self.pool.block_size) - num_blocks
 
     def blocks_left(self) -> int:
         """So many leading blocks have a page that is given back with the next chunk or step, or
@@ -67,11 +90,14 @@ class PageTable:
 
     def steps_to_return(self) -> int:
         """How many steps in a row leave it the pages that it has."""
+        return self.returns_at - self.seq.num_slots
+
+    def _find_next_return(self) -> None:
         kept = [
             (self.dropped[i] + 1) * self.pool.block_size + (self.pool.columns[i].window or 0)
             for i in self.pool.windowed
         ]
-        return min(kept, default=UNBOUNDED_LEN) - self.seq.num_slots - 1
+        self.returns_at = min(kept, default=UNBOUNDED_LEN + 1) - 1
 
     def _unread_from(self, column: int, token: int) -> list[int]:
         first = self.pool.first_read(column, token)
@@ -90,6 +116,9 @@ class RunningPageTable(PageTable):
 
     def unread(self, column: int) -> list[int]:
         return self._unread_from(column, self.first)
+
+    def gives_back(self) -> bool:
+        return self.first >= self.returns_at
 
     def granted(self, first: int) -> None:
         self.first = first

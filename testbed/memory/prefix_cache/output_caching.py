@@ -5,7 +5,7 @@ from itertools import chain, count, islice
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Sequence as Seq
-from testbed.core.slots import Keep, Ops
+from testbed.core.slots import Keep, Ops, ceil_div
 from testbed.core.units import Count, PositiveTokens, Share
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool, LastUsePool
@@ -75,6 +75,21 @@ class OutputCaching(PrefixCaching):
         elif self._asks_ahead:
             hit.has_output = False
         return hit
+
+    def reserve_in_turn(self, wanted: Sequence[tuple[Seq, int]]) -> int:
+        """Those before the first that lacks blocks evict now what they need: they come before the
+        blocks without content that the next preempted sequence leaves.
+        """
+        num_blocks = 0
+        for served, (seq, more) in enumerate(wanted):
+            own = ceil_div(seq.num_slots, self.block_size)
+            needed = num_blocks + ceil_div(seq.num_slots + more, self.block_size) - own
+            if needed > self._cache.available():
+                self._ensure_free(num_blocks)
+                return served
+            num_blocks = needed
+        self._ensure_free(num_blocks)
+        return len(wanted)
 
     def _give_back(self, seq: Seq, keep: Keep) -> None:
         if (self._num_dropped or self._asks_ahead) and seq.num_stored >= seq.prompt_len:
