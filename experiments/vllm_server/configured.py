@@ -14,7 +14,7 @@ from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.command import Command
+from testbed.experiments.vllm_server.command import FLAG, Command
 from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import Release, release_of_preset
 from testbed.experiments.vllm_server.server import (
@@ -35,6 +35,13 @@ LIMITS = {
     "--max-num-batched-tokens": "max_num_batched_tokens",
 }
 
+KEYS = {
+    **{option: f"scheduler.{key}" for option, key in LIMITS.items()},
+    "--gpu-memory-utilization": "server.memory_utilization",
+    "--tensor-parallel-size": "server.num_gpus",
+    "--max-model-len": "model.max_len",
+}
+
 
 def register() -> None:
     """Let configurations compute such values."""
@@ -45,7 +52,18 @@ def _value(text: str, *, _root_: DictConfig) -> Any:
     preset, _, name = text.partition("/")
     release = release_of_preset(preset)
     assert release is not None, f"no release serves as {preset}"
-    return VALUES[name](Configured(_root_, release))
+    try:
+        return VALUES[name](Configured(_root_, release))
+    except InputError as error:
+        raise _in_keys(str(error)) from None
+
+
+def _in_keys(refusal: str) -> InputError:
+    """A refusal of a command in the words of a configuration, which has no options."""
+    text = refusal.replace(f"{FLAG}: ", "")
+    for option, key in KEYS.items():
+        text = text.replace(option, key)
+    return InputError(text)
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:

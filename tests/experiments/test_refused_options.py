@@ -292,6 +292,20 @@ def test_a_value_of_which_vllm_s_rules_make_others_is_refused_by_its_own_name(re
     assert f"error: {value}: must be" in refused(f"{server} {value}")
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("model=llama-3.1-8b gpu=l4", "model.max_len 37264"),
+        ("model=llama-3-70b gpu=h100-80gb", "raise server.memory_utilization or server.num_gpus"),
+        ("model=llama-3.1-8b gpu=h100-80gb server.num_gpus=3", "server.num_gpus 3"),
+    ],
+)
+def test_a_preset_that_would_not_start_is_refused_in_its_own_words(refused, words, key):
+    message = refused(f"run +system=vllm-v1 {words}")
+    check_words(("vLLM does not start", key), message)
+    assert "--" not in message.partition("error: ")[2]
+
+
 @pytest.mark.parametrize(("line", "words"), SERVERS)
 def test_memory_that_a_server_lacks_is_refused(refused, line, words):
     check_words(words, refused(f"run {line}"))
