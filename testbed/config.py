@@ -279,8 +279,8 @@ class RunConfig:
         Part | None, doc("who drafts tokens that the model verifies; null: nobody")
     ] = None
     outputs: Annotated[
-        Literal["full", "summary"],
-        doc("full: tables and plots too; summary: config.yaml and summary.json only"),
+        Literal["full", "tables", "summary"],
+        doc("full: tables and plots too; tables: no plots; summary: no tables either"),
     ] = "full"
 
     def __post_init__(self) -> None:

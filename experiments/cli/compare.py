@@ -108,7 +108,7 @@ def _refuse_what_has_no_form(
     if files.figure and not any(charts(comparison.runs)):
         raise InputError(
             f"--figure {files.figure}: no run has a table to draw (run them again with "
-            "outputs=full)"
+            "outputs=tables)"
         )
     if json and seeds:
         raise InputError("--json: has no means over seeds (leave --json or --seeds out)")

@@ -28,7 +28,7 @@ TIMES = (
     "output_len",
 )
 SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
-WHOLE = "run it again with outputs=full for curves"
+WHOLE = "run it again with outputs=tables for curves"
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _measured(config: RunConfig, folder: Path, *, show: bool) -> Mapping[str, An
     if config.engine:
         return serve(build(config), folder)
     result = run(config, watched if show else unwatched)
-    if config.outputs == "full":
+    if config.outputs != "summary":
         write_everything(folder, result.setup, result)
     write_json(folder / "timing.json", {"wall_s": result.wall_s})
     return result.summary
@@ -207,15 +207,16 @@ def serve(setup: Setup, folder: Path) -> dict[str, Any]:
 
 
 def write_everything(folder: Path, setup: Setup, result: Result) -> None:
-    """Write the tables of requests and of iteration spans, the meaning of their columns, and their
-    charts.
+    """Write the tables of requests and of iteration spans, the meaning of their columns, and, with
+    full outputs, their charts.
     """
     requests = with_identity(request_columns(result.recorder), setup.workload.rows)
     spans = span_columns(result.recorder)
     write_cells(folder / "requests.csv", requests)
     write_cells(folder / "iterations.csv", spans)
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
-    _draw(folder, requests, spans, setup)
+    if setup.config.outputs == "full":
+        _draw(folder, requests, spans, setup)
 
 
 def _draw(folder: Path, requests: Any, spans: Any, setup: Setup) -> None:

@@ -18,7 +18,7 @@ from testbed.experiments.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 READERS = [("light", WIDE), ("dark", PHONE)]
-SHORT = ("arrivals.duration_s=10", "outputs=full")
+SHORT = ("arrivals.duration_s=10", "outputs=tables")
 SHARED = ("trace=chat_histories", "trace.max_prompt=2000", "model=llama-3-8b", "server=h200")
 COMMANDS = {
     "hits": ("hits", *SHARED, "arrivals.duration_s=30", "--html", "hits.html"),

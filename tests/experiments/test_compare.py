@@ -11,7 +11,7 @@ from tiny_run import tiny_run
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of a run; not to be changed."""
-    return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=full")
+    return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=tables")
 
 
 @pytest.mark.parametrize(

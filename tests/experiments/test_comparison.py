@@ -84,12 +84,12 @@ def test_a_simulation_beside_others_is_compared_with_the_last_measured_run(run):
         ),
         pytest.param(
             lambda run: replace(run, name="x", requests=None),
-            ("x has no requests.csv", "run it again with outputs=full"),
+            ("x has no requests.csv", "run it again with outputs=tables"),
             id="no table of requests",
         ),
         pytest.param(
             lambda run: replace(run, name="x", spans=None),
-            ("x has no iterations.csv", "run it again with outputs=full"),
+            ("x has no iterations.csv", "run it again with outputs=tables"),
             id="no table of iterations",
         ),
         pytest.param(

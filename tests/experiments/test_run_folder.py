@@ -74,6 +74,17 @@ def test_same_seed_gives_identical_files(run):
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("outputs", "has_tables", "has_charts"),
+    [("full", True, True), ("tables", True, False), ("summary", False, False)],
+)
+def test_outputs_are_tables_and_charts_as_chosen(run, outputs, has_tables, has_charts):
+    folder = run(f"arrivals.duration_s=5 outputs={outputs}").folder
+    names = {path.name for path in folder.iterdir()}
+    assert ({"requests.csv", "iterations.csv"} <= names) == has_tables
+    assert ("charts.png" in names) == has_charts
+
+
 @pytest.mark.parametrize(("line", "server", "reported"), MACHINES.values(), ids=MACHINES)
 def test_server_is_recorded_in_the_config_and_the_description_of_a_run(line, server, reported):
     setup = build(configured((*shlex.split(line), "arrivals.duration_s=5")))

@@ -103,7 +103,7 @@ def phases_of(trace, request_id):
 def traced(request, tmp_path_factory):
     """The trace of seven requests on ten blocks, and the run's tables."""
     folder = tmp_path_factory.mktemp("traced") / "run"
-    tiny_run(folder, f"preemption={request.param}", "outputs=full", blocks=10)
+    tiny_run(folder, f"preemption={request.param}", "outputs=tables", blocks=10)
     tables = [pd.read_csv(folder / f"{name}.csv") for name in ("requests", "iterations")]
     return trace_of(read_config(folder))[0], *tables
 

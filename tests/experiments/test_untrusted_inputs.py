@@ -54,7 +54,7 @@ MODEL = {
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of a run that is like any other; not to be changed."""
-    return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=full")
+    return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=tables")
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def test_a_model_is_written_only_below_the_folder_of_models(testbed, harm, tmp_p
 @pytest.fixture
 def pages_of_names(testbed, tmp_path):
     """Pages of a run in which every name that its author chooses is markup."""
-    options = ("policy=tiered", "+tier@server.tiers.below=nvme", "outputs=full")
+    options = ("policy=tiered", "+tier@server.tiers.below=nvme", "outputs=tables")
     plain = tiny_run(tmp_path / "plain", *options)
     tiers = yaml.safe_load((plain / "config.yaml").read_text())["server"]["tiers"]
     changes = {"model__name": SCRIPT, "server__tiers": {SCRIPT: tiers["below"]}}

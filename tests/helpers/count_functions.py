@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 LENGTHS = "input_tokens,output_tokens,arrival_s\n20,40,0\n"
-WORDS = ("run", "trace=csv", "trace.path=one.csv", "arrivals=replay", "outputs=full")
+WORDS = ("run", "trace=csv", "trace.path=one.csv", "arrivals=replay", "outputs=tables")
 PARTS = ("before", "loop", "after")
 
 
