@@ -56,7 +56,7 @@ def test_config_values_round_trip():
         ("slo.ttf_s=1", "no key 'slo.ttf_s': nothing reads it; did you mean slo.ttft_s?"),
         ("policy.watermark=1.5", "policy.watermark=1.5: exceeds the maximum of 1"),
         ("+cost.choices.extra_s.x=-1", "cost.choices.extra_s.x=-1: must be at least 0 s"),
-        ("outputs=ful", "outputs='ful': must be 'full' or 'summary'"),
+        ("outputs=ful", "outputs='ful': must be 'full', 'tables' or 'summary'"),
         (
             "+system=vllm-v1 scheduler.ignore_eos=no",
             "scheduler.ignore_eos='no': must be true or false",
