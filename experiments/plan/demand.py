@@ -49,7 +49,7 @@ def demand_of(config: RunConfig) -> Demand:
         own_len=own_len(rows),
         output_len=rows.output_len.astype(float),
         arrival_s=None if waits else workload.arrival_ps / PS,
-        has_one_sequence=rows.num_seqs is None and workload.num_seqs == 1,
+        has_one_sequence=not workload.has_samples,
     )
 
 

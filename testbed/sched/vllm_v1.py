@@ -93,6 +93,9 @@ class VllmV1(IterationLevel):
         self.chunks.max_chunk_tokens = self.max_num_batched_tokens if is_alone else self.threshold
 
     def _admits_nobody(self) -> bool:
+        """As in every scheduler, but a refused group that is asked again may be admitted in any
+        plan, unless the limits of the batch keep it out.
+        """
         waiting = self.state.waiting
         if waiting and self.chunks.asks_again:
             return self.prompts.is_full_with(waiting[0])

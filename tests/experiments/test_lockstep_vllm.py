@@ -129,6 +129,16 @@ def test_random_configurations_are_equal_to_the_end(lockstep):
         assert equal == iterations
 
 
+def check_equal_under_pressure(lockstep, command, *load):
+    """Every iteration of a server's command is equal, and some requests were preempted."""
+    words = ("gpu=h100-80gb", "cost=analytic", *load)
+    code, output, errors = lockstep("--from-vllm", command, *words)
+    assert code == 0, errors
+    equal, _, iterations = output.partition(" iterations")[0].split()
+    assert equal == iterations
+    assert "preemptions 0" not in output
+
+
 @pytest.mark.parametrize("switch", ["--no-enable-prefix-caching", "--enable-prefix-caching"])
 def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep, switch):
     """Windows and full attention in pages of one size, with preemptions."""
@@ -136,12 +146,7 @@ def test_gemmas_groups_decide_as_vllms_until_the_end(lockstep, switch):
         "vllm serve google/gemma-3-27b-it --max-model-len 2048 --num-gpu-blocks-override 1500 "
         f"{switch}"
     )
-    load = ("gpu=h100-80gb", "arrivals.duration_s=4", "arrivals.rate=10", "cost=analytic")
-    code, output, errors = lockstep("--from-vllm", command, *load)
-    assert code == 0, errors
-    equal, _, iterations = output.partition(" iterations")[0].split()
-    assert equal == iterations
-    assert "preemptions 0" not in output
+    check_equal_under_pressure(lockstep, command, "arrivals.duration_s=4", "arrivals.rate=10")
 
 
 def test_states_without_a_prefix_cache_decide_as_vllms_until_the_end(lockstep):
@@ -150,12 +155,7 @@ def test_states_without_a_prefix_cache_decide_as_vllms_until_the_end(lockstep):
         "vllm serve Qwen/Qwen3-Next-80B-A3B-Instruct -tp 4 --max-model-len 8192 "
         "--num-gpu-blocks-override 60 --no-enable-prefix-caching"
     )
-    load = ("gpu=h100-80gb", "arrivals.duration_s=2", "arrivals.rate=30", "cost=analytic")
-    code, output, errors = lockstep("--from-vllm", command, *load)
-    assert code == 0, errors
-    equal, _, iterations = output.partition(" iterations")[0].split()
-    assert equal == iterations
-    assert "preemptions 0" not in output
+    check_equal_under_pressure(lockstep, command, "arrivals.duration_s=2", "arrivals.rate=30")
 
 
 def test_states_with_a_prefix_cache_are_not_compared():

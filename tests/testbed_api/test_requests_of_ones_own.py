@@ -159,3 +159,13 @@ def test_rows_of_a_frame_are_drawn_where_a_rate_is_given():
     assert len(table) == 3
     assert set(zip(table["prompt_len"], table["num_seqs"], strict=True)) <= {(5, 1), (9, 2)}
     assert table["arrival_s"].is_monotonic_increasing
+
+
+def test_costs_of_one_sequence_a_request_say_so_for_samples_among_ones_own_requests():
+    costs = {"model": "llama-3-8b", "server": "h200", "cost": "profile"}
+    costs["cost.path"] = "gpu-engine/h200-llama-3-8b-tp1"
+    notes = [
+        front.simulate(trace=requests, **costs).summary["run"]["samples_note"]
+        for requests in ([ONE], [ONE, ONE._replace(request_id=2, num_seqs=2)])
+    ]
+    assert [note is not None for note in notes] == [False, True]
