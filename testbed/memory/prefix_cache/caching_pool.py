@@ -19,6 +19,7 @@ class CachingPool(BlockPool):
         super().__init__(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.order = order
+        order.num_blocks = num_blocks
         self.num_unreferenced = 0
         self.evictions = 0
 
