@@ -10,7 +10,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Rows, Workload
 from testbed.core.units import LAST_S
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.files import places_of
 from testbed.traces.reader import Trace
