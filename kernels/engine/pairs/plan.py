@@ -85,7 +85,7 @@ class Pair:
         return {
             "model": part("core.specs.ModelSpec", **asdict(spec)),
             "server": part(
-                "config.ServerConfig",
+                "run.config.ServerConfig",
                 name="h200-x1",
                 gpu=H200,
                 num_gpus=1,
