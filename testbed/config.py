@@ -36,6 +36,7 @@ LIMITS = ("itl_s", "e2e_s")
 OPTIONAL = (
     "engine",
     "kv_memory_of",
+    "max_new_tokens",
     "software",
     "speculation",
     "tiers",
@@ -45,6 +46,7 @@ OPTIONAL = (
 )
 AS_LIST = Strict(False)  # of a tuple, which a YAML file writes as a list
 SHARE = re.compile(r"(?P<beam>beam(?!1:))?(?P<num_seqs>[1-9]\d{0,3}):(?P<weight>\d+(\.\d*)?|\.\d+)")
+DECLARED = re.compile(r"(\d{1,6}(?:\.\d{0,6})?)x")
 MIX_HINT = (
     "give N:SHARE and, for N of 2 or more, beamN:SHARE, with commas between, such as "
     "1:0.5,4:0.3,beam4:0.2"
@@ -81,6 +83,19 @@ class ServerConfig(ServerSpec):
         return next(field.default for field in fields(cls) if field.name == name)
 
 
+def declared_factor(text: str) -> float | None:
+    """The factor of the output in workload.max_new_tokens; None for the model's limit."""
+    if text == "model":
+        return None
+    number = DECLARED.fullmatch(text)
+    if number is None or float(number[1]) < 1:
+        raise InputError(
+            f"workload.max_new_tokens={text}: is no number of tokens, no factor of the output of "
+            "at least 1, such as 1.5x, and not the word model"
+        )
+    return float(number[1])
+
+
 @model
 class WorkloadConfig:
     """The limits and the sampling of every request."""
@@ -101,7 +116,18 @@ class WorkloadConfig:
         doc('requests that sample in several ways, by shares: "1:0.5,4:0.3,beam4:0.2"'),
     ] = None
 
+    max_new_tokens: Annotated[
+        PositiveCount | str | None,
+        doc(
+            "output tokens at most, which each request declares: a number (at least the output), "
+            "1.5x: a factor of the output; model: what its longest sequence leaves; null: the "
+            "trace's column, or none"
+        ),
+    ] = None
+
     def __post_init__(self) -> None:
+        if isinstance(self.max_new_tokens, str):
+            declared_factor(self.max_new_tokens)
         if self.beam and self.num_seqs == 1:
             raise InputError(
                 "workload.beam=true: a beam of one sequence is no search (workload.num_seqs=2 or "
@@ -394,8 +420,8 @@ def defaults_of(cls: type) -> dict[str, Any]:
 
 def _with_nulls(value: Any) -> Any:
     """The plain values of a default; a model has those too that a run folder leaves out."""
-    if isinstance(value, Slo):
-        return value.limits
+    if isinstance(value, Slo | WorkloadConfig):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     return plain_values(value)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from testbed.config import MixShare, RunConfig, WorkloadConfig, parse_mix
+from testbed.config import MixShare, RunConfig, WorkloadConfig, declared_factor, parse_mix
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Workload
 from testbed.core.units import LAST_S
-from testbed.engine.arrivals import AnswerDriven
+from testbed.engine.arrivals import AnswerDriven, AnswerDrivenWorkload
 from testbed.traces.reader import FileTrace, stream
 
 
@@ -32,6 +32,30 @@ def _made(config: RunConfig) -> Workload:
     trace = config.trace.make("trace")
     if isinstance(trace, Workload):
         return trace
+    timed = _timed(config, trace)
+    return replace(timed, rows=with_limits(timed.rows, config.workload, config.model.max_len))
+
+
+def with_limits(rows: Rows, options: WorkloadConfig, max_len: int) -> Rows:
+    """The rows with the output tokens at most that workload.max_new_tokens declares for them."""
+    declared = options.max_new_tokens
+    if declared is None:
+        return rows
+    if rows.max_new_tokens is not None:
+        raise InputError(
+            f"workload.max_new_tokens={declared}: the trace has a column of it (leave it out)"
+        )
+    left = np.maximum(max_len - rows.prompt_len, rows.output_len)
+    if isinstance(declared, int):
+        limits = np.maximum(rows.output_len, declared)
+    elif (factor := declared_factor(declared)) is None:
+        limits = left
+    else:
+        limits = np.minimum(np.ceil(rows.output_len * factor).astype(np.int64), left)
+    return replace(rows, max_new_tokens=limits)
+
+
+def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
     arrivals, options, seed = config.arrivals.make("arrivals"), config.workload, config.seed
     if isinstance(arrivals, AnswerDriven):
         if config.stop_at_latency is not None:
