@@ -18,7 +18,6 @@ from testbed.memory.prefix_cache.eviction.s3_fifo import S3Fifo
 from testbed.memory.prefix_cache.eviction.sieve import Sieve
 from testbed.memory.prefix_cache.eviction.two_queues import TwoQueues
 
-
 ORDERS = [Lru, Fifo, Lfu, Arc, BySession, CostAware, Belady, Sieve, S3Fifo, TwoQueues, Gdsf, LruK]
 
 

@@ -1,5 +1,5 @@
-"""Eviction orders with a published name find what libCacheSim's implementation finds, hit for hit, on
-traces of single blocks. The numbers are libcachesim 0.3.5's; with the package installed the test
+"""Eviction orders with a published name find what libCacheSim's implementation finds, hit for hit,
+on traces of single blocks. The numbers are libcachesim 0.3.5's; with the package installed the test
 runs it.
 """
 

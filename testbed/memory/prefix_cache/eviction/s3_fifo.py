@@ -19,8 +19,8 @@ class S3Fifo(EvictionOrder):
     found goes to the end, with one use fewer, and another is evicted. The main queue gives the
     victim while it is longer than its share of the pool, or the small one is empty.
 
-    Until the first eviction, blocks that the small queue has no room for enter the main queue, as in
-    libCacheSim, so that the pool fills as it will be divided.
+    Until the first eviction, blocks that the small queue has no room for enter the main queue, as
+    in libCacheSim, so that the pool fills as it will be divided.
 
     node.memo counts the prompts that have found a block in its queue. A held block at the head of a
     queue counts as found.
