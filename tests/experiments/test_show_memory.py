@@ -1,6 +1,4 @@
-"""`testbed show`: the charts of `outputs=full`; thinned pages of memory, changed replays, a timeline
-that opens.
-"""
+"""`testbed show`: charts, thinned pages of memory, changed replays, and a timeline that opens."""
 
 import gzip
 import itertools
