@@ -27,6 +27,7 @@ from testbed.core.units import (
     Share,
 )
 from testbed.parts import Part
+from testbed.vllm.releases import DEFAULT, release_numbered
 
 # Values that a run folder's config.yaml leaves out where they are null.
 FLEET = ("replicas", "servers", "router", "faults", "prefill_replicas", "handover")
@@ -36,6 +37,7 @@ LIMITS = ("itl_s", "e2e_s")
 OPTIONAL = (
     "engine",
     "kv_memory_of",
+    "release",
     "software",
     "speculation",
     "tiers",
@@ -227,6 +229,13 @@ class RunConfig:
         ),
     ] = None
     engine: Annotated[EngineConfig | None, doc("the GPU engine; null: the simulator")] = None
+    release: Annotated[
+        str | None,
+        doc(
+            "vLLM's release, whose rules the scheduler, the policy and the server follow; null: "
+            f"{DEFAULT.number}"
+        ),
+    ] = None
     seed: Annotated[Count, doc("of all random streams")] = 0
     workload: Annotated[WorkloadConfig, doc("limits and sampling of requests")] = WorkloadConfig()
     swap_space_gib: Annotated[Gib, doc("host memory for each GPU (protocol)")] = 20
@@ -292,6 +301,7 @@ class RunConfig:
                     f"window_s=[{shown}]: the end must come after the start, in seconds; or null"
                 )
         check_known_shape(self.model)
+        release_numbered(self.release)
         self._check_fleet()
         self._check_prefill_replicas()
         self._check_servers()

@@ -26,7 +26,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.machine import make_pool
 from testbed.memory.groups.page_rules import OnePageSize
 from testbed.memory.prefix_cache.hash_chain import block_contents
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 MS = PS // 1000
 PS_PER_US = PS // 10**6

@@ -11,7 +11,7 @@ from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.vllm_server.command import FLAG
+from testbed.vllm.command import FLAG
 from testbed.workload import make_workload
 
 SIZE = "number of GPUs"

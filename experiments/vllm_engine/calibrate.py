@@ -22,8 +22,8 @@ from testbed.experiments.vllm_engine.installed import check_installed, engine_wo
 from testbed.experiments.vllm_engine.profile import Machine, profile_of
 from testbed.experiments.vllm_engine.steps import left_out, read_steps
 from testbed.experiments.vllm_engine.sweep_folders import ABOUT, FACTS, read_swept
-from testbed.experiments.vllm_server.command import read_command, serve_words
 from testbed.experiments.vllm_server.named import model_named
+from testbed.vllm.command import read_command, serve_words
 
 KEPT = ("steps.csv", "waves.csv", FACTS, ABOUT, "vllm.log")
 CUT_SHORT = "sweeps_left_out"  # in a fingerprint
