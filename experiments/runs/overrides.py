@@ -38,8 +38,8 @@ from testbed.experiments.vllm_server.release_words import (
     software_words,
     words_of_groups,
 )
-from testbed.trusted import CLASS
-from testbed.trusted import FLAG as TRUST
+from testbed.run.trusted import CLASS
+from testbed.run.trusted import FLAG as TRUST
 from testbed.vllm.pages import pages_of
 
 FOLDER = "--config-dir="

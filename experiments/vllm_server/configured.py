@@ -9,12 +9,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from testbed.config import ServerConfig
 from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.parts import Part
+from testbed.run.config import ServerConfig
+from testbed.run.parts import Part
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.command import FLAG, Command

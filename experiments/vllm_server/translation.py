@@ -17,7 +17,7 @@ from testbed.experiments.vllm_server.release_words import (
     words_of_groups,
     words_of_release,
 )
-from testbed.override_words import key_of
+from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command, read_command
 from testbed.vllm.option_table import options_of
 from testbed.vllm.server import Server, plans_ahead
