@@ -46,8 +46,11 @@ def test_output_that_the_disk_does_not_take_is_an_error(words):
     check_one_line(*called(words, "/dev/full", unbuffered=True))
 
 
-def test_a_whole_output_is_as_in_a_pipe(tmp_path):
-    code, errors = called(["list", "policy"], tmp_path / "out", unbuffered=True)
-    piped = subprocess.run([*COMMAND, "list", "policy"], capture_output=True)
-    assert (code, errors) == (0, "")
-    assert (tmp_path / "out").read_bytes() == piped.stdout
+def test_a_whole_output_has_no_other_lines_without_a_buffer(tmp_path):
+    results = [
+        called(["list", "policy"], tmp_path / str(unbuffered), unbuffered=unbuffered)
+        for unbuffered in (False, True)
+    ]
+    assert results == [(0, "")] * 2
+    outputs = [(tmp_path / str(unbuffered)).read_bytes() for unbuffered in (False, True)]
+    assert outputs[0] == outputs[1] != b""
