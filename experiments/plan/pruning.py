@@ -9,10 +9,10 @@ from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned
 from testbed.experiments.runs.progress import one_line
-from testbed.experiments.vllm_server.command import FLAG
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
+from testbed.vllm.command import FLAG
 
 SIZE = "number of GPUs"
 SAME = "same run"

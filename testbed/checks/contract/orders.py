@@ -170,6 +170,7 @@ class Cache:
     def __init__(self, order: EvictionOrder, *, one_by_one: bool) -> None:
         self.order = WatchedOrder(order, one_by_one=one_by_one)
         self.pool = CachingPool(NUM_BLOCKS, self.order)
+        order.num_blocks = NUM_BLOCKS
         self.oracle = oracle_of(order)
         self.held: list[tuple[list[int], int | None]] = []  # blocks of a prompt, its session
 

@@ -20,6 +20,7 @@ class CachingPool(BlockPool):
         super().__init__(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.order = order
+        order.num_blocks = num_blocks
         self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.num_unreferenced = 0
         self.evictions = 0
@@ -107,9 +108,8 @@ class LastUsePool(CachingPool):
     """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
     then not findable.
 
-    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does
-    one that holds no full block of known content; without it (0.19) such a block waits for its turn
-    like the cached ones.
+    A block that was never used comes before all of them. With uncached_first so does one that holds
+    no full block of known content; without it such a block waits for its turn like the cached ones.
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
