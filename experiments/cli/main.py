@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError, PlugInError
+from testbed.core.garbage import OF_A_COMMAND, collections_after
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
 
@@ -41,7 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     try:
         prepare_working_folder(words)
-        return call(words[0], words[1:]) or 0
+        with collections_after(OF_A_COMMAND):
+            return call(words[0], words[1:]) or 0
     except KeyboardInterrupt as stopped:
         return _stopped(stopped, words)
     except BrokenPipeError:  # the reader of the output has closed it, as `head` does
