@@ -3,6 +3,7 @@
 `testbed --help` and `--version` are answered before the command-line library is imported.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from testbed.core.errors import InputError, PlugInError
-from testbed.core.garbage import OF_A_COMMAND, collections_after
+from testbed.core.garbage import OF_A_COMMAND, collections_after, leave_garbage
 from testbed.experiments.cli.commands import help_text
 from testbed.experiments.cli.working_folder import plug_ins_in, prepare_working_folder
 
@@ -30,6 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     if words is None:
         words = sys.argv[1:]
+        atexit.register(leave_garbage)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
     debug = "--debug" in words
