@@ -13,7 +13,6 @@ from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
-from testbed.engine.sampled_checks import ExponentialSampling, SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
 from testbed.sched.plan import Plan, windows_of
@@ -35,7 +34,6 @@ class DecodeSpans:
         recorder: Recorder,
         departures: Departures,
         snapshots: SnapshotTimes,
-        checks: SampledChecks,
         windows: tuple[int, ...],
     ) -> None:
         self._scheduler = scheduler
@@ -46,9 +44,9 @@ class DecodeSpans:
         self._recorder = recorder
         self._departures = departures
         self._snapshots = snapshots
-        self._checks = checks
         self._windows = windows
-        self._costs_checked = ExponentialSampling()
+        self._num_begun = 0
+        self._is_checked = False
         self._flight = Flight(Plan())
         self._flight.repeats = True
 
@@ -59,7 +57,10 @@ class DecodeSpans:
         state, usage = self._state, self._state.policy.usage()
         if (
             usage.saved
-            or not plan.repeats
+            or plan.chunks
+            or plan.ops
+            or plan.swapped_in
+            or plan.forks
             or plan.preempted
             or len(state.batch.sequences) != state.num_seqs
             or self._meter.forked
@@ -69,24 +70,22 @@ class DecodeSpans:
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
-        flight.work = work = self._work(plan)
+        windows = windows_of(plan, state.batch, self._windows) if self._windows else ()
+        decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
+        requests = len(state.running)
+        work = record(Work, (*decodes, 0, (), requests, (), (), (), 0, windows, 0))
+        flight.work = work
         flight.durations = durations = self._cost.decode(work)
         if not are_durations(durations):
             raise wrong_durations(self._cost, durations)
-        if self._costs_checked.is_due():
+        self._num_begun += 1
+        self._is_checked = not self._num_begun & (self._num_begun - 1)  # 1, 2, 4, 8, ...
+        if self._is_checked:
             audit.check_decode(self._cost, work, durations)
         flight.steps = steps = self._steps(plan, flight, arrival_ps)
         first_ps, growth_ps, _ = durations
         flight.end_ps = start_ps + steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
         return flight
-
-    def _work(self, plan: Plan) -> Work:
-        """What the plan's first iteration reads."""
-        state, windows = self._state, ()
-        if self._windows:
-            windows = windows_of(plan, state.batch, self._windows)
-        decodes = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-        return record(Work, (*decodes, 0, (), len(state.running), (), (), (), 0, windows, 0))
 
     def _steps(self, plan: Plan, flight: Flight, arrival_ps: int) -> int:
         """How many iterations are carried out: up to the next end of an output, promise or mark."""
@@ -107,10 +106,10 @@ class DecodeSpans:
     def end(self, flight: Flight) -> None:
         """The iterations have run: commit their results, and record them."""
         plan, steps, end_ps = flight.plan, flight.steps, flight.end_ps
-        results = self._outputs.results(plan, steps)
+        results = self._outputs.decoded(steps)
         outcome = self._scheduler.commit(plan, steps, results)
-        if steps > 1 and not outcome.finished:
-            self._checks.growth(flight.usage, outcome.grown)
+        if self._is_checked and steps > 1 and not outcome.finished:
+            audit.check_growth(self._state.policy, flight.usage, outcome.grown)
         memory = self._meter.close_decodes(flight, outcome)
         self._recorder.decoded(flight, memory, results.ended)
         for group in outcome.finished:

@@ -89,6 +89,7 @@ class Engine:
         self._takes_part = False
         self._alarm = executor.alarm
         self._windows = windows
+        self._transfers = scheduler.memory.transfers
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
         self._snapshots = SnapshotTimes(recorder, [*snapshots_ps, stop_ps])
@@ -225,7 +226,7 @@ class Engine:
 
     def serve(self) -> Process:
         """The loop, for the clock to run."""
-        changes = self._changes
+        changes, requests, state = self._changes, self.outputs.requests, self.scheduler.state
         yield self._alarm.set(self.clock.now_ps)
         now_ps = self.clock.catch_up()
         if self._arrival_ps <= now_ps:
@@ -241,16 +242,18 @@ class Engine:
                     self._drop_emptied()
                     continue
             if not self._in_flight:
+                if len(requests) != len(state.waiting) + len(state.running) + len(state.swapped):
+                    audit.check_balance(self.scheduler, self.recorder.totals)
                 plan = self._next_plan(now_ps)
                 if not plan.decode_seqs and not plan:
                     if not (yield from self._idle(plan)):
                         break
                     now_ps = self.clock.catch_up()
                     continue
-                if span := self._begin_decodes(plan, now_ps):
+                fused = plan.guaranteed_steps and self._decode_spans is not None
+                if fused and (span := self._begin_decodes(plan, now_ps)):
                     yield self._alarm.set(span.end_ps)  # a cut brings both forward
-                    self._end_decodes(span)
-                    now_ps = span.end_ps
+                    now_ps = self._end_decodes(span)
                     continue
                 self._in_flight.append(self.executor.start(plan))
             flight = self._in_flight[0]
@@ -269,7 +272,7 @@ class Engine:
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
         scheduler = self.scheduler
-        transfers = scheduler.memory.transfers
+        transfers = self._transfers
         if transfers is not None and (landed := self.executor.take_landed()):
             for move_id in landed:
                 transfers.landed(move_id)
@@ -286,26 +289,25 @@ class Engine:
 
     def _begin_decodes(self, plan: Plan, now_ps: int) -> Flight | None:
         """Begin a span by the fused path; None where the plan takes the plain one."""
-        spans = self._decode_spans
-        if spans is None or not plan.guaranteed_steps:
-            return None
+        assert self._decode_spans is not None, "asked where there is one"
         arrivals = self._arrivals if plan.ends_on_arrival else None
         arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-        flight = spans.begin(plan, self._ended_ps or now_ps, arrival_ps)
+        flight = self._decode_spans.begin(plan, self._ended_ps or now_ps, arrival_ps)
         if flight is not None:
-            self._current = flight
             self._in_flight.append(flight)
+            self._current = flight
         return flight
 
-    def _end_decodes(self, flight: Flight) -> None:
+    def _end_decodes(self, flight: Flight) -> int:
+        """The span has run; when."""
         self._in_flight.clear()
         self._current = None
-        self._ended_ps = flight.end_ps
-        if self._arrival_ps <= flight.end_ps:
-            self._take_arrivals(flight.end_ps)
+        end_ps = self._ended_ps = flight.end_ps
+        if self._arrival_ps <= end_ps:
+            self._take_arrivals(end_ps)
         assert self._decode_spans is not None, "it has begun the span"
         self._decode_spans.end(flight)
-        self._check_balance()
+        return end_ps
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
         """The plans before this one are committed: its first iteration begins, when the one before
@@ -414,14 +416,6 @@ class Engine:
             self._audience.last_step_ended(flight, outcome, results.accepted, end_ps)
         for group in outcome.finished:
             self._departures.finish(group, end_ps)
-        self._check_balance()
-
-    def _check_balance(self) -> None:
-        """No request is lost: the queues have those that are being served."""
-        state = self.scheduler.state
-        num_queued = len(state.waiting) + len(state.running) + len(state.swapped)
-        if len(self.outputs.requests) != num_queued:
-            audit.check_balance(self.scheduler, self.recorder.totals)
 
     def _close(self, flight: Flight, outcome: Outcome, duration_ps: int) -> SpanMemory:
         """The memory that the iterations saw."""
@@ -540,7 +534,6 @@ class Engine:
             self.recorder,
             self._departures,
             self._snapshots,
-            self._checks,
             windows,
         )
 

@@ -16,6 +16,7 @@ from testbed.core.slots import (
     Lease,
     Ops,
     Refusal,
+    record,
     round_down,
 )
 from testbed.memory.capabilities import capabilities_of
@@ -194,8 +195,9 @@ class SchedulerState(Queues):
         seq, left, num_stored = todo.pop(0)
         if new < left:
             todo.insert(0, Item(seq, left - new, num_stored + new))
-        plan.chunks.append(Chunk(group, seq, new, num_stored, not todo))
-        self.publish(seq, num_stored + new)
+        plan.chunks.append(record(Chunk, (group, seq, new, num_stored, not todo, 0)))
+        if self.memory.publishes is not None:
+            self.publish(seq, num_stored + new)
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """The first num_tokens tokens of `seq` are in the cache once this iteration has run."""
