@@ -151,18 +151,21 @@ class Engine:
             return
         self.outputs.arrived(request)
         self.executor.added(self.scheduler.add(request.incoming))
-        self._wake_if_idle()
+        if self._is_idle:
+            self._wake_if_idle()
         for flight in self._in_flight:
             if flight.plan.ends_on_arrival:
                 self._cut(flight)
 
     def never_fits(self, request: Request) -> str:
         """Why the request could never run; empty if it could."""
-        final_len, policy = request.final_len, self.scheduler.state.policy
+        final_len, policy = request.prompt_len + request.output_len, self.scheduler.state.policy
         if final_len > self.max_len:
             return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
         longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
-        if final_len > plain_int(policy, "max_seq_len()", longest):
+        if type(longest) is not int:
+            plain_int(policy, "max_seq_len()", longest)
+        if final_len > longest:
             return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
         return ""
 

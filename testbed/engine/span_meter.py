@@ -192,7 +192,8 @@ class SpanMeter(Meter):
         request_id, first = group.request.request_id, group.sequences[0]
         if request_id in self._tracked:
             self.forget(group)
-        footprint = self.memory.footprint(first)
+        predicts = self.memory.predicts
+        footprint = None if predicts is None else predicts.footprint(first)
         if footprint is None:
             name = type(self.policy).__name__
             raise PlugInError(
@@ -212,9 +213,9 @@ class SpanMeter(Meter):
             raise wrong_answer(
                 self.policy, num_slots, "num_slots is a whole number, of the type int itself"
             )
-        tracked = Tracked(
-            footprint, self.outputs.requests[request_id].final_len, len(group.resident), num_slots
-        )
+        request = self.outputs.requests[request_id]
+        final_len = request.prompt_len + request.output_len
+        tracked = Tracked(footprint, final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
         self._internal += tracked.active
         return tracked

@@ -99,7 +99,8 @@ class SchedulerState(Queues):
         """What the cache has of a waiting group, for one attempt to admit it."""
         if group is self.partially_preempted:
             return NO_HIT
-        return self.memory.lookup(group.sequences[0])
+        publishes = self.memory.publishes
+        return NO_HIT if publishes is None else publishes.lookup(group.sequences[0])
 
     def admit(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> Answers:
         """Slots for the first num_tokens tokens of the sequences of the first waiting group, all or
@@ -285,7 +286,8 @@ class SchedulerState(Queues):
 
     def _stop_running(self, group: SequenceGroup, status: SequenceStatus) -> None:
         self.remove_running(group, status)
-        self.pending_forks.drop_copies_of(group)
+        if self.pending_forks.copies:
+            self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
         if group.status is SequenceStatus.FINISHED and self.lessee.needs(group):
