@@ -13,11 +13,11 @@ from testbed.engine import audit
 from testbed.engine.audience import Audience
 from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
-from testbed.engine.decode_spans import DecodeSpans
 from testbed.engine.departures import Departures
 from testbed.engine.draft_meter import DraftMeter
 from testbed.engine.due_arrivals import DueArrivals
 from testbed.engine.executor import Executor, Flight
+from testbed.engine.fused_path import FusedPath
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
 from testbed.engine.outputs import Outputs
@@ -99,7 +99,7 @@ class Engine:
         )
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
-        self._decode_spans = self._fused(windows)
+        self._fused_path = self._make_fused_path(windows)
         self._is_idle = False
         self._ended_ps: int | None = None  # of the last iteration, where nothing has slept since
         self._is_closed = False
@@ -113,14 +113,14 @@ class Engine:
     def listen_to_tokens(self, listener: TokenListener) -> None:
         """Tell the listener of each token too."""
         self._audience.add_for_tokens(listener)
-        self._decode_spans = None
+        self._fused_path = None
         self.executor.on_step = self._step_ended
 
     def take_part(self, side: Side) -> None:
         """Take part in hand-overs: `side` is asked and told what it needs for its part."""
         self.side = self._departures.side = side
         self._takes_part = True
-        self._decode_spans = None
+        self._fused_path = None
 
     def submit(self, request: Request) -> bool:
         """A request arrives now. False if it could never run, and is rejected at once."""
@@ -253,10 +253,9 @@ class Engine:
                         break
                     now_ps = self.clock.catch_up()
                     continue
-                fused = plan.guaranteed_steps and self._decode_spans is not None
-                if fused and (span := self._begin_decodes(plan, now_ps)):
-                    yield self._alarm.set(span.end_ps)  # a cut brings both forward
-                    now_ps = self._end_decodes(span)
+                if self._fused_path and (flight := self._begin_fused(plan, now_ps)):
+                    yield self._alarm.set(flight.end_ps)  # a cut brings both forward
+                    now_ps = self._end_fused(flight)
                     continue
                 self._in_flight.append(self.executor.start(plan))
             flight = self._in_flight[0]
@@ -290,26 +289,26 @@ class Engine:
             self._departures.reject_planned(plan, self.clock.now_ps)
         return plan
 
-    def _begin_decodes(self, plan: Plan, now_ps: int) -> Flight | None:
-        """Begin a span by the fused path; None where the plan takes the plain one."""
-        assert self._decode_spans is not None, "asked where there is one"
+    def _begin_fused(self, plan: Plan, now_ps: int) -> Flight | None:
+        """Begin a plan by the fused path; None where it takes the plain one."""
+        assert self._fused_path is not None, "asked where there is one"
         arrivals = self._arrivals if plan.ends_on_arrival else None
         arrival_ps = UNBOUNDED if arrivals is None else arrivals.next_served_ps
-        flight = self._decode_spans.begin(plan, self._ended_ps or now_ps, arrival_ps)
+        flight = self._fused_path.begin(plan, self._ended_ps or now_ps, arrival_ps)
         if flight is not None:
             self._in_flight.append(flight)
             self._current = flight
         return flight
 
-    def _end_decodes(self, flight: Flight) -> int:
-        """The span has run; when."""
+    def _end_fused(self, flight: Flight) -> int:
+        """The plan has run; when."""
         self._in_flight.clear()
         self._current = None
         end_ps = self._ended_ps = flight.end_ps
         if self._arrival_ps <= end_ps:
             self._take_arrivals(end_ps)
-        assert self._decode_spans is not None, "it has begun the span"
-        self._decode_spans.end(flight)
+        assert self._fused_path is not None, "it has begun the plan"
+        self._fused_path.end(flight)
         return end_ps
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
@@ -524,12 +523,12 @@ class Engine:
         self.recorder.settle()
         self._snapshots.at_boundary(now_ps)
 
-    def _fused(self, windows: tuple[int, ...]) -> DecodeSpans | None:
-        """The fused path of decode spans, where the parts of the engine have one."""
+    def _make_fused_path(self, windows: tuple[int, ...]) -> FusedPath | None:
+        """The fused path, where the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
         if cost is None or not isinstance(meter, SpanMeter):
             return None
-        return DecodeSpans(
+        return FusedPath(
             self.scheduler,
             cost,
             self.outputs,
@@ -537,6 +536,7 @@ class Engine:
             self.recorder,
             self._departures,
             self._snapshots,
+            self._checks,
             windows,
         )
 
