@@ -153,7 +153,8 @@ class SpanMeter(Meter):
                     self._joined(group)
         if usage.saved:
             duration_ps = flight.end_ps - flight.start_ps
-            shared = (SharedSlots(usage.held, usage.saved, usage.saved * duration_ps),)
+            saved = usage.saved
+            shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
         running = flight.work.num_requests
         return record(SpanMemory, (running, usage, internal, 0, growth, shared))
 
@@ -186,7 +187,7 @@ class SpanMeter(Meter):
         for step in range(steps):
             if step:
                 held, step_ps = held + taken[(step - 1) % len(taken)], step_ps + durations.growth_ps
-            rows.append(SharedSlots(held, saved, saved * step_ps))
+            rows.append(record(SharedSlots, (held, saved, saved * step_ps)))
         if (whole := held - self._used.held) != grown.growth.slots:
             name = type(self.policy).__name__
             raise PlugInError(

@@ -139,9 +139,9 @@ class BlockMemory(LeasingPolicy):
         index, which it does not need.
         """
         size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
-        needed = ceil_div(seq.num_slots + num_tokens, size) - len(blocks)
-        num_free, evicted = len(pool.free), NO_GROWTH
-        steps = range(-seq.num_slots % size, num_tokens, size)  # that take the blocks
+        num_slots, num_free, evicted = seq.num_slots, len(self._pool.free), NO_GROWTH
+        needed = ceil_div(num_slots + num_tokens, size) - len(blocks)
+        steps = range(-num_slots % size, num_tokens, size)  # that take the blocks
         if needed > num_free:
             if not self._ensure_free(needed):
                 return Refusal.LATER
