@@ -32,8 +32,8 @@ from testbed.experiments.runs.own_classes import (
     sets_parameter,
 )
 from testbed.experiments.vllm_server.release import release_of_preset
-from testbed.trusted import CLASS
-from testbed.trusted import FLAG as TRUST
+from testbed.run.trusted import CLASS
+from testbed.run.trusted import FLAG as TRUST
 from testbed.vllm_pages import pages_of
 
 FOLDER = "--config-dir="
