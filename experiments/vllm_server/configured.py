@@ -18,7 +18,7 @@ from testbed.experiments.vllm_server.option_table import options_of
 from testbed.experiments.vllm_server.release import Release, release_of_preset
 from testbed.experiments.vllm_server.server import (
     Server,
-    block_size_of,
+    block_size_with,
     limits_with,
     server_with,
     with_drafter,
@@ -173,7 +173,7 @@ def _utilization(configured: Configured) -> float:
 
 
 def _block_size(configured: Configured) -> int:
-    return block_size_of(configured.model, configured.num_gpus)
+    return block_size_with(configured.command, configured.model, configured.gpu, configured.release)
 
 
 def _num_blocks(configured: Configured) -> int | None:

@@ -18,6 +18,11 @@ class Release:
     its chunks would fit, not all blocks of its windows at once. checks_usable_blocks: it starts if
     one longest sequence fits into the pool without its null block, whatever the pool follows from;
     else if it fits into the memory that profiling finds, or into --kv-cache-memory-bytes.
+    exports_states: a prefill exports a state within it where its kernel can, and blocks are aligned
+    to that. multiplies_yarn: the positions of a YaRN rope are multiplied. has_wide_states: a state
+    whose type the model's file does not say is of float32, else of 16 bits. logs_longest: "GPU KV
+    cache size" is the concurrency times the longest sequence, else the blocks of one group.
+    null_is_untied: as of Fields, by the Transformers that it installs.
     """
 
     number: str
@@ -30,6 +35,11 @@ class Release:
     frees_after_run: bool
     caps_windows: bool
     checks_usable_blocks: bool
+    exports_states: bool
+    multiplies_yarn: bool
+    has_wide_states: bool
+    logs_longest: bool
+    null_is_untied: bool
 
     def words_of_groups(self, *, caches: bool, plans_ahead: bool) -> list[str]:
         """Overrides for its manager of KV groups, with or without prefix caching. plans_ahead: the
@@ -57,6 +67,11 @@ RELEASES = {
         frees_after_run=False,
         caps_windows=False,
         checks_usable_blocks=False,
+        exports_states=False,
+        multiplies_yarn=True,
+        has_wide_states=False,
+        logs_longest=False,
+        null_is_untied=True,
     ),
     "0.33": Release(
         "0.33",
@@ -69,6 +84,11 @@ RELEASES = {
         frees_after_run=True,
         caps_windows=True,
         checks_usable_blocks=True,
+        exports_states=True,
+        multiplies_yarn=False,
+        has_wide_states=True,
+        logs_longest=True,
+        null_is_untied=False,
     ),
 }
 DEFAULT = RELEASES["0.19"]

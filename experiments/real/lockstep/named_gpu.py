@@ -19,6 +19,7 @@ from testbed.core.specs import GpuSpec
 from testbed.experiments.vllm_server.generations import capability_of
 
 CUDA_RUNTIME = 13
+PACKAGES = ("flashinfer", "deep_gemm")
 NAMESPACES = ("_C", "_moe_C", "_C_cache_ops", "_vllm_fa2_C", "_vllm_fa3_C")
 TORCHVISION = ("nms", "qnms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool")
 TORCHVISION += ("qroi_align", "deform_conv2d", *(f"_{name}_backward" for name in TORCHVISION[2:]))
@@ -33,15 +34,15 @@ SUPPORTS: dict[str, Callable[[int], bool]] = {  # by compute capability x 10, as
 
 
 class CompiledModules(MetaPathFinder, Loader):
-    """Finds vLLM's compiled modules, and FlashInfer where it is missing, as empty ones."""
+    """Finds vLLM's compiled modules, and packages of kernels that are missing, as empty ones."""
 
     def __init__(self) -> None:
-        self._has_flashinfer = find_spec("flashinfer") is not None
+        self._missing = {name for name in PACKAGES if find_spec(name) is None}
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        package, _, last = fullname.partition(".")[0], "", fullname.rpartition(".")[2]
+        package, last = fullname.partition(".")[0], fullname.rpartition(".")[2]
         is_kernel = package == "vllm" and (last.endswith("_C") or "_C_" in last)
-        is_missing = package == "flashinfer" and not self._has_flashinfer
+        is_missing = package in self._missing
         if not (is_kernel or is_missing):
             return None
         return ModuleSpec(fullname, self, is_package=is_missing)
@@ -118,24 +119,37 @@ class _Kernel:
         raise NotImplementedError(f"{self.__name__}: no kernel runs here")
 
 
+class _Later:
+    """Stands for a platform object: modules that vLLM's own module of CUDA imports keep this one."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+
 def install() -> type:
     """Make the installed vLLM ready, once a process; returns the class of its platform object,
     whose `sheet` is the GPU.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # with which vLLM does not ask Triton for a driver
     os.environ["VLLM_CACHE_ROOT"] = mkdtemp(prefix="lockstep-")
     sys.meta_path.insert(0, CompiledModules())
     import torch
 
     _name_operators_of_torchvision(torch.library)
     import vllm.platforms as platforms
-    from vllm.model_executor.models import registry
+
+    named = platforms._current_platform = _Later(platforms.interface.UnspecifiedPlatform())
     from vllm.platforms import cuda
 
     gpu = _platform_class(cuda)
-    platforms._current_platform = gpu()
+    named._platform = gpu()
     import vllm._custom_ops  # noqa: F401  registers what it can before stand-ins answer
+    from vllm.model_executor.models import registry
 
     for name in NAMESPACES:
         setattr(torch.ops, name, _Kernels(getattr(torch.ops, name)))

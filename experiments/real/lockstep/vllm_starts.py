@@ -13,7 +13,9 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from testbed.core.specs import GpuSpec
-from testbed.experiments.lockstep.named_gpu import install
+from testbed.experiments.real.lockstep.named_gpu import install
+
+COLLECT_EVERY = 50  # starts: a collection takes longer than a start
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Starter:
     def __init__(self) -> None:
         self._platform = install()
         self._is_distributed = False
+        self._num_starts = 0
 
     def start(self, folder: Path, gpu: GpuSpec, **options: Any) -> Start | str:
         """The numbers for a folder with a config.json and options of vLLM's EngineArgs; where it
@@ -52,13 +55,14 @@ class Starter:
         except Exception as error:  # whatever class vLLM raises, a start has failed
             return _reason(error)
         finally:
-            gc.collect()
+            self._num_starts += 1
+            if self._num_starts % COLLECT_EVERY == 0:
+                gc.collect()
 
     def _on(self, gpu: GpuSpec) -> None:
         """Let vLLM forget what it chose for another GPU."""
         from vllm.v1.attention import selector
 
-        vars(self._platform)  # the class is shared; its sheet is all that changes
         self._platform.sheet = gpu  # type: ignore[attr-defined]
         selector._cached_get_attn_backend.cache_clear()
 
@@ -94,7 +98,17 @@ class Starter:
         ):
             init_distributed_environment(1, 0, f"file://{file.name}.store", 0, backend="gloo")
             initialize_model_parallel(1, 1)
+            _manage_workspace()
         self._is_distributed = True
+        gc.freeze()  # what was imported stays
+
+
+def _manage_workspace() -> None:
+    """What sparse attention allocates beside its layers, without memory."""
+    import torch
+    from vllm.v1.worker.workspace import init_workspace_manager
+
+    init_workspace_manager(torch.device("meta"))
 
 
 def _built(config: Any) -> Any:
