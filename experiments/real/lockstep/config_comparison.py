@@ -15,10 +15,10 @@ from testbed.experiments.real.lockstep.config_variations import variations
 from testbed.experiments.real.lockstep.vllm_installation import installed_release
 from testbed.experiments.real.lockstep.vllm_starts import Start, Starter
 from testbed.experiments.vllm_server.answer import Question, concurrency, longest, num_tokens
-from testbed.experiments.vllm_server.command import read_command
 from testbed.experiments.vllm_server.named import gpu_named
-from testbed.experiments.vllm_server.release import Release, nearest_release
-from testbed.experiments.vllm_server.server import plans_ahead
+from testbed.vllm.command import read_command
+from testbed.vllm.releases import Release, nearest_release
+from testbed.vllm.server import plans_ahead
 
 GPUS = ("a100-80gb", "h100-80gb", "b200")
 KV_BYTES = 4 << 30
@@ -54,8 +54,8 @@ class Tally:
         errors = sorted(self.weight_errors) or [(0.0, "none")]
         median, (worst, where) = errors[len(errors) // 2][0], errors[-1]
         return (
-            f"{sum(self.counts.values()):,} starts: {counts}; weights differ by {median:.2%} in the "
-            f"median, {worst:.2%} at most ({where})"
+            f"{sum(self.counts.values()):,} starts: {counts}; weights differ by {median:.2%} in "
+            f"the median, {worst:.2%} at most ({where})"
         )
 
 

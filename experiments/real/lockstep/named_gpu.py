@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from testbed.core.specs import GpuSpec
-from testbed.experiments.vllm_server.generations import capability_of
+from testbed.vllm.generations import capability_of
 
 CUDA_RUNTIME = 13
 PACKAGES = ("flashinfer", "deep_gemm")
@@ -120,7 +120,7 @@ class _Kernel:
 
 
 class _Later:
-    """Stands for a platform object: modules that vLLM's own module of CUDA imports keep this one."""
+    """Stands for a platform object: what vLLM's own module of CUDA imports keeps this one."""
 
     def __init__(self, platform: Any) -> None:
         self._platform = platform

@@ -8,8 +8,8 @@ from math import lcm
 
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec
-from testbed.experiments.vllm_server.generations import capability_of
-from testbed.experiments.vllm_server.release import Release
+from testbed.vllm.generations import capability_of
+from testbed.vllm.releases import Release
 
 BLOCK_SIZE, HYBRID_LATENT_ALIGNMENT = 16, 128
 HOPPER, BLACKWELL = 9, 10
@@ -32,7 +32,7 @@ def kernel_block(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
 
 
 def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release) -> int:
-    """FlashAttention's blocks; its fourth version, which wide heads need, has larger ones of FP8."""
+    """FlashAttention's blocks; the version that wide heads need has larger ones of FP8."""
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
     if is_wide and release.exports_states and capability_of(gpu)[0] == HOPPER:
         return WIDE_HEAD_BLOCK
