@@ -84,7 +84,8 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
 
 def _window_of_all(fields: Fields, kinds: list[str], num_layers: int) -> Window | None:
     """Windows of a Qwen: vLLM has them in all layers or in none."""
-    if set(kinds) == {WINDOWED} and _uses_window(fields):
+    uses_window = _uses_window(fields)
+    if set(kinds) == {WINDOWED} and uses_window:
         return Window(fields.whole("sliding_window"), num_layers)
     if len(set(kinds)) > 1 and fields.get("max_window_layers") != num_layers:
         raise fields.refusal(
