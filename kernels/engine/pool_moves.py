@@ -189,7 +189,7 @@ class CudaMoves(Moves):
     def _load_kernels(self, pool: Tensor, pools: Pools) -> None:
         none = torch.empty((0, 2), dtype=torch.int32, device=pool.device)
         staging = pool.new_empty((0, pool.shape[0], *pool.shape[2:]))
-        bind_stage_blocks(pool, staging, none[:, 0].contiguous(), True)
+        bind_stage_blocks(pool, staging, none.flatten(), True)
         for tier in pools.below:
             below = pools.blocks_below(tier, self.layout.block_size)
             if len(below):

@@ -34,19 +34,18 @@ NUM_PLANES, NUM_HEADS, HEAD_SIZE = 64, 8, 128  # Llama-3-8B in bf16: 2 KiB of a 
 POOL_TOKENS, TOKENS = 8192, 1024  # of a pool, and of those that move
 WAYS = ("out", "in", "both")
 REPEATS = 5
+FIRST = -1  # before the decodes' thread blocks
 
 
 class Blocks(NamedTuple):
-    """Some blocks of both pools: pairs of their ids, on the GPU and on the host."""
+    """Some blocks of both pools: pairs of their ids, on the GPU and on the host; on_gpu: the pairs
+    as kernels read them.
+    """
 
     pool: Tensor
     below: Tensor
     pairs: np.ndarray
-
-    @property
-    def on_gpu(self) -> Tensor:
-        """The pairs as kernels read them."""
-        return torch.from_numpy(self.pairs).cuda()
+    on_gpu: Tensor
 
     def is_moved(self) -> bool:
         """Whether the blocks are the same in both pools."""
@@ -112,17 +111,18 @@ class Pools:
         rng = np.random.default_rng(block_size)
         ids = np.stack([rng.permutation(num_blocks), rng.permutation(num_blocks)], 1)
         count = TOKENS // block_size
-        self._ids = ids[:count].astype(np.int32), ids[count : 2 * count].astype(np.int32)
+        parts = ids[:count].astype(np.int32), ids[count : 2 * count].astype(np.int32)
+        self._ids = [(part, torch.from_numpy(part).cuda()) for part in parts]
         self.num_bytes = count * self.below[0].nbytes
 
     def blocks(self, place: int) -> Blocks:
         """Some blocks; those of place 0 and of place 1 are others."""
-        return Blocks(self.pool, self.below, self._ids[place])
+        return Blocks(self.pool, self.below, *self._ids[place])
 
 
 def transfer(method: str, way: str, pools: Pools) -> Callable[[], None]:
     """A transfer on the current stream; raises InputError if it moves wrong bytes."""
-    move, other = METHODS[method], torch.cuda.Stream()
+    move, other = METHODS[method], torch.cuda.Stream(priority=FIRST)
     moved = [(place, way == "out" or (way == "both" and place == 0)) for place in range(2)]
     parts = [(pools.blocks(i), to_host) for i, to_host in moved[: 2 if way == "both" else 1]]
     steps = [move(*part) for part in parts]
@@ -160,7 +160,7 @@ def link_rates(num_bytes: int) -> dict[str, float]:
 def rows(block_sizes: tuple[int, ...] = BLOCK_SIZES) -> Iterator[tuple[str | float, ...]]:
     """A row for each block size, way and method."""
     warm_up()
-    load, stream = DecodeLoad(), torch.cuda.Stream()
+    load, stream = DecodeLoad(), torch.cuda.Stream(priority=FIRST)
     for block_size in block_sizes:
         pools = Pools(block_size)
         links = link_rates(pools.num_bytes)

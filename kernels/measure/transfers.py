@@ -139,9 +139,10 @@ class Transfer:
 
     def _by_kernel(self) -> Launch:
         shape = (1, self.block // 256, 128)
-        ids = np.stack([self.blocks, self.extents], 1).astype(np.int32)
+        pairs = np.stack([self.blocks, self.extents], 1).astype(np.int32)
+        self.ids = torch.from_numpy(pairs).cuda()
         pool, host = self.memory.near.view(1, -1, *shape), self.memory.far.view(-1, 1, *shape)
-        return bind_move_blocks(pool, host, torch.from_numpy(ids).cuda(), self.case.way != "in")
+        return bind_move_blocks(pool, host, self.ids, self.case.way != "in")
 
     def _staged(self) -> Iterator[Launch]:
         shape = (1, self.block // 256, 128)
