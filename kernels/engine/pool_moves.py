@@ -190,9 +190,9 @@ class CudaMoves(Moves):
         none = torch.empty((0, 2), dtype=torch.int32, device=pool.device)
         staging = pool.new_empty((0, pool.shape[0], *pool.shape[2:]))
         bind_stage_blocks(pool, staging, none.flatten(), True)
-        for tier in pools.below:
-            below = pools.blocks_below(tier, self.layout.block_size)
-            if len(below):
+        for tier, blocks in pools.below.items():
+            if len(blocks):
+                below = pools.blocks_below(tier, self.layout.block_size)
                 bind_move_blocks(pool, below, none, True)
 
     def copy(self, copies: tuple[Copy, ...]) -> None:

@@ -201,8 +201,9 @@ class DecodeLoad:
     """
 
     def __init__(self) -> None:
-        calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
-        self.graph = capture([calls[i % len(calls)] for i in range(DECODES_PER_GRAPH)], 1)
+        self.calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
+        calls = [self.calls[i % len(self.calls)] for i in range(DECODES_PER_GRAPH)]
+        self.graph = capture(calls, 1)
         _, _, *ends = self._times_us(lambda: None, 1, 64, torch.cuda.Stream())
         self.alone_us = float(np.median(np.diff(ends)))
 
