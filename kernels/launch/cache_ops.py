@@ -32,8 +32,10 @@ MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
-MOVERS = 16  # thread blocks that move blocks to or from the host
-MOVER_THREADS = 512  # of each
+MOVERS = 4  # thread blocks that move blocks to or from the host
+# Threads of each. Those that read the host's memory wait for the link. Those that write it need few
+# loads under way to fill the link; with more, writes pile up and all else on the GPU waits for them.
+IN_THREADS, OUT_THREADS = 512, 128
 IN_FLIGHT = 4  # loads of 16 bytes of each thread
 ANY_CACHE = {"HEAD_SIZE": 8, "BF16": 0, "PAGED": 1, "BLOCK_SIZE": 1, "PAPER_LAYOUT": 0}
 Copies = list[tuple[int, int, int]]  # target and source address, bytes
@@ -205,7 +207,8 @@ def bind_move_blocks(pool: Any, host_pool: Any, pairs: Any, to_host: bool) -> La
     here = device.pointer, listed.pointer, vectors, num_blocks * vectors
     there = host.pointer, listed.pointer + 4, num_planes * vectors, vectors
     ends = (there, here) if to_host else (here, there)
-    return _bound_move(listed.shape[0], num_planes, vectors, *ends)
+    threads = OUT_THREADS if to_host else IN_THREADS
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, threads=threads)
 
 
 move_blocks = at_once(bind_move_blocks)
@@ -222,7 +225,8 @@ def bind_unload_blocks(staging: Any, host_pool: Any, pairs: Any) -> Launch:
     num_planes, vectors = shape[1], math.prod(shape[2:]) * host.itemsize // 16
     strides = num_planes * vectors, vectors
     target, source = (host.pointer, listed.pointer + 4, *strides), (staged.pointer, 0, *strides)
-    return _bound_move(listed.shape[0], num_planes, vectors, target, source)
+    ends = target, source
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, threads=OUT_THREADS)
 
 
 unload_blocks = at_once(bind_unload_blocks)
@@ -277,7 +281,7 @@ def _bound_move(num_blocks: int, num_planes: int, vectors: int, target: End, sou
     kernel = load("cache_ops.cu", "move_blocks", **ANY_CACHE, IN_FLIGHT=IN_FLIGHT)
     numbers = map(np.int32, (2, num_blocks, num_planes, vectors))
     grid = (MOVERS if num_blocks else 0,)
-    return Launch(kernel, grid, MOVER_THREADS, (*_ends(target, source), *numbers))
+    return Launch(kernel, grid, threads, (*_ends(target, source), *numbers))
 
 
 def _ends(target: End, source: End) -> list[Any]:

@@ -120,28 +120,30 @@ class Pools:
         return Blocks(self.pool, self.below, *self._ids[place])
 
 
-def transfer(method: str, way: str, pools: Pools) -> Callable[[], None]:
-    """A transfer on the current stream; raises InputError if it moves wrong bytes."""
-    move, other = METHODS[method], torch.cuda.Stream(priority=FIRST)
-    moved = [(place, way == "out" or (way == "both" and place == 0)) for place in range(2)]
-    parts = [(pools.blocks(i), to_host) for i, to_host in moved[: 2 if way == "both" else 1]]
-    steps = [move(*part) for part in parts]
+class Transfer:
+    """A transfer on the current stream and, both ways, another one."""
 
-    def call() -> None:
+    def __init__(self, method: str, way: str, pools: Pools) -> None:
+        places = [(0, way != "in"), (1, False)][: 2 if way == "both" else 1]
+        self.parts = [(pools.blocks(place), to_host) for place, to_host in places]
+        self.steps = [METHODS[method](*part) for part in self.parts]
+        self.other = torch.cuda.Stream(priority=FIRST)
+
+    def __call__(self) -> None:
         current = torch.cuda.current_stream()
-        if len(steps) > 1:
-            other.wait_stream(current)
-            steps[1](other.cuda_stream)
-        steps[0](current.cuda_stream)
-        if len(steps) > 1:
-            current.wait_stream(other)
+        self.other.wait_stream(current)
+        streams = current.cuda_stream, self.other.cuda_stream
+        for step, stream in zip(self.steps, streams, strict=False):
+            step(stream)
+        current.wait_stream(self.other)
 
-    pools.below.view(torch.int16).add_(1)  # the pools differ
-    call()
-    torch.cuda.synchronize()
-    if not all(blocks.is_moved() for blocks, _ in parts):
-        raise InputError(f"{method}, {way}: wrong bytes were moved; nothing was kept")
-    return call
+    def check(self) -> None:
+        """Raise InputError if it moves wrong bytes."""
+        self.parts[0][0].below.view(torch.int16).add_(1)  # the pools differ
+        self()
+        torch.cuda.synchronize()
+        if not all(blocks.is_moved() for blocks, _ in self.parts):
+            raise InputError("a transfer moved wrong bytes; nothing was kept")
 
 
 def link_rates(num_bytes: int) -> dict[str, float]:
@@ -165,8 +167,9 @@ def rows(block_sizes: tuple[int, ...] = BLOCK_SIZES) -> Iterator[tuple[str | flo
         pools = Pools(block_size)
         links = link_rates(pools.num_bytes)
         for way, method in product(WAYS, METHODS):
-            call = transfer(method, way, pools)
+            call = Transfer(method, way, pools)
             with torch.cuda.stream(stream):
+                call.check()
                 alone = time_stream(call, REPEATS)
             during_us, slowdown = load.during(call, alone.median_us, stream)
             num_bytes = pools.num_bytes * (2 if way == "both" else 1)
