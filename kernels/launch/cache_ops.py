@@ -33,8 +33,8 @@ K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
 MOVERS = 4  # thread blocks that move blocks to or from the host
-# Threads of each. Those that read the host's memory wait for the link. Those that write it need few
-# loads under way to fill the link; with more, writes pile up and all else on the GPU waits for them.
+# Threads of each. Those that read the host's memory wait for the link. Those that write it fill the
+# link with few loads under way; with more, writes pile up and all else on the GPU waits for them.
 IN_THREADS, OUT_THREADS = 512, 128
 IN_FLIGHT = 4  # loads of 16 bytes of each thread
 ANY_CACHE = {"HEAD_SIZE": 8, "BF16": 0, "PAGED": 1, "BLOCK_SIZE": 1, "PAPER_LAYOUT": 0}
@@ -277,7 +277,9 @@ def _bound(
     return Launch(kernel, grid, 256, arguments)
 
 
-def _bound_move(num_blocks: int, num_planes: int, vectors: int, target: End, source: End) -> Launch:
+def _bound_move(
+    num_blocks: int, num_planes: int, vectors: int, target: End, source: End, *, threads: int
+) -> Launch:
     kernel = load("cache_ops.cu", "move_blocks", **ANY_CACHE, IN_FLIGHT=IN_FLIGHT)
     numbers = map(np.int32, (2, num_blocks, num_planes, vectors))
     grid = (MOVERS if num_blocks else 0,)
