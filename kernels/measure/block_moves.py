@@ -31,7 +31,7 @@ from testbed.kernels.measure.transfers import DecodeLoad, Step, batch_of
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 NUM_PLANES, NUM_HEADS, HEAD_SIZE = 64, 8, 128  # Llama-3-8B in bf16: 2 KiB of a token and plane
-POOL_TOKENS, TOKENS = 8192, 1024  # of a pool, and of those that move
+POOL_TOKENS, TOKENS = 8192, 256  # of a pool, and of those that move
 WAYS = ("out", "in", "both")
 REPEATS = 5
 FIRST = -1  # before the decodes' thread blocks
