@@ -32,10 +32,10 @@ MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
-MOVERS = 4  # thread blocks that move blocks to or from the host
-# Threads of each. Those that read the host's memory wait for the link. Those that write it fill the
-# link with few loads under way; with more, writes pile up and all else on the GPU waits for them.
-IN_THREADS, OUT_THREADS = 512, 128
+# Thread blocks, and threads of each, that move blocks. Those that read the host's memory wait for the
+# link. Those that write it fill the link with few loads under way; with more, writes pile up and all
+# else on the GPU waits for them.
+INTO_GPU, TO_HOST = (8, 512), (4, 128)
 IN_FLIGHT = 4  # loads of 16 bytes of each thread
 ANY_CACHE = {"HEAD_SIZE": 8, "BF16": 0, "PAGED": 1, "BLOCK_SIZE": 1, "PAPER_LAYOUT": 0}
 Copies = list[tuple[int, int, int]]  # target and source address, bytes
@@ -194,7 +194,7 @@ def copies_per_fragment(
 
 
 def bind_move_blocks(pool: Any, host_pool: Any, pairs: Any, to_host: bool) -> Launch:
-    """Copy whole blocks of all planes to pinned host memory, or back, by a kernel of MOVERS thread
+    """Copy whole blocks of all planes to pinned host memory, or back, by a kernel of few thread
     blocks.
 
     pairs: int32 [num_pairs, 2] on the GPU, of the block ids in the pool and in the host's; no
@@ -207,8 +207,8 @@ def bind_move_blocks(pool: Any, host_pool: Any, pairs: Any, to_host: bool) -> La
     here = device.pointer, listed.pointer, vectors, num_blocks * vectors
     there = host.pointer, listed.pointer + 4, num_planes * vectors, vectors
     ends = (there, here) if to_host else (here, there)
-    threads = OUT_THREADS if to_host else IN_THREADS
-    return _bound_move(listed.shape[0], num_planes, vectors, *ends, threads=threads)
+    movers = TO_HOST if to_host else INTO_GPU
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, movers=movers)
 
 
 move_blocks = at_once(bind_move_blocks)
@@ -226,7 +226,7 @@ def bind_unload_blocks(staging: Any, host_pool: Any, pairs: Any) -> Launch:
     strides = num_planes * vectors, vectors
     target, source = (host.pointer, listed.pointer + 4, *strides), (staged.pointer, 0, *strides)
     ends = target, source
-    return _bound_move(listed.shape[0], num_planes, vectors, *ends, threads=OUT_THREADS)
+    return _bound_move(listed.shape[0], num_planes, vectors, *ends, movers=TO_HOST)
 
 
 unload_blocks = at_once(bind_unload_blocks)
@@ -278,11 +278,18 @@ def _bound(
 
 
 def _bound_move(
-    num_blocks: int, num_planes: int, vectors: int, target: End, source: End, *, threads: int
+    num_blocks: int,
+    num_planes: int,
+    vectors: int,
+    target: End,
+    source: End,
+    *,
+    movers: tuple[int, int],
 ) -> Launch:
     kernel = load("cache_ops.cu", "move_blocks", **ANY_CACHE, IN_FLIGHT=IN_FLIGHT)
     numbers = map(np.int32, (2, num_blocks, num_planes, vectors))
-    grid = (MOVERS if num_blocks else 0,)
+    thread_blocks, threads = movers
+    grid = (thread_blocks if num_blocks else 0,)
     return Launch(kernel, grid, threads, (*_ends(target, source), *numbers))
 
 

@@ -11,9 +11,8 @@ from kernel_calls import caches, copy_call, stage_call, write_call, write_extent
 
 from testbed.kernels.launch.cache_ops import (
     ANY_MEMORY,
-    IN_THREADS,
-    MOVERS,
-    OUT_THREADS,
+    INTO_GPU,
+    TO_HOST,
     bind_copy_blocks,
     bind_stage_blocks,
     bind_write_cache,
@@ -168,7 +167,7 @@ def test_few_thread_blocks_move_blocks_between_the_pools(gpu, pools, to_host):
     move_blocks(pool, host, pairs, to_host)
     (launch,) = gpu.launches
     assert (launch.source, launch.kernel) == ("cache_ops.cu", "move_blocks")
-    assert (launch.grid, launch.threads) == ((MOVERS,), OUT_THREADS if to_host else IN_THREADS)
+    assert (*launch.grid, launch.threads) == (TO_HOST if to_host else INTO_GPU)
     here, there = ("from", "to") if to_host else ("to", "from")
     vectors, arguments = size // 16, launch.arguments
     assert (arguments[here], arguments[there]) == (POOL, HOST)
