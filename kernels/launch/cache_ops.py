@@ -32,9 +32,9 @@ MAX_GRID = 65_535  # of the second and third grid dimension
 K_CACHE, V_CACHE = 0, 1
 KV_SCALES = -1
 ANY_MEMORY = 4  # cudaMemcpyDefault: the addresses say where they lie
-# Thread blocks, and threads of each, that move blocks. Those that read the host's memory wait for the
-# link. Those that write it fill the link with few loads under way; with more, writes pile up and all
-# else on the GPU waits for them.
+# Thread blocks, and threads of each, that move blocks. Those that read the host's memory wait for
+# the link. Those that write it fill the link with few loads under way; with more, writes pile up
+# and all else on the GPU waits for them.
 INTO_GPU, TO_HOST = (8, 512), (4, 128)
 IN_FLIGHT = 4  # loads of 16 bytes of each thread
 ANY_CACHE = {"HEAD_SIZE": 8, "BF16": 0, "PAGED": 1, "BLOCK_SIZE": 1, "PAPER_LAYOUT": 0}
