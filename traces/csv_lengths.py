@@ -25,7 +25,31 @@ from testbed.traces.files import (
 from testbed.traces.reader import FileTrace, columns
 
 # Optional columns. A column that the user gave another name must exist.
-DEFAULTS = ("arrival_s", "prompt_ids", "n", "beam", "session", "priority", "think_s")
+DEFAULTS = (
+    "arrival_s",
+    "prompt_ids",
+    "n",
+    "beam",
+    "session",
+    "priority",
+    "max_new_tokens",
+    "think_s",
+)
+RESULTS = (  # what a run's own requests.csv says of them besides
+    "request_id",
+    "first_token_s",
+    "finish_s",
+    "num_swaps",
+    "num_recomputes",
+    "hit_tokens",
+    "rejected",
+    "cancelled_s",
+    "ttft_s",
+    "tpot_s",
+    "itl_max_s",
+    "e2e_s",
+)
+REMEDY = "rename or remove it, or name it in trace.ignored_columns"
 # Names of rows by the SHA-256 of their lines "prompt,output", whatever file has them.
 PUBLISHED = {
     "57b29944279c18794b4bb0c51fe598afbe94b8f255ae06bcf5b8e53e4d9fd130": (
@@ -41,7 +65,8 @@ class CsvLengths(FileTrace):
     The content of a prompt is ids separated by spaces, one for each tokens_per_id tokens. As in
     Mooncake's traces, an id identifies these tokens and all before them. The last id may cover
     fewer tokens. With tokens_per_id=1 the ids are token ids. A row without ids has a content that
-    no other has.
+    no other has. ignored_columns: names of columns that say nothing here; any other column that
+    nothing reads is refused.
     """
 
     path: str
@@ -54,7 +79,9 @@ class CsvLengths(FileTrace):
     beam_column: str = "beam"
     session_column: str = "session"
     priority_column: str = "priority"
+    max_new_tokens_column: str = "max_new_tokens"
     think_column: str = "think_s"
+    ignored_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__init__(self.path)
@@ -80,6 +107,7 @@ class CsvLengths(FileTrace):
             beam=column(self.beam_column, flags),
             session=None if session is None else numbered(session),
             priority=column(self.priority_column, whole_numbers),
+            max_new_tokens=column(self.max_new_tokens_column, lengths),
             think_s=column(self.think_column, think_times),
         )
 
@@ -92,16 +120,17 @@ class CsvLengths(FileTrace):
             self.beam_column,
             self.session_column,
             self.priority_column,
+            self.max_new_tokens_column,
             self.think_column,
         )
         renamed = [name for name in optional if name not in DEFAULTS]
-        table = self.table([self.input_column, self.output_column, *renamed], DEFAULTS)
-        named = (self.input_column, self.output_column, *optional)
-        return {name: table[name] for name in named if name in table}
+        others = [name for name in optional if name in DEFAULTS]
+        return self.table([self.input_column, self.output_column, *renamed], others)
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, and the optional ones that exist."""
-        return read_table(self.path, names, optional)
+        ignored = (*RESULTS, *self.ignored_columns)
+        return read_table(self.path, names, optional, ignored, REMEDY)
 
     def _ids(self, texts: Sequence[str], prompts: Column) -> list[tuple[int, ...]]:
         all_ids = []
@@ -143,6 +172,7 @@ def write_lengths(path: str, rows: Rows) -> None:
         "prompt_ids": ids,
         "session": rows.session,
         "priority": rows.priority,
+        "max_new_tokens": rows.max_new_tokens,
         "think_s": rows.think_s,
     }
     columns = {name: list(column) for name, column in every.items() if column is not None}

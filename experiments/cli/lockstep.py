@@ -34,7 +34,7 @@ class RandomRuns:
 
     def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
         """The name of each run, its overrides and its requests."""
-        from testbed.experiments.lockstep.draws import draw
+        from testbed.experiments.real.lockstep.draws import draw
 
         for seed in range(self.seed, self.seed + (self.random or 0)):
             words, requests = draw(
@@ -59,19 +59,19 @@ def lockstep(
 
     Both serve one workload, every iteration taking the same time; prints how many iterations
     decide the same, the first that does not, and the shortest such workload. Exit code 1 where one
-    differs. Unless a +system is given, it is the preset of the installed release. For example:
+    differs. Unless a release is given, it is the nearest to the installed one. For example:
 
     testbed lockstep vllm server.num_blocks=400 '~server.kv_memory_gib'
     arrivals.rate=2
     """
     if histories:
-        from testbed.experiments.lockstep.manager_histories import check_histories
+        from testbed.experiments.real.lockstep.manager_histories import check_histories
 
         lines = check_histories(histories, drawn.seed)
         print(*lines, sep="\n")
         return int(len(lines) > 1)
     if capacity:
-        from testbed.experiments.lockstep.capacities import check_capacities
+        from testbed.experiments.real.lockstep.capacities import check_capacities
         from testbed.experiments.vllm_server.translation import expand
 
         lines, is_different = check_capacities(expand(from_vllm, list(overrides)))
@@ -84,17 +84,20 @@ def lockstep(
 
 
 def _served(overrides: Sequence[str], from_vllm: str | None) -> list[str]:
-    """The overrides with the preset of the installed release, unless they name one, and with those
-    of a server's command.
+    """The overrides with vLLM's system and the release nearest to the installed one, unless they
+    name others, and with those of a server's command.
     """
-    from testbed.experiments.lockstep.vllm_installation import installed_release
-    from testbed.experiments.vllm_server.release import nearest_release
+    from testbed.experiments.real.lockstep.vllm_installation import installed_release
+    from testbed.experiments.vllm_server.release_words import SYSTEM, words_of_release
     from testbed.experiments.vllm_server.translation import expand
-    from testbed.override_words import key_of
+    from testbed.run.override_words import key_of
+    from testbed.vllm.releases import nearest_release
 
-    words = list(overrides)
-    if not any(key_of(word) == "system" for word in words):
-        words.insert(0, f"+system={nearest_release(installed_release()).preset}")
+    words, keys = list(overrides), {key_of(word) for word in overrides}
+    if "release" not in keys:
+        words[:0] = words_of_release(nearest_release(installed_release()))
+    if "system" not in keys:
+        words.insert(0, f"+system={SYSTEM}")
     return expand(from_vllm, words)
 
 
@@ -102,15 +105,15 @@ def _differs(name: str, overrides: Sequence[str], requests: Any) -> bool:
     """Whether a run decides anything differently; prints the report. requests: None where the
     configuration has some.
     """
-    from testbed.experiments.lockstep.capacities import third_column
-    from testbed.experiments.lockstep.comparison import (
+    from testbed.experiments.real.lockstep.capacities import third_column
+    from testbed.experiments.real.lockstep.comparison import (
         ITERATION_PS,
         compare,
         report,
         shortest,
         workload,
     )
-    from testbed.experiments.lockstep.sides import served, sides_of
+    from testbed.experiments.real.lockstep.sides import served, sides_of
 
     make, setup = sides_of(overrides, requests)
     taken, left_out = served(setup)

@@ -17,7 +17,6 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from testbed.config import RunConfig, ServerConfig
 from testbed.core.errors import InputError
 from testbed.core.spelling import no_key
 from testbed.experiments.runs.choice_names import CONF, GROUPS, files_of
@@ -27,7 +26,8 @@ from testbed.experiments.runs.option_files import check_option_classes, option_f
 from testbed.experiments.runs.overrides import normalize, user_folders
 from testbed.experiments.runs.progress import one_line
 from testbed.experiments.vllm_server import configured as vllm_server
-from testbed.parts import Part
+from testbed.run.config import RunConfig, ServerConfig
+from testbed.run.parts import Part
 
 NO_SUCH_PART = re.compile(r"Could not override '(?P<key>(?P<group>\w+)@(?P<owner>\w+)\.\w+)'")
 vllm_server.register()
@@ -84,7 +84,7 @@ def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
     """Raise InputError for a value of cost.roofline that the run's costs do not read."""
     from testbed.cost.auto import SOFTWARE  # these import NumPy, which --help does not need
     from testbed.cost.profile import ProfileCost
-    from testbed.machine import make_cost
+    from testbed.run.machine import make_cost
 
     for name, value in roofline.parameters.items():
         unread = choices.parameters.get(name), _of_system(typed, name)
@@ -112,7 +112,7 @@ def _check_software(typed: RunConfig, choices: Part) -> None:
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM
-    from testbed.machine import cost_of
+    from testbed.run.machine import cost_of
 
     usual = _shipped_software(str(choices.parameters.get("software")))
     own = [name for name, value in usual.items() if choices.parameters.get(name) != value]

@@ -7,9 +7,9 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from testbed.config import EngineConfig, RunConfig, ServerConfig, defaults_of
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import ANY_SERVER, CUSTOM, HIDDEN, files_of
+from testbed.run.config import EngineConfig, RunConfig, ServerConfig, defaults_of
 
 # Of a deployment, whatever the model
 CHOICES = {"kv_dtype_bytes": None, "weight_bits": None, "fp8_products": None}

@@ -11,8 +11,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from testbed.build_checks import KINDS
-from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, KEYS, names_of
@@ -22,9 +20,11 @@ from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.experiments.vllm_server.translation import expand
 from testbed.memory.policy import MemoryPolicy
-from testbed.override_words import key_of
-from testbed.parts import Part
-from testbed.result import Views
+from testbed.run.build_checks import KINDS
+from testbed.run.config import RunConfig
+from testbed.run.override_words import key_of
+from testbed.run.parts import Part
+from testbed.run.result import Views
 
 SHORT = {
     "rate": "arrivals.rate",
@@ -66,6 +66,8 @@ class Requested:
         """Add one option: the name of an option, a spec, a class or object, or a value."""
         if isinstance(value, str) and key in GROUPS:
             self.words.append(f"{KEYS.get(key, key)}={value}")
+        elif key == "release":  # a word: other values follow from it
+            self.words.append(f"{key}={value}")
         elif isinstance(value, SPECS):
             blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
             self.specs["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
@@ -115,7 +117,7 @@ class HydraFrontEnd:
     @property
     def views(self) -> Views:
         """The module that shows and saves results."""
-        from testbed.experiments.notebook import views
+        from testbed.experiments.look.notebook import views
 
         return views
 

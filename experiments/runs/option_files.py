@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import GROUPS, plug_ins_of
-from testbed.trusted import FLAG, check_classes
+from testbed.run.trusted import FLAG, check_classes
 
 HYDRA = "hydra"
 HEADER = re.compile(r"\s*#\s*@(?P<words>.*)")

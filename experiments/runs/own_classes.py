@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from testbed.experiments.runs.choice_names import CUSTOM, GROUPS, names_of
-from testbed.trusted import CLASS
+from testbed.run.trusted import CLASS
 
 PLAIN = re.compile(r"[\w.-]+")
 

@@ -6,10 +6,10 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from refusals import check_words
 
-from testbed.build import build
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.progress import one_line
+from testbed.run.build import build
 
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
 
@@ -20,9 +20,9 @@ WORDS = [
         id="a drafter that is a number",
     ),
     pytest.param(
-        "scheduler=vllm_v1 speculation=ngram scheduler.drafts_as=[]",
-        ("scheduler.drafts_as=[]", "vllm-0.33"),
-        id="rules of no release",
+        "+system=vllm-v1 release=[]",
+        ("release=[]", "0.33"),
+        id="no release",
     ),
     pytest.param("foo", ("foo",), id="an override without an equals sign"),
     pytest.param(

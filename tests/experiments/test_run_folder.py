@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from tiny_run import tiny_run
 
-from testbed.build import build
 from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.experiments.runs.compose import configured
+from testbed.run.build import build
 
 ON_H200 = "gpu@server.gpu=h200"
 PROFILE = "cost=profile cost.path=h200-opt-13b-tp1"
@@ -112,8 +112,6 @@ def test_vllm_v1_has_the_defaults_of_its_release():
         "long_prefill_token_threshold": 0,
         "scheduler_reserve_full_isl": True,
         "ignore_eos": True,
-        "cuts_lone_prompt": True,
-        "drafts_as": "vllm-0.19",
         "enable_chunked_prefill": True,
         "prefetch": 0,
     }

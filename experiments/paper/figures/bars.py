@@ -10,16 +10,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from testbed.experiments.paper.scorecard import published
-from testbed.experiments.paper.studies.averages import SHARES
-from testbed.experiments.runs.plots import (
+from testbed.experiments.look.plots import (
     HATCH_COLOR,
     KIND_COLORS,
     KIND_HATCHES,
-    KIND_LABELS,
     SYSTEMS,
     new_figure,
 )
+from testbed.experiments.look.run_charts import KIND_LABELS
+from testbed.experiments.paper.scorecard import published
+from testbed.experiments.paper.studies.averages import SHARES
 
 BATCHING = {
     "existing": ("Existing systems", SYSTEMS["orca-max"][1], 5),

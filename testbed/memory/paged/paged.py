@@ -31,6 +31,7 @@ from testbed.core.slots import (
     Refusal,
     Usage,
     ceil_div,
+    growth_of,
     record,
 )
 from testbed.core.units import PositiveTokens, Share
@@ -86,7 +87,7 @@ class BlockMemory(LeasingPolicy):
         if registered := first.registered_prefix in self._tables.prefixes:
             prefix = self._tables.whole_prefix(first)
             num_tokens = max(num_tokens, first.registered_prefix)
-        num_blocks = ceil_div(num_tokens, self.block_size)  # of each sequence
+        num_blocks = -(-num_tokens // self.block_size)  # of each sequence
         num_shared = first.prompt_len // self.block_size
         needed = num_blocks - len(prefix) + num_others * (num_blocks - num_shared)
         if not self._ensure_free(needed, self._reserve()):
@@ -104,7 +105,13 @@ class BlockMemory(LeasingPolicy):
         return [grant, *[Grant(num_shared * self.block_size)] * num_others]
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
-        index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
+        index: BlockIndex | None = batch.indexes.get(self)
+        if index is None:
+            seq = next(iter(batch), None)
+            shares = seq is not None and self._pool.sharers and self._tables.shares_tail(seq)
+            if seq is not None and len(batch.sequences) == 1 and not shares:
+                return self._extend_alone(seq, num_tokens)
+            index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = self._tables.copying_writers(index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
@@ -126,6 +133,23 @@ class BlockMemory(LeasingPolicy):
         if num_tokens == 1:
             return taken_at_once(index.step(), evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
+
+    def _extend_alone(self, seq: Sequence, num_tokens: int) -> Answer:
+        """`extend` of one sequence that copies no block, such as a prompt's next chunk: as by an
+        index, which it does not need.
+        """
+        size, pool, blocks = self.block_size, self._pool, self._tables.of(seq).blocks
+        num_slots, num_free, evicted = seq.num_slots, len(self._pool.free), NO_GROWTH
+        needed = ceil_div(num_slots + num_tokens, size) - len(blocks)
+        steps = range(-num_slots % size, num_tokens, size)  # that take the blocks
+        if needed > num_free:
+            if not self._ensure_free(needed):
+                return Refusal.LATER
+            marks = [False] * num_free + pool.were_cached
+            evicted = growth_of([(s, size * mark) for s, mark in zip(steps, marks, strict=False)])
+        blocks += pool.take(needed)
+        self._tables.live += num_tokens
+        return record(Grant, (0, NO_OPS, growth_of([(s, size) for s in steps]), evicted, False))
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0
@@ -311,7 +335,7 @@ class BlockMemory(LeasingPolicy):
         """
         first, *others = seqs
         size, pool, tables = self.block_size, self._pool, self._tables
-        num_blocks, num_shared = ceil_div(num_tokens, size), first.prompt_len // size
+        num_blocks, num_shared = -(-num_tokens // size), first.prompt_len // size
         blocks = cached + pool.take(num_blocks - len(cached))
         tables.held[first.seq_id] = BlockTable(first, blocks)
         tables.live += num_tokens - len(cached) * size

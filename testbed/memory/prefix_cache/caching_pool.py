@@ -8,17 +8,20 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.prefix_cache.hash_chain import Content
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
+from testbed.memory.protocols import FollowsMisses
 
 
 class CachingPool(BlockPool):
     """Every block is free, referenced, or evictable: unreferenced, but indexed."""
 
-    __slots__ = ("evictions", "index", "num_unreferenced", "order")
+    __slots__ = ("evictions", "follows_misses", "index", "num_unreferenced", "order")
 
     def __init__(self, num_blocks: int, order: EvictionOrder) -> None:
         super().__init__(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.order = order
+        order.num_blocks = num_blocks
+        self.follows_misses = order if isinstance(order, FollowsMisses) else None
         self.num_unreferenced = 0
         self.evictions = 0
 
@@ -48,6 +51,11 @@ class CachingPool(BlockPool):
                 self.num_saved += 1
         self.num_unreferenced -= revived
         return revived
+
+    def missed(self, contents: Sequence[Content], num_found: int) -> None:
+        """A prompt has found num_found of its contents: blocks are evicted for the others now."""
+        if self.follows_misses is not None:
+            self.follows_misses.missed(self.index.chain(contents)[num_found:])
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
         """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns
@@ -100,9 +108,8 @@ class LastUsePool(CachingPool):
     """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
     then not findable.
 
-    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does
-    one that holds no full block of known content; without it (0.19) such a block waits for its turn
-    like the cached ones.
+    A block that was never used comes before all of them. With uncached_first so does one that holds
+    no full block of known content; without it such a block waits for its turn like the cached ones.
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
@@ -136,8 +143,11 @@ class LastUsePool(CachingPool):
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
-        taken = [self.queue.popitem(last=False)[0] for _ in range(count)]
-        self.were_cached = [self._forget(block) for block in taken]
+        holder, take = self.index.holder, self.queue.popitem
+        taken = [take(last=False)[0] for _ in range(count)]
+        nodes = [*map(holder.__getitem__, taken)]
+        self.were_cached = [node is not None for node in nodes]
+        self._drop_contents(taken, [*filter(None, nodes)])
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
@@ -154,14 +164,16 @@ class LastUsePool(CachingPool):
             else:
                 self.free.append(block)
 
-    def _forget(self, block: int) -> bool:
-        """A block of the queue is evicted; whether it stored anything."""
-        if self.index.holder[block] is None:
-            return False
-        self.num_unreferenced -= 1
-        self.evictions += 1
-        self._drop_content(block)
-        return True
+    def _drop_contents(self, taken: list[int], nodes: list[Node]) -> None:
+        """These blocks of the queue are evicted; `nodes` are of those that stored something."""
+        self.num_unreferenced -= len(nodes)
+        self.evictions += len(nodes)
+        if not self.copies:
+            self.index.drop(nodes)
+            return
+        for block in taken:
+            if self.index.holder[block] is not None:
+                self._drop_content(block)
 
     def _drop_content(self, block: int) -> None:
         """This copy of a content goes; the next one, if any, is found in its place."""

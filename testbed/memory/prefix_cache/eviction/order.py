@@ -14,14 +14,16 @@ class EvictionOrder(ABC):
     and no random numbers. What it must remember of a node it may keep in node.memo, which is None
     whenever the node is new to the cache. node.hits counts the prompts that have found the node;
     node.evictable says whether it may be a victim. `testbed check` tests an order
-    (testbed/contract/orders.py).
+    (testbed/checks/contract/orders.py).
 
     Attributes:
         session: that of the sequence whose slots come back, when nodes are added; None where it is
             unknown.
+        num_blocks: blocks of the pool that the order serves; its pool sets it.
     """
 
     session: int | None = None
+    num_blocks: int = 0
 
     @abstractmethod
     def add(self, nodes: Sequence[Node]) -> None:

@@ -1,0 +1,1 @@
+"""The contract of memory policies and eviction orders as reusable checks."""

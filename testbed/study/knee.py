@@ -1,0 +1,77 @@
+"""The knee of a latency curve (Figure 12): the highest rate that a system sustains."""
+
+from collections.abc import Callable
+from math import sqrt
+
+from testbed.core.errors import InputError
+
+MAX_STEPS = 40
+FARTHER = 1.5  # a failed guess is followed by a wider one
+OUTWARD = 1.25  # beyond the ends of a grid
+
+
+class NoRate(InputError):
+    """A search has found no rate: no rate is sustained, or every one, or none says anything."""
+
+
+def sustained_rate(
+    is_sustained: Callable[[float], bool], low: float, high: float, precision: float
+) -> float:
+    """The rate, within a factor of 1 + precision, above which `is_sustained` fails.
+
+    low and high (requests/s) are a first guess, moved outward until `is_sustained(low)` and not
+    `is_sustained(high)`. Close to the knee a rate may be sustained and a lower one not; the answer
+    is then one of the rates where that changes. Raises NoRate where no rate is sustained, or
+    every rate.
+    """
+    for _ in range(MAX_STEPS):
+        if is_sustained(low):
+            break
+        low, high = low / (high / low) ** FARTHER, low
+    else:
+        raise NoRate(f"{low:.3g} requests/s: not even this rate is sustained")
+    for _ in range(MAX_STEPS):
+        if not is_sustained(high):
+            break
+        low, high = high, high * (high / low) ** FARTHER
+    else:
+        raise NoRate(f"{high:.3g} requests/s: is sustained, so there is no knee")
+    while high > low * (1 + precision):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if is_sustained(middle) else (low, middle)
+    return sqrt(low * high)
+
+
+def highest_rate(
+    share_inside: Callable[[float], float],
+    needed: float,
+    low: float,
+    high: float,
+    precision: float,
+) -> float:
+    """The highest rate, of those that the search of `sustained_rate` tries with four digits, at
+    which share_inside is at least `needed`; each rate is asked for once.
+    """
+    tried = dict[float, float]()
+
+    def is_sustained(rate: float) -> bool:
+        rate = float(f"{rate:.4g}")
+        if rate not in tried:
+            tried[rate] = share_inside(rate)
+        return tried[rate] >= needed
+
+    knee = sustained_rate(is_sustained, low, high, precision)
+    return max(rate for rate, inside in tried.items() if inside >= needed and rate <= knee)
+
+
+def bracket(rates: list[float], is_sustained: Callable[[float], bool]) -> tuple[float, float]:
+    """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is
+    extended.
+    """
+    low, high = -1, len(rates)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_sustained(rates[middle]) else (low, middle)
+    if high == 0:
+        return rates[0] / OUTWARD, rates[0]
+    return rates[low], rates[high] if high < len(rates) else rates[-1] * OUTWARD

@@ -1,0 +1,95 @@
+"""Means over replications: runs that differ only in their seed are repetitions of one experiment.
+
+The interval is Student's (95%, two-sided), which assumes that the runs' values are independent and
+about normal. Two systems that were run on the same seeds saw the same requests, so their
+differences are taken seed by seed before the mean.
+"""
+
+from collections.abc import Sequence
+from math import atan, cos, floor, log10, pi, sin, sqrt
+from typing import NamedTuple
+
+CONFIDENCE = 0.95
+NOT_DISTINGUISHABLE = "not distinguishable"
+
+
+class Interval(NamedTuple):
+    """The mean of `num_values` replications, and half the width of its 95% interval: None for one
+    value.
+    """
+
+    mean: float
+    half_width: float | None
+    num_values: int
+
+    def __str__(self) -> str:
+        """The mean with the digits that the interval carries, and the half width; a mean within its
+        half width keeps two digits, or those of a half width of two digits.
+        """
+        if self.half_width is None:
+            return _rounded(self.mean, 3)
+        places = decimals(self.half_width)
+        if places is None:
+            return _rounded(self.mean, 4)
+        has_one_digit = self.half_width * 10.0**places < 10
+        if has_one_digit and abs(self.mean) < min(self.half_width, 10.0 ** (1 - places)):
+            places += 1
+        shown = [round(value, places) for value in (self.mean, self.half_width)]
+        return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether the data do not tell the mean's sign."""
+        return self.half_width is None or abs(self.mean) <= self.half_width
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of one value per replication, with its interval."""
+    count = len(values)
+    mean = sum(values) / count
+    if count < 2:
+        return Interval(mean, half_width=None, num_values=count)
+    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
+    return Interval(mean, student_t(count - 1) * deviation / sqrt(count), count)
+
+
+def paired(values: Sequence[float], reference: Sequence[float]) -> Interval:
+    """The mean difference from the reference, whose values are of the same seeds in this order."""
+    return interval([a - b for a, b in zip(values, reference, strict=True)])
+
+
+def decimals(half_width: float) -> int | None:
+    """Decimal places of the interval's first digit, of its second after a 1; None for no width."""
+    if not half_width > 0:
+        return None
+    places = -floor(log10(half_width))
+    return places + 1 if half_width * 10**places < 2 else places
+
+
+def student_t(degrees: int) -> float:
+    """The value that Student's t does not exceed in size with a probability of CONFIDENCE."""
+    low, high = 0.0, 20.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, degrees) < CONFIDENCE else (low, middle)
+    return high
+
+
+def _within(t: float, degrees: int) -> float:
+    """The probability that |T| <= t (Abramowitz and Stegun, Handbook of Mathematical Functions,
+    26.7.3 and 26.7.4).
+    """
+    angle = atan(t / sqrt(degrees))
+    first = 2 if degrees % 2 else 1
+    term = cos(angle) if degrees % 2 else 1.0
+    total = term if degrees > 1 else 0.0
+    for step in range(first, degrees - 2, 2):
+        term *= step / (step + 1) * cos(angle) ** 2
+        total += term
+    if degrees % 2:
+        return 2 / pi * (angle + sin(angle) * total)
+    return sin(angle) * total
+
+
+def _rounded(value: float, digits: int) -> str:
+    return f"{value:,.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"

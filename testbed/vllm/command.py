@@ -1,0 +1,161 @@
+"""The words of a command that starts vLLM's server, in each form that engineers have it in."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.core.errors import InputError
+from testbed.vllm.option_table import Option, option_named
+
+FLAG = "--from-vllm"
+VARIABLE = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+PYTHON = re.compile(r"(.*/)?python[\d.]*")
+MODULE = "vllm.entrypoints.openai.api_server"
+NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?")
+ON, OFF = "true", "false"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A server's model, options with their values, and the environment before the command."""
+
+    model: str | None
+    values: Mapping[str, str]
+    options: Mapping[str, Option] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_command(text: str) -> Command:
+    """The command in `text`: NAME=VALUE words, then `vllm serve MODEL ...` or `python -m` with
+    vLLM's module, or the path of a file with the list `args:` of a Kubernetes container.
+
+    Raises InputError for another command, and for a word that vLLM's parser would refuse.
+    """
+    environment, words = _without_environment(_words(text))
+    command = _read(_after_program(words, text))
+    return Command(command.model, command.values, command.options, environment)
+
+
+def serve_words(text: str) -> list[str]:
+    """The words behind `vllm serve`; raises InputError for another command."""
+    return _after_program(_without_environment(_words(text))[1], text)
+
+
+def _words(text: str) -> list[str]:
+    if "args:" in text:
+        return _kubernetes_words(text)
+    try:
+        return shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{FLAG}: cannot be read: {error}") from None
+
+
+def _kubernetes_words(text: str) -> list[str]:
+    """The words of a container's `command:` and `args:`, which may stand alone."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{FLAG}: args: cannot be read as YAML: {error}") from None
+    if not isinstance(values, dict) or not isinstance(values.get("args"), list):
+        raise InputError(f"{FLAG}: args: is no list of words (give a container's args)")
+    program = values.get("command", [])
+    words = [str(word) for word in (*(program if isinstance(program, list) else []),)]
+    arguments = [str(word) for word in values["args"]]
+    if len(arguments) == 1 and " " in arguments[0] and "vllm" in arguments[0]:
+        arguments, words = shlex.split(arguments[0]), []  # sh -c "vllm serve ..."
+    if not words and arguments[:1] != ["vllm"] and not PYTHON.fullmatch(arguments[0]):
+        words = ["vllm", "serve"]  # the image's own entry point
+    return [*words, *arguments]
+
+
+def _without_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    rest = list(words)
+    if rest[:1] == ["env"]:
+        rest.pop(0)
+    environment = {}
+    while rest and VARIABLE.fullmatch(rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        environment[name] = value
+    return environment, rest
+
+
+def _after_program(words: Sequence[str], text: str) -> list[str]:
+    if words[:2] == ["vllm", "serve"]:
+        return list(words[2:])
+    if words and PYTHON.fullmatch(words[0]) and list(words[1:3]) == ["-m", MODULE]:
+        return list(words[3:])
+    raise InputError(
+        f"{FLAG} {text!r}: is not a command of vLLM's server (vllm serve MODEL ..., or "
+        f"python -m {MODULE} ...)"
+    )
+
+
+def _read(words: Sequence[str]) -> Command:
+    """The model and the options of these words; those of --config come before them, as in vLLM."""
+    model: str | None = None
+    values, options = dict[str, str](), dict[str, Option]()
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            if model is not None:
+                raise InputError(f"{FLAG}: {word}: is a second model, after {model} (remove it)")
+            model = word
+            continue
+        for option, value in _given(word, rest):
+            options[option.name] = option
+            values[option.name] = value
+    if "--config" in values:
+        from_file = _read(_config_words(values["--config"]))
+        values = {**from_file.values, **values}
+        options = {**from_file.options, **options}
+        model = model or from_file.model
+    named = values.pop("--model", None)
+    return Command(model or named, values, options)
+
+
+def _given(word: str, rest: Iterator[str]) -> Iterator[tuple[Option, str]]:
+    """The option of a word and its value, which may be the word behind it."""
+    name, equals, value = word.partition("=")
+    if name.startswith("--") and "." in name:
+        name, _, key = name.partition(".")  # --compilation-config.mode 3
+        value = value if equals else next(rest, "")
+        yield option_named(name, FLAG)[0], f"{key}={value}"
+        return
+    if re.fullmatch(r"-O\d", name):  # -O3
+        yield option_named("--optimization-level", FLAG)[0], name[2:]
+        return
+    option, is_off = option_named(name, FLAG)
+    if option.is_switch:
+        if equals:
+            raise InputError(f"{FLAG}: {word}: takes no value (remove ={value})")
+        yield option, OFF if is_off else ON
+        return
+    if not equals:
+        value = next(rest, "")
+    if not value or (value.startswith("-") and not NEGATIVE_NUMBER.fullmatch(value)):
+        raise InputError(f"{FLAG}: {name}: has no value (give one)")
+    yield option, value
+
+
+def _config_words(path: str) -> list[str]:
+    """The options of a file of --config as words: KEY: VALUE, true for a switch that is on."""
+    try:
+        values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"{FLAG}: --config {path}: cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{FLAG}: --config {path}: has no KEY: VALUE lines")
+    words = list[str]()
+    for key, value in values.items():
+        if value is None or key == "config":
+            raise InputError(f"{FLAG}: --config {path}: {key}: {value}: cannot be used there")
+        if isinstance(value, bool):
+            words += [f"--{key}"] if value else [f"--no-{key}"]
+        else:
+            words.append(f"--{key}={value}")
+    return words

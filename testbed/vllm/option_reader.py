@@ -1,0 +1,94 @@
+"""Read the options of a vLLM command; refuse those that are not modelled and change a result."""
+
+import re
+
+from testbed.core.errors import InputError
+from testbed.vllm.command import FLAG, OFF, ON, Command
+from testbed.vllm.option_table import HARMLESS, REFUSED, may_have, releases_of
+from testbed.vllm.releases import Release
+
+SCALES = {"k": 1000, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+NUMBER = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<scale>[kmgKMG])?")
+HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_API_KEY")
+NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
+ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
+
+
+class OptionReader:
+    """The values of understood options, as numbers."""
+
+    def __init__(self, command: Command) -> None:
+        self.values = command.values
+        self.environment = command.environment
+
+    def value(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def is_on(self, name: str, *, default: bool = False) -> bool:
+        return self.values.get(name, ON if default else OFF) == ON
+
+    def refusal(self, name: str, what: str) -> InputError:
+        value = self.values.get(name, "")
+        return InputError(f"{FLAG}: {name} {value}".rstrip() + f": {what}")
+
+    def number(self, name: str) -> float | None:
+        """A number as vLLM reads it: 8k is 8,000, 8K is 8,192."""
+        text = self.values.get(name)
+        if text is None:
+            return None
+        match = NUMBER.fullmatch(text)
+        if match is None:
+            raise self.refusal(name, "is no number")
+        return float(match["number"]) * SCALES.get(match["scale"], 1)
+
+    def whole(self, name: str, otherwise: int) -> int:
+        number = self.number(name)
+        if number is None:
+            return otherwise
+        if number < 1 or number != int(number):
+            raise self.refusal(name, "must be a whole number of at least 1")
+        return int(number)
+
+    def one_of(self, name: str, choices: dict[str, int | None]) -> int | None:
+        value = self.values.get(name, "auto")
+        if value not in choices:
+            raise self.refusal(name, f"is unknown (choose from {', '.join(choices)})")
+        return choices[value]
+
+
+def check_release(command: Command, release: Release) -> None:
+    """Refuse an option that only other releases have."""
+    for name in command.values:
+        if not may_have(release.number, name):
+            others = releases_of(name)
+            raise InputError(
+                f"{FLAG}: {name}: is no option of vLLM {release.number}, but of "
+                f"{', '.join(others)} (release= or testbed fits --release chooses the release)"
+            )
+
+
+def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
+    """What was read and changes nothing; raises InputError for what is not modelled."""
+    notes = []
+    for name, value in command.values.items():
+        option = command.options[name]
+        shown = f"{name} {value}" if value not in (ON, OFF) else name
+        if option.kind == HARMLESS:
+            notes.append(f"{shown} ({option.reason})")
+        if option.kind != REFUSED or value in option.neutral or value == OFF:
+            continue
+        if option.is_time_only and for_memory:
+            notes.append(f"{shown} (changes the time of iterations only)")
+            continue
+        raise InputError(
+            f"{FLAG}: {shown}: has no counterpart, and changes the result: {option.reason} "
+            "(leave it out to see the server without it)"
+        )
+    for name, value in command.environment.items():
+        if name == ESTIMATE_GRAPHS:
+            continue
+        is_read = name.startswith("VLLM_") and not name.startswith(HARMLESS_VARIABLES)
+        if is_read and NEUTRAL_VARIABLES.get(name) != value:
+            raise InputError(f"{FLAG}: {name}={value}: is not modelled (leave it out)")
+        notes.append(f"{name} (the environment is not read)")
+    return tuple(notes)

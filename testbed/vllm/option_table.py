@@ -1,0 +1,119 @@
+"""Every option of `vllm serve`, in one of three classes: understood, harmless or refused."""
+
+import tomllib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.spelling import did_you_mean
+from testbed.vllm.releases import version_of
+
+UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
+
+
+class Option(NamedTuple):
+    """An option of vLLM's parser. `reason` says why it is harmless, or which part is not modelled.
+
+    neutral: values that mean what vLLM does without the option. is_time_only: it changes the time
+    of iterations and not the memory of the server.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    is_switch: bool
+    neutral: tuple[str, ...] = ()
+    is_time_only: bool = False
+
+
+@cache
+def _file() -> dict[str, Any]:
+    path = Path(__file__).with_name("options.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@cache
+def options() -> dict[str, Option]:
+    """The options by name."""
+    values = _file()
+    switches, neutral = set(values["switches"]), values["neutral"]
+    table = {name: Option(name, UNDERSTOOD, "", name in switches) for name in values["understood"]}
+    for part in values[HARMLESS]:
+        for name in part["options"]:
+            table[name] = Option(name, HARMLESS, part["reason"], name in switches)
+    for part in values[REFUSED]:
+        for name in part["options"]:
+            table[name] = Option(
+                name=name,
+                kind=REFUSED,
+                reason=part["part"],
+                is_switch=name in switches,
+                neutral=tuple(neutral.get(name, ())),
+                is_time_only=bool(part.get("time_only")),
+            )
+    return table
+
+
+@cache
+def parsers() -> dict[str, frozenset[str]]:
+    """The options that the parser of each release has, by its number."""
+    paths = sorted(Path(__file__).with_name("parsers").glob("*.txt"))
+    return {path.stem: frozenset(path.read_text(encoding="utf-8").split()) for path in paths}
+
+
+def releases_of(name: str) -> list[str]:
+    """The releases whose parser has an option, of those whose parsers are listed."""
+    return [number for number, names in parsers().items() if name in names]
+
+
+def may_have(number: str, name: str) -> bool:
+    """Whether the parser of a release has an option; of one that is not listed, whether the parser
+    before it or the one behind it has.
+    """
+    listed, wanted = parsers(), version_of(number)
+    if number in listed:
+        return name in listed[number]
+    older = [other for other in listed if version_of(other) < wanted]
+    newer = [other for other in listed if version_of(other) > wanted]
+    return any(name in listed[other] for other in (*older[-1:], *newer[:1]))
+
+
+def options_of(names: Iterable[str]) -> dict[str, Option]:
+    """The options of these names, which vLLM's parser has."""
+    table = options()
+    return {name: table[name] for name in names}
+
+
+def _opposite(name: str) -> str:
+    """The switch that a word switches off: --no-NAME, and from 0.33 on --disable-NAME of
+    --enable-NAME and the reverse.
+    """
+    for prefix, of_switch in (
+        ("--no-", "--"),
+        ("--disable-", "--enable-"),
+        ("--enable-", "--disable-"),
+    ):
+        if name.startswith(prefix):
+            return of_switch + name.removeprefix(prefix)
+    return ""
+
+
+def option_named(word: str, where: str) -> tuple[Option, bool]:
+    """The option of a word such as -tp or --no-async-scheduling, and whether it is switched off.
+
+    Raises InputError, which begins with `where`, for a word that is no option of vLLM's.
+    """
+    table, short = options(), _file()["short"]
+    name = short.get(word) or f"--{word.lstrip('-').replace('_', '-')}"
+    if name in table and (word in short or word.startswith("--")):
+        return table[name], False
+    longer = [full for full in table if full.startswith(name)]
+    if word.startswith("--") and len(longer) == 1:  # vLLM's parser takes unique beginnings too
+        return table[longer[0]], False
+    positive = _opposite(name)
+    if positive in table and table[positive].is_switch:
+        return table[positive], True
+    hint = did_you_mean(name if word.startswith("--") else word, [*table, *short])
+    raise InputError(f"{where}: {word}: is no option of vLLM's server{hint}")

@@ -1,0 +1,419 @@
+"""The server that a command starts: its model, its limits and its pool, or vLLM's own refusal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from testbed.core.errors import InputError
+from testbed.core.slots import ceil_div
+from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
+from testbed.vllm.command import FLAG, OFF, Command
+from testbed.vllm.memory import Limits, ServerMemory, Terms, memory_of
+from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
+from testbed.vllm.pages import Pages, pages_of
+from testbed.vllm.releases import DEFAULT, Release
+
+if TYPE_CHECKING:
+    from testbed.speculation.speculation import Speculation
+
+LARGEST_BYTES, LARGE_BYTES = 160 * GIB, 70 * GIB
+# Tokens and sequences that nothing sets, by the GPU.
+LARGEST, LARGE, SMALL = (16384, 1024), (8192, 1024), (2048, 256)
+BLOCK_SIZE, LATENT_BLOCK_SIZE = 16, 64
+STATE_ALIGNMENT, LATENT_STATE_ALIGNMENT = 16, 128  # tokens, of blocks as large as a state
+BLOCK_SIZES = (16, 32, 64, 128, 256)  # FlashAttention takes multiples of 16
+KV_BYTES = {"auto": None, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "float16": 2, "bfloat16": 2}
+DTYPE_BYTES = {"auto": None, "half": 2, "float16": 2, "bfloat16": 2, "float": 4, "float32": 4}
+AUTO = ("auto", "-1")
+BLOCKS = "--num-gpu-blocks-override"
+
+
+class Speculative(NamedTuple):
+    """The drafter of a command: `speculation`, and the words by which it is an option of ours."""
+
+    speculation: "Speculation"
+    words: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """What the command does not say."""
+        return (
+            "how many drafts are accepted is not in a command; "
+            "acceptance@speculation.acceptance=per_position takes the rates that a server logs"
+        )
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the options of a command say, and what follows from them.
+
+    option: our option with the model's shape. memory is None where the command gives the pool.
+    num_blocks: pages of the pool, the null block included. values: the options. notes: what was
+    read and changes nothing.
+    """
+
+    release: Release
+    model: ModelSpec
+    option: str | None
+    gpu: GpuSpec
+    limits: Limits
+    block_size: int
+    memory: ServerMemory | None
+    num_blocks: int
+    pages: Pages
+    caches_prefixes: bool
+    values: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    speculative: Speculative | None = None
+
+
+def server_with(
+    command: Command,
+    shape: ModelSpec,
+    sheet: GpuSpec,
+    release: Release = DEFAULT,
+    of: Terms | None = None,
+    speculation: "Speculation | None" = None,
+) -> Server:
+    """The server of a command with this shape on this GPU, whatever names it gives. A drafter takes
+    memory for its weights, and has its K and V in the pages.
+    """
+    reader = OptionReader(command)
+    model = _served(reader, shape)
+    limits = _limits(reader, model, sheet, release)
+    _check_heads(model, limits.num_gpus)
+    _check_replicas(reader, model)
+    deeper = None if speculation is None else speculation.deeper(model)
+    block_size = _block_size(reader, deeper or model, limits.num_gpus)
+    drafter = drafter_memory(speculation, model, limits.num_gpus)
+    frees_after_run = release.frees_after_run and plans_ahead(command.values, speculation)
+    under_way = limits.max_num_batched_tokens * (2 if frees_after_run else 1)
+    pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
+    if pages.is_grouped and speculation is not None:
+        pages = _with_heads(pages, deeper, limits, speculation)
+    caches = _caches(reader, model, release)
+    pages = _with_states(with_drafter(pages, drafter, limits.num_gpus), caches)
+    memory = _memory(reader, model, sheet, limits, release, of, drafter)
+    pool = _pool(reader, release, sheet, memory, pages)
+    model = _of_longest(reader, model, pages, pool.num_checked)
+    return Server(
+        release=release,
+        model=model,
+        option=None,
+        gpu=sheet,
+        limits=limits,
+        block_size=block_size,
+        memory=pool.memory,
+        num_blocks=pool.num_blocks,
+        pages=pages,
+        caches_prefixes=caches,
+        values=command.values,
+    )
+
+
+def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:
+    """The model with the longest sequence that it serves; raises InputError if so many pages do
+    not hold it.
+    """
+    if reader.value("--max-model-len") in AUTO:
+        model = replace(model, max_len=min(model.max_len, pages.longest(num_blocks)))
+    _check_one_sequence(model, pages, num_blocks)
+    return model
+
+
+def _with_states(pages: Pages, caches: bool) -> Pages:
+    """The pages where prefixes are cached: a sequence with states has a page of state more."""
+    return replace(pages, state_pages=2) if caches and 0 in pages.windows else pages
+
+
+def _caches(reader: OptionReader, model: ModelSpec, release: Release) -> bool:
+    """Whether prefixes are cached; with states, by default, only since release 0.33 (vLLM's
+    ModelConfig.is_prefix_caching_supported).
+    """
+    has_states = model.states is not None and model.states.state_bytes > 0
+    default = release.caches_states or not has_states
+    return reader.is_on("--enable-prefix-caching", default=default)
+
+
+def _check_replicas(reader: OptionReader, model: ModelSpec) -> None:
+    num_replicas = reader.whole("--data-parallel-size", 1)
+    if num_replicas > 1 and model.experts is not None:
+        raise reader.refusal(
+            "--data-parallel-size", "the ranks of a model with experts step together (not modelled)"
+        )
+
+
+def plans_ahead(values: Mapping[str, str], speculation: "Speculation | None") -> bool:
+    """Whether a command's scheduler is asynchronous: unless told otherwise, or drafts are made on
+    the CPU.
+    """
+    drafts_on_cpu = speculation is not None and not speculation.drafts_on_gpu
+    return values.get("--async-scheduling") != OFF and not drafts_on_cpu
+
+
+def _pages(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, block_size: int, under_way: int
+) -> Pages:
+    """The pages of the KV cache, as the manager of KV groups or of one group has them."""
+    is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
+    if model.states and not is_hybrid:
+        raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
+    return pages_of(model, num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way)
+
+
+def limits_with(
+    command: Command, shape: ModelSpec, sheet: GpuSpec, release: Release = DEFAULT
+) -> Limits:
+    """The limits of a command with this shape on this GPU, whether or not it starts."""
+    reader = OptionReader(command)
+    return _sizes(reader, _served(reader, shape), sheet, release)
+
+
+def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
+    """The shape with the types and the longest sequence that the options give it."""
+    kv_bytes = reader.one_of("--kv-cache-dtype", KV_BYTES)
+    dtype_bytes = reader.one_of("--dtype", DTYPE_BYTES)
+    if dtype_bytes not in (None, shape.dtype_bytes):
+        raise reader.refusal("--dtype", "weights of another size are not modelled (leave it out)")
+    if kv_bytes is not None:
+        shape = replace(shape, kv_dtype_bytes=kv_bytes)
+    if reader.value("--max-model-len") in (None, *AUTO):
+        return shape
+    longest = reader.whole("--max-model-len", shape.max_len)
+    if longest > shape.max_len:
+        raise reader.refusal(
+            "--max-model-len",
+            f"vLLM does not start: longer than the model's {shape.max_len:,} positions "
+            "(max_position_embeddings)",
+        )
+    return replace(shape, max_len=longest)
+
+
+def _usual_limits(gpu: GpuSpec, release: Release) -> tuple[int, int]:
+    """Tokens and sequences of a batch that a release takes on a GPU."""
+    if release.has_largest_limits and gpu.memory_bytes >= LARGEST_BYTES:
+        return LARGEST
+    return LARGE if gpu.memory_bytes >= LARGE_BYTES and "a100" not in gpu.name else SMALL
+
+
+def _limits(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+    """The limits of a batch. Raises InputError where vLLM refuses them."""
+    limits = _sizes(reader, model, gpu, release)
+    num_seqs, budget = limits.max_num_seqs, limits.max_num_batched_tokens
+    if budget < num_seqs:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_num_seqs, {num_seqs:,}",
+        )
+    if not _is_chunked(reader) and budget < model.max_len:
+        raise reader.refusal(
+            "--max-num-batched-tokens",
+            f"vLLM does not start: {budget:,} is below max_model_len, {model.max_len:,}, and "
+            "chunked prefill is off",
+        )
+    return limits
+
+
+def _is_chunked(reader: OptionReader) -> bool:
+    return reader.is_on("--enable-chunked-prefill", default=True)
+
+
+def _sizes(reader: OptionReader, model: ModelSpec, gpu: GpuSpec, release: Release) -> Limits:
+    """The limits of a batch, by vLLM's rules where the command does not give them."""
+    tokens, seqs = _usual_limits(gpu, release)
+    mode = reader.value("--performance-mode") or "balanced"
+    if mode not in ("balanced", "throughput"):
+        raise reader.refusal("--performance-mode", "changes CUDA graphs and is not modelled")
+    factor = 2 if mode == "throughput" else 1
+    num_seqs = reader.whole("--max-num-seqs", factor * seqs)
+    budget = factor * tokens if _is_chunked(reader) else max(factor * tokens, model.max_len)
+    budget = reader.whole("--max-num-batched-tokens", min(budget, num_seqs * model.max_len))
+    if reader.value("--max-num-seqs") is None:
+        num_seqs = min(num_seqs, budget)
+    return Limits(num_seqs, budget, reader.whole("--tensor-parallel-size", 1))
+
+
+def _check_heads(model: ModelSpec, num_gpus: int) -> None:
+    if problem := model.heads_problem(num_gpus):
+        raise InputError(
+            f"{FLAG}: --tensor-parallel-size {num_gpus}: vLLM does not start: {problem}"
+        )
+
+
+def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:
+    """The tokens of a block; with states, as many as make a block no smaller than a state."""
+    usual = LATENT_BLOCK_SIZE if model.latent else BLOCK_SIZE
+    size = reader.whole("--block-size", usual)
+    if size not in BLOCK_SIZES and not model.states:
+        raise reader.refusal(
+            "--block-size",
+            "the attention kernels take no such block (choose from "
+            f"{', '.join(map(str, BLOCK_SIZES))})",
+        )
+    if model.latent and size != usual:
+        raise reader.refusal("--block-size", "the kernels of latent attention take 64")
+    return max(size, block_size_of(model, num_gpus)) if model.states else size
+
+
+def block_size_of(model: ModelSpec, num_gpus: int) -> int:
+    """The tokens of a block that vLLM takes unless it is told: of the kernels of latent attention,
+    or with states as many as make a block no smaller than a state.
+    """
+    usual, aligned = BLOCK_SIZE, STATE_ALIGNMENT
+    if model.latent:
+        usual, aligned = LATENT_BLOCK_SIZE, LATENT_STATE_ALIGNMENT
+    if model.states is None:
+        return usual
+    state = max(group.state_bytes for group in model.groups)
+    needed = ceil_div(state, model.slot_bytes * model.kv_copies(num_gpus))
+    return max(usual, aligned * ceil_div(needed, aligned))
+
+
+def _utilization(reader: OptionReader, release: Release) -> float:
+    requested = reader.number("--gpu-memory-utilization")
+    utilization = release.utilization if requested is None else requested
+    if not 0 < utilization <= 1:
+        raise reader.refusal("--gpu-memory-utilization", "must be above 0 and at most 1")
+    return utilization
+
+
+def _subtracts_graphs(reader: OptionReader, release: Release) -> bool:
+    """Whether CUDA graphs are subtracted; the environment may switch it."""
+    value = reader.environment.get(ESTIMATE_GRAPHS)
+    return release.subtracts_graphs if value is None else value != "0"
+
+
+class Pool(NamedTuple):
+    """The pages of a pool, with the memory that they follow from (None: the command gives them).
+
+    num_checked: vLLM starts only if one sequence of the longest length fits into so many.
+    """
+
+    memory: ServerMemory | None
+    num_blocks: int
+    num_checked: int
+
+
+def _pool(
+    reader: OptionReader, release: Release, gpu: GpuSpec, memory: ServerMemory, pages: Pages
+) -> Pool:
+    """The pool of a GPU with this memory. Raises InputError where vLLM does not start."""
+    given = _given_blocks(reader, pages)
+    if given is None:
+        num_blocks = _found_blocks(memory, gpu, pages)
+    else:
+        _check_room(memory, _utilization(reader, release), gpu, given * pages.page_bytes / GIB)
+        num_blocks = given
+    num_checked = num_blocks
+    if release.checks_usable_blocks:
+        num_checked -= 1
+    elif reader.value(BLOCKS) is not None:
+        num_checked = _found_blocks(memory, gpu, pages)
+    return Pool(None if given is not None else memory, num_blocks, num_checked)
+
+
+def _given_blocks(reader: OptionReader, pages: Pages) -> int | None:
+    """The pages that the command gives; None: they follow from the memory."""
+    if reader.value(BLOCKS) is not None:
+        return reader.whole(BLOCKS, 1)
+    num_bytes = reader.number("--kv-cache-memory-bytes")
+    return None if num_bytes is None else int(num_bytes) // pages.page_bytes
+
+
+def _found_blocks(memory: ServerMemory, gpu: GpuSpec, pages: Pages) -> int:
+    """The pages that the memory has room for."""
+    if memory.kv_cache <= 0:
+        raise InputError(
+            f"{FLAG}: vLLM does not start: no available memory for the cache blocks: "
+            f"{memory.weights:.2f} GiB of weights, {memory.activation:.2f} of activation and "
+            f"{memory.non_torch:.2f} of other memory leave nothing of {memory.budget:.2f} GiB on "
+            f"each {gpu.name} (raise --gpu-memory-utilization or --tensor-parallel-size)"
+        )
+    return int(memory.kv_cache * GIB) // pages.page_bytes
+
+
+def _check_room(memory: ServerMemory, utilization: float, gpu: GpuSpec, pool_gib: float) -> None:
+    """Raise InputError for a given pool that the GPU has no room for beside the weights."""
+    visible = memory.budget / utilization
+    if memory.weights + pool_gib > visible:
+        raise InputError(
+            f"{FLAG}: vLLM does not start: {memory.weights:.2f} GiB of weights and "
+            f"{pool_gib:.2f} of KV cache are more than the {visible:.2f} GiB of each {gpu.name} "
+            "(give a smaller pool, or raise --tensor-parallel-size)"
+        )
+
+
+def _memory(
+    reader: OptionReader,
+    model: ModelSpec,
+    gpu: GpuSpec,
+    limits: Limits,
+    release: Release,
+    of: Terms | None,
+    drafter: DrafterMemory,
+) -> ServerMemory:
+    """What vLLM's profiling finds on each GPU; a drafter's weights are among the weights."""
+    memory = memory_of(
+        model,
+        gpu,
+        limits,
+        _utilization(reader, release),
+        with_encoder=not reader.is_on("--language-model-only"),
+        subtracts_graphs=_subtracts_graphs(reader, release),
+        of=of,
+    )
+    more_weights = drafter.weight_bytes / limits.num_gpus / GIB
+    return replace(memory, weights=memory.weights + more_weights)
+
+
+def _with_heads(
+    pages: Pages, deeper: ModelSpec | None, limits: Limits, speculation: "Speculation"
+) -> Pages:
+    """The pages that groups share, whose layers of full attention are one with the heads, and the
+    states of each draft. Raises InputError for another drafter.
+    """
+    if deeper is None:
+        raise InputError(
+            f"{FLAG}: --speculative-config: only layers of the model's own (mtp, eagle) are "
+            "modelled beside windows or states (leave it out to see the server without it)"
+        )
+    shared = pages_of(
+        deeper,
+        limits.num_gpus,
+        pages.block_size,
+        tokens_under_way=pages.tokens_under_way,
+    )
+    return replace(shared, draft_pages=speculation.max_drafts)
+
+
+def with_drafter(pages: Pages, drafter: DrafterMemory, num_gpus: int) -> Pages:
+    """The pages with the drafter's K and V of each token beside the model's. Those that groups of
+    layers share have the drafter's layers already.
+    """
+    if pages.is_grouped:
+        return pages
+    more_bytes = pages.block_size * drafter.token_bytes // num_gpus
+    return replace(pages, page_bytes=pages.page_bytes + more_bytes)
+
+
+def _check_one_sequence(model: ModelSpec, pages: Pages, num_blocks: int) -> None:
+    needed = pages.of_sequence(model.max_len)
+    if needed > num_blocks:
+        have, want = (count * pages.page_bytes / GIB for count in (num_blocks, needed))
+        raise InputError(
+            f"{FLAG}: vLLM does not start: to serve one request of max_model_len "
+            f"{model.max_len:,}, {want:.2f} GiB of KV cache are needed, which is larger than the "
+            f"available {have:.2f} GiB (--max-model-len {pages.longest(num_blocks)} or less starts)"
+        )
+
+
+def limits_and_utilization(
+    command: Command, shape: ModelSpec, sheet: GpuSpec
+) -> tuple[ModelSpec, Limits, float]:
+    """The model as it is served, the limits and the utilization of a command with this shape on
+    this GPU, whether or not it starts.
+    """
+    reader = OptionReader(command)
+    model = _served(reader, shape)
+    return model, _limits(reader, model, sheet, DEFAULT), _utilization(reader, DEFAULT)
