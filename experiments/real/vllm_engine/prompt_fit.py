@@ -12,7 +12,7 @@ import pandas as pd
 from testbed.core.errors import InputError
 
 WAITED_MS = 1.0  # an iteration that ends so much after its launch waited for the GPU
-LONG = 2  # so many times a launch beyond the graphs: an iteration before that took it was the GPU's
+LONG = 2  # so many times a usual launch: an iteration before that took it was the GPU's
 FEWEST = 3  # kinds of prompts
 
 
@@ -44,8 +44,7 @@ def fit_prompts(
     than they. Raises InputError with fewer than FEWEST kinds of prompts beyond the graphs that
     waited for the GPU.
     """
-    usual_launch = lone.launch[lone.num_tokens > largest_graph].median()
-    in_a_row = in_a_row[in_a_row.before_ms > LONG * usual_launch]
+    in_a_row = in_a_row[in_a_row.before_ms > LONG * lone.launch.median()]
     prompts = pd.concat([lone.assign(ms=lone.ms - first_launch_ms), in_a_row])
     waited = prompts[(prompts.late_ms > WAITED_MS) & (prompts.num_tokens > largest_graph)]
     kinds = waited.groupby(["num_tokens", "prompt_pairs"]).ms.median().reset_index()
