@@ -477,7 +477,7 @@ class ReadsColumns(Protocol):
     """
 
     def columns_read(self) -> tuple[str, ...]:
-        """What it reads, of `session` and `priority`."""
+        """What it reads, of `session`, `priority` and `max_new_tokens`."""
 
 
 @runtime_checkable

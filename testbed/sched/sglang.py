@@ -13,7 +13,7 @@ from testbed.core.units import Positive, PositiveCount, PositiveTokens
 from testbed.memory.layouts import BlockLayout
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.plan import Outcome, Plan, Results
-from testbed.sched.preemption import PreemptionRule, Recompute
+from testbed.sched.preemption import PreemptionRule
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.sglang_admission import (
     Admission,
@@ -70,7 +70,7 @@ class SGLang(Scheduler):
     ) -> None:
         super().__init__(policy, preemption)
         self.page_size = self._page_size()
-        _check_options(preemption, retraction_policy, enable_priority_scheduling, schedule_policy)
+        _check_options(retraction_policy, enable_priority_scheduling, schedule_policy)
         self.max_running_requests = max_running_requests
         chunk = chunked_prefill_size
         if chunk is not None and chunk % self.page_size:
@@ -101,11 +101,14 @@ class SGLang(Scheduler):
         self._num_queued = 0
         self._has_samples = False
 
+    def columns_read(self) -> tuple[str, ...]:
+        """See ReadsColumns."""
+        return (*["priority"] * self.by_priority, *["max_new_tokens"] * self.ignore_eos)
+
     # A plan
 
     def plan(self) -> Plan:
         plan = self.new_plan()
-        self._reject_groups(plan)
         self._publish_chunk()
         self._merge_last()
         self._planned = []
@@ -158,6 +161,7 @@ class SGLang(Scheduler):
             self.is_full = self.is_full or (bool(self.state.waiting) and num_left <= 0)
             if self.is_full or not self.state.waiting:
                 return False
+        self._reject_groups(plan)
         self.order.sort(self.state.waiting)
         admission = self._admission()
         if self.chunked is not None:
@@ -260,7 +264,7 @@ class SGLang(Scheduler):
 
     def _reject_head(self, plan: Plan) -> None:
         """Nothing runs, and the head of the queue is refused: SGLang would ask it for ever."""
-        if not (self.running or self.outputs.in_flight or plan.rejected):
+        if self.state.waiting and not (self.running or self.outputs.in_flight):
             group = self.state.waiting.popleft()
             plan.reject(group, "its tokens and a page are not less than the whole pool")
 
@@ -451,14 +455,7 @@ class OverlappedSGLang(SGLang):
         return outcome._replace(first_tokens=first, finished=ended)
 
 
-def _check_options(
-    preemption: PreemptionRule, retraction: str, by_priority: bool, schedule_policy: str
-) -> None:
-    if not isinstance(preemption, Recompute):
-        raise InputError(
-            f"preemption={type(preemption).__name__}: SGLang retracts by recompute "
-            "(preemption=recompute)"
-        )
+def _check_options(retraction: str, by_priority: bool, schedule_policy: str) -> None:
     if retraction not in ("length", "priority"):
         raise InputError(
             f"scheduler.retraction_policy={retraction}: is unknown (choose length or priority)"

@@ -8,7 +8,8 @@ MOST_RESERVED = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
 
 class DeclaredOutputs:
     """The declared outputs of requests, as SGLang cuts them on arrival (init_req_max_new_tokens),
-    and what of them is known to be generated.
+    and what of them is known to be generated. SGLang ends an output that it cuts so; here such a
+    request has its whole output, of which the rest is not reserved.
 
     in_flight: groups whose next token is computed in an iteration whose results are not known yet.
     """
@@ -34,8 +35,13 @@ class DeclaredOutputs:
 
     def left(self, group: SequenceGroup) -> int:
         """Tokens that a running group may still generate, as far as memory is reserved for them."""
-        return min(self.declared(group) - self.generated(group), MOST_RESERVED)
+        return min(max(self.declared(group) - self.generated(group), 0), MOST_RESERVED)
 
     def ends_in_flight(self, group: SequenceGroup) -> bool:
-        """Whether the token in flight is the last one that the request may have."""
-        return group in self.in_flight and self.generated(group) + 1 >= self.declared(group)
+        """Whether the token in flight is the last one that the request declares."""
+        declared = group.request.max_new_tokens
+        return (
+            declared is not None
+            and group in self.in_flight
+            and self.generated(group) + 1 >= declared
+        )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from testbed.checks.contract import search
@@ -17,16 +18,18 @@ class Iteration(NamedTuple):
     """One iteration of a scheduler.
 
     now_ps: its begin. tokens: the number of computed tokens by request. preempted: the requests
-    preempted since the iteration before.
+    preempted since the iteration before. cached: the stored tokens before the first
+    computed one of each prompt, where a comparison counts them.
     """
 
     now_ps: int
     tokens: Mapping[int, int]
     preempted: tuple[int, ...]
+    cached: Mapping[int, int] = MappingProxyType({})
 
     def decides_as(self, other: "Iteration | None") -> bool:
         """Whether both compute the same tokens and preempt the same requests, in any order."""
-        if other is None or self.tokens != other.tokens:
+        if other is None or (self.tokens, self.cached) != (other.tokens, other.cached):
             return False
         return sorted(self.preempted) == sorted(other.preempted)
 
@@ -34,7 +37,8 @@ class Iteration(NamedTuple):
         counts = sorted(self.tokens.items())
         tokens = ", ".join(f"{request_id}: {count}" for request_id, count in counts)
         preempted = f"; preempted {', '.join(map(str, self.preempted))}" if self.preempted else ""
-        return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{preempted}"
+        cached = f" behind {dict(sorted(self.cached.items()))}" if self.cached else ""
+        return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{cached}{preempted}"
 
 
 class Side(Protocol):

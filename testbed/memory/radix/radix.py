@@ -45,20 +45,20 @@ class RadixHit(CacheHit):
     behind them.
     """
 
-    __slots__ = ("num_pages", "page_size", "run")
+    __slots__ = ("block_size", "num_blocks", "run")
 
-    def __init__(self, run: Run, num_pages: int, page_size: int) -> None:
+    def __init__(self, run: Run, num_blocks: int, block_size: int) -> None:
         self.run = run
-        self.num_pages = num_pages
-        self.page_size = page_size
+        self.num_blocks = num_blocks
+        self.block_size = block_size
 
     def num_cached(self, num_tokens: int) -> int:
-        return self.num_pages * self.page_size
+        return self.num_blocks * self.block_size
 
 
 class Held(BlockTable):
-    """The pages of one sequence, of which the first num_shared are those of the tree up to the end
-    of `run`, but for `own`: pages that it was to compute when the tree had their content already.
+    """The blocks of one sequence, of which the first num_shared are those of the tree up to the end
+    of `run`, but for `own`: blocks that it was to compute when the tree had their content already.
     """
 
     __slots__ = ("contents", "num_shared", "own", "run")
@@ -74,27 +74,27 @@ class Held(BlockTable):
 
 
 class Radix(LeasingPolicy):
-    """Pages of page_size tokens, taken when needed; what was published stays in the tree until a
+    """Blocks of block_size tokens, taken when needed; what was published stays in the tree until a
     leaf of it is evicted, as a whole.
 
-    A prompt finds all that any sequence has published of its beginning, in whole pages, but not its
+    A prompt finds all that any sequence has published of its beginning, in whole blocks, but its
     last token. A scheduler that publishes a sequence when it ends (scheduler=sglang) leaves its
     answer in the tree too. When a sequence publishes what the tree has already, it reads the tree's
-    pages from then on, and gives its own back.
+    blocks from then on, and gives its own back.
     """
 
-    def __init__(self, pool: PoolSpec, page_size: PositiveTokens = 1) -> None:
-        if page_size > 512:
-            raise InputError(f"page_size={page_size}: must be from 1 to 512 tokens")
+    def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 1) -> None:
+        if block_size > 512:
+            raise InputError(f"block_size={block_size}: must be from 1 to 512 tokens")
         super().__init__()
-        self.block_size = page_size
+        self.block_size = block_size
         self._max_len = pool.max_len
-        self._footprint = Granular(page_size)
-        self._pool = BlockPool(pool.num_slots // page_size)
-        self._tables = Tables(self._pool, page_size)
+        self._footprint = Granular(block_size)
+        self._pool = BlockPool(pool.num_slots // block_size)
+        self._tables = Tables(self._pool, block_size)
         self._tree = RadixTree()
         self._padding = 0  # slots of tables that store no token
-        self._num_listed = 0  # pages of all tables
+        self._num_listed = 0  # blocks of all tables
         self._evictions = 0
         self._counts = CacheCounts()
         self._doubles: dict[int, Held] = {}
@@ -128,24 +128,24 @@ class Radix(LeasingPolicy):
         if self._doubles:
             self._drop_doubles()
         held: Held = self._of(seq)
-        num_pages = max(num_tokens // self.block_size, held.num_shared)
-        held.contents = self._contents(seq, num_pages)
-        run, num_known = self._tree.insert(held.contents, held.blocks[:num_pages])
-        if (of_prompt := seq.prompt_len // self.block_size) < num_pages:
+        num_blocks = max(num_tokens // self.block_size, held.num_shared)
+        held.contents = self._contents(seq, num_blocks)
+        run, num_known = self._tree.insert(held.contents, held.blocks[:num_blocks])
+        if (of_prompt := seq.prompt_len // self.block_size) < num_blocks:
             self._tree.match(held.contents, of_prompt)  # the answer is evicted without the prompt
         self._tree.lock(run)
         self._tree.unlock(held.run)
         if num_known > held.num_shared:
             held.own.update(range(held.num_shared, num_known))
             self._doubles[seq.seq_id] = held
-        held.run, held.num_shared = run, num_pages
+        held.run, held.num_shared = run, num_blocks
         if self._doubles:
             self._drop_doubles()
 
     def _drop_doubles(self) -> None:
-        """Sequences with pages whose content the tree has in others: each reads the tree's from now
-        on and gives its own back, if its tokens are stored. Else its own become the tree's where
-        no other sequence reads those.
+        """Sequences with blocks whose content the tree has in others: each reads the tree's from
+        now on and gives its own back, if its tokens are stored. Else its own become the tree's
+        where no other sequence reads those.
         """
         for seq_id, held in list(self._doubles.items()):
             if held.seq.num_stored // self.block_size > max(held.own):
@@ -163,7 +163,7 @@ class Radix(LeasingPolicy):
         held.own = set()
 
     def _take_over(self, held: Held) -> None:
-        """The tree takes the sequence's own pages where the others are in no table."""
+        """The tree takes the sequence's own blocks where the others are in no table."""
         doubled = Counter(run for other in self._doubles.values() for _, run in own_runs(other))
         for start, run in own_runs(held):
             if run.locks == doubled[run]:
@@ -172,17 +172,17 @@ class Radix(LeasingPolicy):
                 run.blocks = held.blocks[start:end]
                 held.own -= {*range(start, end)}
 
-    def _contents(self, seq: Seq, num_pages: int) -> Contents:
-        """The content of the first num_pages pages: of the prompt, then the sequence's own."""
+    def _contents(self, seq: Seq, num_blocks: int) -> Contents:
+        """The content of the first num_blocks blocks: of the prompt, then the sequence's own."""
         size, ids = self.block_size, seq.prompt_ids
         known: Contents = ()
         if ids is not None:
-            full = min(seq.prompt_len // size, num_pages)
+            full = min(seq.prompt_len // size, num_blocks)
             known = tuple(block_contents(ids, seq.tokens_per_id, full * size, size))
         first = (seq.seq_id + 1) * OWN
         return (
-            (*known, *range(first + len(known), first + num_pages))
-            if (len(known) < num_pages)
+            (*known, *range(first + len(known), first + num_blocks))
+            if (len(known) < num_blocks)
             else known
         )
 
@@ -191,13 +191,13 @@ class Radix(LeasingPolicy):
     def admit(self, seqs: list[Seq], num_tokens: int, hit: CacheHit | None = None) -> Answers:
         first, num_others = seqs[0], len(seqs) - 1
         found = hit if isinstance(hit, RadixHit) else self.lookup(first)
-        num_pages = ceil_div(num_tokens, self.block_size)
-        if num_pages * len(seqs) > self._pool.num_blocks:
+        num_blocks = ceil_div(num_tokens, self.block_size)
+        if num_blocks * len(seqs) > self._pool.num_blocks:
             return Refusal.NEVER
-        if not self._fits(found, max(num_pages - found.num_pages, 0) + num_others * num_pages):
+        if not self._fits(found, max(num_blocks - found.num_blocks, 0) + num_others * num_blocks):
             return Refusal.LATER
-        contents = self._contents(first, found.num_pages)
-        run, num_cached = self._tree.match(contents, found.num_pages)
+        contents = self._contents(first, found.num_blocks)
+        run, num_cached = self._tree.match(contents, found.num_blocks)
         self._tree.lock(run)
         self._counts.add(first, self.block_size, num_cached)
         cached = blocks_of(run)
@@ -207,7 +207,7 @@ class Radix(LeasingPolicy):
         return [Grant(num_cached * self.block_size), *[Grant()] * num_others]
 
     def _hold(self, held: Held, num_tokens: int) -> None:
-        """Take the pages that the sequence lacks for num_tokens tokens."""
+        """Take the blocks that the sequence lacks for num_tokens tokens."""
         size, blocks = self.block_size, held.blocks
         missing = max(ceil_div(num_tokens, size) - len(blocks), 0)
         self._make_free(missing)
@@ -218,13 +218,13 @@ class Radix(LeasingPolicy):
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         found = hit if isinstance(hit, RadixHit) else self.lookup(seq)
-        missing = ceil_div(num_tokens, self.block_size) - found.num_pages
+        missing = ceil_div(num_tokens, self.block_size) - found.num_blocks
         return self._fits(found, max(missing, 0))
 
-    def _fits(self, hit: RadixHit, num_pages: int) -> bool:
-        """Whether num_pages pages can be had besides those of the hit."""
-        left = self._available() - self._tree.evictable_in(hit.run, hit.num_pages)
-        return num_pages <= left or not num_pages
+    def _fits(self, hit: RadixHit, num_blocks: int) -> bool:
+        """Whether num_blocks blocks can be had besides those of the hit."""
+        left = self._available() - self._tree.evictable_in(hit.run, hit.num_blocks)
+        return num_blocks <= left or not num_blocks
 
     def extend(self, batch: Batch, num_tokens: int = 1) -> Answer:
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
@@ -239,7 +239,7 @@ class Radix(LeasingPolicy):
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
     def _evict_for_steps(self, index: BlockIndex, num_steps: int) -> Growth:
-        """Evict as SGLang does before each of these steps, which it does for a page of every
+        """Evict as SGLang does before each of these steps, which it does for a block of every
         sequence, whether it needs one or not; what was evicted, by step.
         """
         num_seqs, events, before = len(index.batch.sequences), list[tuple[int, int]](), 0
@@ -299,7 +299,7 @@ class Radix(LeasingPolicy):
         )
 
     def repeated_reads(self, batch: Batch, others: Collection[Seq] = ()) -> int:
-        """See CountsSharedReads: what sequences read of the tree, but each page of it once."""
+        """See CountsSharedReads: what sequences read of the tree, but each block of it once."""
         if self._doubles:
             blocks = [block for seq in (*batch, *others) for block in self._of(seq).blocks]
             return (len(blocks) - len(set(blocks))) * self.block_size
@@ -328,11 +328,11 @@ class Radix(LeasingPolicy):
         super().check()
         self._tree.check()
         held: Iterable[Held] = self._tables.held.values()  # type: ignore[assignment]
-        assert self._num_listed == sum(len(table.blocks) for table in held), "pages are miscounted"
+        assert self._num_listed == sum(len(table.blocks) for table in held), "blocks are miscounted"
         for table in held:
             shared = [i for i in range(table.num_shared) if i not in table.own]
             known = blocks_of(table.run)
-            assert all(table.blocks[i] == known[i] for i in shared), "not the tree's pages"
+            assert all(table.blocks[i] == known[i] for i in shared), "not the tree's blocks"
 
     def _of(self, seq: Seq) -> Held:
         held = self._tables.of(seq)
@@ -342,9 +342,9 @@ class Radix(LeasingPolicy):
     def _available(self) -> int:
         return len(self._pool.free) + self._tree.num_evictable
 
-    def _make_free(self, num_pages: int) -> int:
-        """Evict until num_pages pages are free, or nothing more can be evicted; how many were."""
-        missing = num_pages - len(self._pool.free)
+    def _make_free(self, num_blocks: int) -> int:
+        """Evict until num_blocks blocks are free, or nothing more can be evicted; how many were."""
+        missing = num_blocks - len(self._pool.free)
         if missing <= 0 or not self._tree.num_evictable:
             return 0
         gone = self._tree.evict(missing)
@@ -357,7 +357,7 @@ class Radix(LeasingPolicy):
 
 
 def own_runs(held: Held) -> list[tuple[int, Run]]:
-    """The runs whose content a sequence has in pages of its own, and the index of their first."""
+    """The runs whose content a sequence has in blocks of its own, and the index of their first."""
     end, runs = held.num_shared, list[tuple[int, Run]]()
     for run in path(held.run):
         end -= len(run.key)
@@ -367,5 +367,5 @@ def own_runs(held: Held) -> list[tuple[int, Run]]:
 
 
 def blocks_of(run: Run) -> list[int]:
-    """Where the pages up to the end of the run are stored, in order."""
+    """Where the blocks up to the end of the run are stored, in order."""
     return [block for node in reversed([*path(run)]) for block in node.blocks]

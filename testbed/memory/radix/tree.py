@@ -1,6 +1,6 @@
-"""A tree of runs of pages: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
+"""A tree of runs of blocks: the prefix cache of SGLang (Zheng et al., 2024; release 0.5.23).
 
-A run is a sequence of adjacent pages of content, which is split where two contents differ. What is
+A run is a sequence of adjacent blocks of content, which is split where two contents differ. What is
 not locked is evicted a whole leaf at a time, the least recently used first.
 """
 
@@ -13,10 +13,10 @@ Contents = tuple[Content, ...]
 
 
 class Run:
-    """Adjacent pages behind those of `parent`.
+    """Adjacent blocks behind those of `parent`.
 
-    key: the content of each page. blocks: where each page is stored. locks: sequences that read it.
-    used: the clock of its last use. children: the runs behind it, by their first page's content.
+    key: the content of each block. blocks: where each is stored. locks: sequences that read it.
+    used: the clock of its last use. children: the runs behind it, by their first block's content.
     """
 
     __slots__ = ("blocks", "children", "key", "locks", "parent", "used")
@@ -35,7 +35,7 @@ class RadixTree:
 
     Attributes:
         root: the empty run, which is never evicted.
-        num_evictable: pages of runs without a lock; those of all their descendants are among them.
+        num_evictable: blocks of runs without a lock; those of all their descendants are among them.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class RadixTree:
         self._leaves: list[tuple[int, int, Run]] = []
 
     def find(self, contents: Contents, limit: int) -> tuple[Run, int]:
-        """The deepest run with any of the first `limit` pages, and how many of them are stored.
+        """The deepest run with any of the first `limit` blocks, and how many of them are stored.
         Changes nothing.
         """
         run, depth = self.root, 0
         while depth < limit and (child := run.children.get(contents[depth])) is not None:
-            common = common_pages(child.key, contents, depth, limit)
+            common = common_blocks(child.key, contents, depth, limit)
             run, depth = child, depth + common
             if common < len(child.key):
                 break
@@ -65,7 +65,7 @@ class RadixTree:
         self._clock += 1
         run, depth = self.root, 0
         while depth < limit and (child := run.children.get(contents[depth])) is not None:
-            common = common_pages(child.key, contents, depth, limit)
+            common = common_blocks(child.key, contents, depth, limit)
             depth += common
             self._use(child)
             if common < len(child.key):
@@ -74,7 +74,7 @@ class RadixTree:
         return run, depth
 
     def insert(self, contents: Contents, blocks: list[int]) -> tuple[Run, int]:
-        """`blocks` store `contents`: the run that ends with them, and how many of the first pages
+        """`blocks` store `contents`: the run that ends with them, and how many of the first blocks
         were stored in other blocks, or the same, before. The rest of `blocks` is the tree's now.
         """
         run, depth = self.match(contents, len(contents))
@@ -102,21 +102,21 @@ class RadixTree:
                 self.num_evictable += len(node.key)
                 self._offer(node)
 
-    def evictable_in(self, run: Run, num_pages: int) -> int:
-        """Of the first num_pages pages, of which the last are in `run`, those that could be
+    def evictable_in(self, run: Run, num_blocks: int) -> int:
+        """Of the first num_blocks blocks, of which the last are in `run`, those that could be
         evicted.
         """
         nodes = list(path(run))
-        behind = sum(len(node.key) for node in nodes) - num_pages
+        behind = sum(len(node.key) for node in nodes) - num_blocks
         evictable = sum(len(node.key) for node in nodes if not node.locks)
         return evictable if run.locks else evictable - behind
 
-    def evict(self, num_pages: int) -> list[int]:
-        """Drop whole leaves, the least recently used first, until num_pages pages are gone or all
+    def evict(self, num_blocks: int) -> list[int]:
+        """Drop whole leaves, the least recently used first, until num_blocks blocks are gone or all
         others are locked; the blocks of what is gone.
         """
         gone: list[int] = []
-        while len(gone) < num_pages and self._leaves:
+        while len(gone) < num_blocks and self._leaves:
             used, _, leaf = heapq.heappop(self._leaves)
             if leaf.used == used and self._is_evictable(leaf):
                 gone += self.drop(leaf)
@@ -147,24 +147,24 @@ class RadixTree:
             parent = run.parent
             assert parent is not None, "a run without a parent"
             assert parent.children.get(run.key[0]) is run, "a lost run"
-            assert len(run.key) == len(run.blocks) > 0, "pages and blocks differ"
+            assert len(run.key) == len(run.blocks) > 0, "contents and blocks differ"
             assert parent is self.root or parent.locks >= run.locks, "a lock without its path"
         evictable = sum(len(run.key) for run in runs if not run.locks)
-        assert evictable == self.num_evictable, "evictable pages are miscounted"
+        assert evictable == self.num_evictable, "evictable blocks are miscounted"
         blocks = [block for run in runs for block in run.blocks]
         assert len(blocks) == len(set(blocks)), "two runs have one block"
         offered = {id(leaf) for used, _, leaf in self._leaves if used == leaf.used}
         lost = [run for run in runs if self._is_evictable(run) and id(run) not in offered]
         assert not lost, "a leaf that is never evicted"
 
-    def _split(self, run: Run, num_pages: int) -> Run:
-        """Cut the first pages of a run off, as a run of their own in front of it; returns that."""
+    def _split(self, run: Run, num_blocks: int) -> Run:
+        """Cut the first blocks of a run off, as a run of their own in front of it; returns that."""
         parent = run.parent
         assert parent is not None
-        front = Run(parent, run.key[:num_pages], run.blocks[:num_pages], run.used)
+        front = Run(parent, run.key[:num_blocks], run.blocks[:num_blocks], run.used)
         front.locks = run.locks
         parent.children[run.key[0]] = front
-        run.parent, run.key, run.blocks = front, run.key[num_pages:], run.blocks[num_pages:]
+        run.parent, run.key, run.blocks = front, run.key[num_blocks:], run.blocks[num_blocks:]
         front.children[run.key[0]] = run
         return front
 
@@ -201,12 +201,12 @@ def path(run: Run) -> Iterator[Run]:
         run = run.parent
 
 
-def common_pages(key: Contents, contents: Contents, first: int, limit: int) -> int:
-    """How many pages of `key` are those of `contents` from `first` on, below `limit`."""
+def common_blocks(key: Contents, contents: Contents, first: int, limit: int) -> int:
+    """How many blocks of `key` are those of `contents` from `first` on, below `limit`."""
     most = min(len(key), limit - first)
     if key[:most] == contents[first : first + most]:
         return most
-    least = 1  # the first page is the child's name
+    least = 1  # the first block is the child's name
     while least + 1 < most:
         middle = (least + most) // 2
         if key[least:middle] == contents[first + least : first + middle]:
