@@ -15,7 +15,12 @@ from testbed.memory.protocols import ReadsColumns
 from testbed.run.config import RunConfig
 from testbed.run.parts import locate
 from testbed.sched.beams import BeamModel
-from testbed.sched.preemption import PreemptionRule, Recompute, Swap
+from testbed.sched.preemption import (
+    PreemptionRule,
+    Recompute,
+    RecomputeSingleSwapGroup,
+    Swap,
+)
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.sglang import SGLang
 from testbed.sched.time_to_live import TimeToLive
@@ -34,6 +39,9 @@ KINDS: Mapping[str, type] = {
     "handover": HandoverRule,
     "speculation": Speculation,
 }
+
+# Rules by which single sequences are computed again
+RECOMPUTING = (Recompute, RecomputeSingleSwapGroup)
 
 # Of these a named class is refused too; the others are served by what they answer
 DERIVED = ("policy", "scheduler", "router", "handover", "speculation")
@@ -127,7 +135,7 @@ def _check_fixed_outputs(scheduler: Scheduler, workload: Workload) -> None:
 def check_preemption(scheduler: Scheduler) -> None:
     """Raise InputError for a rule that the scheduler would not follow."""
     rule = scheduler.preemption
-    if isinstance(scheduler, SGLang) and not isinstance(rule, Recompute):
+    if isinstance(scheduler, SGLang) and not isinstance(rule, RECOMPUTING):
         raise InputError(
             f"preemption={type(rule).__name__}: SGLang chooses its victims itself, and computes "
             "them again (preemption=recompute)"

@@ -171,6 +171,8 @@ class SGLang(Scheduler):
             self._reject_head(plan)
             return False
         self._allocate(admission.selected, plan)
+        if not self._planned:
+            return False
         if self.mixes and self.running:
             self._mix(plan)
         self.last = self._planned
@@ -217,21 +219,31 @@ class SGLang(Scheduler):
         for chosen in selected:
             if chosen.group is self.chunked:
                 self._continue_chunk(chosen, plan)
-            else:
-                self._begin(chosen, plan)
+            elif not self._begin(chosen, plan):
+                break
+        for chosen in selected:
+            self._unpin(chosen.hit)
         unfinished = [group for group in self._planned if group.todo]
         self.chunked = unfinished[0] if unfinished else None
 
-    def _begin(self, chosen: Selected, plan: Plan) -> None:
+    def _begin(self, chosen: Selected, plan: Plan) -> bool:
+        """Admit the head of the queue; False if the policy, which may keep a share of the pool
+        free, refuses it all the same.
+        """
         group, new, cached, hit, is_chunk = chosen
-        answer = self.state.admit(group, cached + new, plan, hit)
-        if self.memory.pins_hits is not None:
-            self.memory.pins_hits.unpin(hit)
-        assert isinstance(answer, list), "what admission has reserved is there"
+        if not isinstance(self.state.admit(group, cached + new, plan, hit), list):
+            self.is_full = bool(self._planned or self.running)
+            return False
         self._planned.append(group)
+        new = min(new, group.todo[0].new)  # less, behind a registered prefix
         self.state.cut_chunk(group, new, plan)
         if is_chunk:
             self._published = cached
+        return True
+
+    def _unpin(self, hit: CacheHit) -> None:
+        if self.memory.pins_hits is not None and hit is not NO_HIT:
+            self.memory.pins_hits.unpin(hit)
 
     def _continue_chunk(self, chosen: Selected, plan: Plan) -> None:
         """The next chunk; where SGLang would end for lack of memory, the prompt is retracted."""

@@ -41,6 +41,10 @@ class Iteration(NamedTuple):
         return f"at {self.now_ps / PS:.6g} s tokens by request {{{tokens}}}{cached}{preempted}"
 
 
+class SideFailed(Exception):
+    """A scheduler of another system has raised an error of its own, in an iteration to come."""
+
+
 class Side(Protocol):
     """A scheduler on a clock of constant iterations."""
 
@@ -62,6 +66,7 @@ class Comparison:
 
     num_iterations: of the longer side. preemptions: of each side. first: the number of the first
     iteration that differs, or None. difference: lines on both sides' decision and state there.
+    failure: the error of its own with which a side has ended before the requests have; empty: none.
     """
 
     num_iterations: int
@@ -69,6 +74,7 @@ class Comparison:
     preemptions: list[int]
     first: int | None
     difference: list[str]
+    failure: str = ""
 
 
 def compare(
@@ -80,6 +86,21 @@ def compare(
     after the first difference.
     """
     comparison = Comparison(0, 0, [0, 0], None, [])
+    try:
+        _compare(sides, requests, iteration_ps, comparison, to_the_end=to_the_end)
+    except SideFailed as failed:
+        comparison.failure = str(failed)
+    return comparison
+
+
+def _compare(
+    sides: Sides,
+    requests: Sequence[Request],
+    iteration_ps: int,
+    comparison: Comparison,
+    *,
+    to_the_end: bool,
+) -> None:
     for pair in zip_longest(*(side.iterations(requests, iteration_ps) for side in sides)):
         same = pair[0] is not None and pair[0].decides_as(pair[1])
         if not same and comparison.first is None:
@@ -97,7 +118,6 @@ def compare(
         ]
         if not same and not to_the_end:
             break
-    return comparison
 
 
 def report(sides: Sides, comparison: Comparison) -> list[str]:
@@ -109,6 +129,8 @@ def report(sides: Sides, comparison: Comparison) -> list[str]:
         f"{comparison.num_equal:,} of {comparison.num_iterations:,} iterations are equal; "
         f"preemptions {preemptions}"
     )
+    if comparison.failure:
+        head += f"; then an error ends {comparison.failure}"
     if comparison.first is None:
         return [head]
     return [head, f"first difference: iteration {comparison.first + 1:,}", *comparison.difference]

@@ -7,7 +7,7 @@ from typing import Any
 
 from testbed.core.request import Request
 from testbed.experiments.real.lockstep import sglang_installation as sglang
-from testbed.experiments.real.lockstep.comparison import Iteration, Sides
+from testbed.experiments.real.lockstep.comparison import Iteration, SideFailed, Sides
 from testbed.experiments.real.lockstep.sglang_installation import STOP, Options, options_of
 from testbed.experiments.real.lockstep.sides import Ours
 from testbed.run.build import Setup, build
@@ -59,9 +59,12 @@ class TheirsOfSGLang:
     def _next_batch(self) -> Any:
         """As the event loops call it; result_queue holds the batch whose results are not known."""
         scheduler = self.scheduler
-        plan = scheduler.get_next_batch_to_run(
-            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-        )
+        try:
+            plan = scheduler.get_next_batch_to_run(
+                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
+            )
+        except RuntimeError as error:  # as where a chunk goes on without memory for it
+            raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
         scheduler.running_batch = plan.running_batch
         scheduler.last_batch = batch = plan.batch_to_run
         scheduler.forward_ct += batch is not None
