@@ -31,10 +31,16 @@ from testbed.experiments.runs.own_classes import (
     own_class_nodes,
     sets_parameter,
 )
-from testbed.experiments.vllm_server.release import release_of_preset
+from testbed.experiments.vllm_server.release_words import (
+    check_old_words,
+    quoted,
+    release_chosen,
+    software_words,
+    words_of_groups,
+)
 from testbed.run.trusted import CLASS
 from testbed.run.trusted import FLAG as TRUST
-from testbed.vllm_pages import pages_of
+from testbed.vllm.pages import pages_of
 
 FOLDER = "--config-dir="
 GPU_OF_ENGINE = re.compile(r"gpu@(?P<engine>\d+)")  # of a fleet
@@ -51,8 +57,9 @@ def normalize(arguments: Sequence[str]) -> list[str]:
     """
     folders = user_folders(arguments)
     options = [word for word in arguments if word != TRUST and not word.startswith(FOLDER)]
-    words = [part for word in options for part in published_models(word, folders)]
-    words += hybrid_words(chosen(words))
+    check_old_words(options)
+    words = [quoted(part) for word in options for part in published_models(word, folders)]
+    words += [*software_words(chosen(words)), *hybrid_words(chosen(words))]
     selected = dict(map(_choice, words))
     own_classes = own_class_nodes(selected, folders)
     result = list[str]()
@@ -236,21 +243,18 @@ def _check(group: str, value: str, folders: Sequence[Path]) -> None:
 
 
 def hybrid_words(choices: Mapping[str, str]) -> list[str]:
-    """What vLLM's hybrid manager is here, for a model with windows or states under a preset of
-    vLLM's; nothing where the words say which policy serves.
+    """What vLLM's hybrid manager is here, for a model with windows or states under vLLM's system;
+    nothing where the words say which policy serves.
     """
-    release = release_of_preset(choices.get("system", ""))
-    if release is None or "policy" in choices:
+    if release_chosen(choices) is None or "policy" in choices:
         return []
     model = choices.get("model", "")
     if model not in model_names() or not pages_of(read_model(model), 1, 16).is_grouped:
         return []
-    plans_ahead = choices.get("scheduler") != "vllm_v1"  # the presets' own does
-    words = release.words_of_groups(caches=True, plans_ahead=plans_ahead)
+    words = words_of_groups(caches=True)
     if any(key.startswith(POOL) for key in choices):
         return words
-    pool = f"${{vllm_server:{choices['system']}/pool_gib}}"
-    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: {pool}}}"]
+    return [*words, "null_blocks=0", f"server.kv_memory_gib={{{model}: ${{vllm_server:pool_gib}}}}"]
 
 
 def chosen(words: Sequence[str]) -> dict[str, str]:

@@ -11,9 +11,9 @@ from histories import keeps_the_contract, num_rejections
 from same_runs import FEW_AND_MANY
 from two_tiers import TwoTiers
 
-from testbed.checks.contract import check_policy, search
+from testbed.checks.contract import search
 from testbed.checks.contract.histories import Act, Admit
-from testbed.checks.contract.search import broken_by, histories_of
+from testbed.checks.contract.search import broken_by, check_policy, histories_of
 from testbed.core.layers import KvGroup
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
 from testbed.memory.groups.grouped import Grouped
@@ -27,6 +27,7 @@ from testbed.memory.prefix_cache.eviction.ranked import Lfu
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.memory.tiers.tiered_caching import TieredCaching
+from tests.helpers.releases import UNCACHED_FIRST
 
 
 def caching(block_size, order=Lru):
@@ -54,7 +55,7 @@ POLICIES = {
     "caching_cost_aware": caching(4, CostAware),
     "caching_outputs": lambda pool: OutputCaching(pool, 4, watermark=0),
     "caching_outputs_uncached_first": lambda pool: OutputCaching(
-        pool, 4, watermark=0, uncached_first=True
+        pool, 4, watermark=0, release=UNCACHED_FIRST
     ),
     "caching_weak_hash": weak_hash,
 }

@@ -108,9 +108,8 @@ class LastUsePool(CachingPool):
     """Unreferenced blocks form one queue, cached or not; the first is allocated, and its content is
     then not findable.
 
-    A block that was never used comes before all of them. With uncached_first (vLLM 0.33) so does
-    one that holds no full block of known content; without it (0.19) such a block waits for its turn
-    like the cached ones.
+    A block that was never used comes before all of them. With uncached_first so does one that holds
+    no full block of known content; without it such a block waits for its turn like the cached ones.
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
@@ -146,9 +145,9 @@ class LastUsePool(CachingPool):
         """Free the first `count` blocks of the queue, which must be there."""
         holder, take = self.index.holder, self.queue.popitem
         taken = [take(last=False)[0] for _ in range(count)]
-        nodes = [holder[block] for block in taken]
+        nodes = [*map(holder.__getitem__, taken)]
         self.were_cached = [node is not None for node in nodes]
-        self._drop_contents(taken, [node for node in nodes if node is not None])
+        self._drop_contents(taken, [*filter(None, nodes)])
         self.free[:0] = reversed(taken)  # behind those that were free before
 
     def evictable(self) -> list[int]:
