@@ -19,7 +19,7 @@ console.log(JSON.stringify([0, 1, 7, 9].map(owner => painter.base(owner)).concat
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed")
 def test_a_legend_has_colours_where_the_first_requests_are_gone(tmp_path):
-    """As in `show memory --from S`: requests 0 and 1 have ended, and have no colour of their own."""
+    """As in `show memory --from S`: requests 0 and 1 have ended and have no colour."""
     source = "".join((PAGE / name).read_text() for name in ("blocks.js", "draw.js"))
     (tmp_path / "asked.js").write_text(source + ASKED)
     done = subprocess.run([NODE, tmp_path / "asked.js"], capture_output=True, text=True, check=True)
