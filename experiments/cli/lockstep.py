@@ -16,6 +16,7 @@ RandomConfigs = Annotated[
 Seed = Annotated[WholeNumber, Parameter(help="of the random configurations")]
 NumRequests = Annotated[AtLeastOne, Parameter(help="in each of them")]
 Drafts = Annotated[bool, Parameter(help="random configurations speculate")]
+Priority = Annotated[bool, Parameter(help="random configurations serve by priority")]
 Windows = Annotated[bool, Parameter(help="most layers of random configurations have a window")]
 Histories = Annotated[AtLeastOne | None, Parameter(help="N histories of vLLM's KV cache manager")]
 Capacity = Annotated[bool, Parameter(help="pages and blocks of the shapes that ship, on H200s")]
@@ -30,6 +31,7 @@ class RandomRuns:
     seed: Seed = 0
     drafts: Drafts = False
     windows: Windows = False
+    priority: Priority = False
     requests: NumRequests = 150
 
     def draw(self, overrides: Sequence[str]) -> Iterator[tuple[str, Sequence[str], Any]]:
@@ -38,7 +40,12 @@ class RandomRuns:
 
         for seed in range(self.seed, self.seed + (self.random or 0)):
             words, requests = draw(
-                Random(seed), overrides, self.requests, drafts=self.drafts, windows=self.windows
+                Random(seed),
+                overrides,
+                self.requests,
+                drafts=self.drafts,
+                windows=self.windows,
+                priority=self.priority,
             )
             yield f"seed {seed}: ", words, requests
 

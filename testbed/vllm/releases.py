@@ -109,6 +109,22 @@ class Release:
             "v1/core/block_pool.py BlockPool.cache_full_blocks",
         ),
     ]
+    skips_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, a running request that loses its slots without having been scheduled "
+            "in this iteration takes the turn of the one behind it with it",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
+    serves_behind_victims: Annotated[
+        bool,
+        Fact(
+            "with priorities, the running requests behind one that has lost its own slots are "
+            "still served in this iteration",
+            "v1/core/sched/scheduler.py Scheduler.schedule",
+        ),
+    ]
     software: Annotated[
         str | None,
         Fact(
@@ -132,6 +148,8 @@ V0_19 = Release(
     admits_with_drafts=False,
     hashes_results=False,
     hashes_next_token=False,
+    skips_behind_victims=True,
+    serves_behind_victims=False,
     software="vllm-0.19",
 )
 V0_20 = replace(V0_19, number="0.20", utilization=0.92, subtracts_graphs=True, caps_windows=True)
@@ -149,6 +167,8 @@ V0_33 = Release(
     admits_with_drafts=True,
     hashes_results=True,
     hashes_next_token=True,
+    skips_behind_victims=False,
+    serves_behind_victims=True,
     software=None,
 )
 RELEASES: Mapping[str, Release] = {release.number: release for release in (V0_19, V0_20, V0_33)}
