@@ -88,7 +88,6 @@ def given_words(
     their plug-ins before them.
     """
     from testbed.core.errors import InputError
-    from testbed.experiments.vllm_server.translation import expand
     from testbed.run.override_words import key_of
     from testbed.run.trusted import FLAG
 
@@ -98,7 +97,11 @@ def given_words(
     words = [*(f"--config-dir={folder}" for folder in folders), *overrides]
     if trust_plug_ins:
         words = [FLAG, *words]
-    return words if from_vllm is None else expand(from_vllm, words)
+    if from_vllm is None:
+        return words
+    from testbed.experiments.vllm_server.translation import expand
+
+    return expand(from_vllm, words)
 
 
 def print_help(folders: list[Path]) -> None:

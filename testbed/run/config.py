@@ -315,8 +315,8 @@ class RunConfig:
     ] = None
     outputs: Annotated[
         Literal["full", "tables", "summary"],
-        doc("full: tables and plots too; tables: no plots; summary: no tables either"),
-    ] = "full"
+        doc("summary: numbers alone; tables: requests and iterations too; full: charts.png too"),
+    ] = "tables"
 
     def __post_init__(self) -> None:
         if self.window_s is not None:

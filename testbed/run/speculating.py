@@ -11,8 +11,10 @@ from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import class_of, is_oracle
+from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.sched.vllm_v1 import VllmV1
+from testbed.speculation.pass_cost import NO_SOFTWARE
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
 
@@ -54,6 +56,7 @@ def check_requests(scheduler: Scheduler, workload: Workload) -> None:
 def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     """Refuse what is not modelled with drafts."""
     _check_run(config)
+    _check_software(config)
     if "drafter" not in (parameters_of(class_of("scheduler", config.scheduler)) or {}):
         raise InputError(
             f"speculation: scheduler={config.scheduler.name.rpartition('.')[2]} plans no drafts "
@@ -76,6 +79,26 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
             f"speculation: what {type(speculation).__name__} needs of the cache of prefixes, "
             f"{config.policy.name} does not do (policy=prefix_caching_v1, or policy=paged)"
         )
+
+
+def _check_software(config: RunConfig) -> None:
+    """Refuse software times of the drafter's own: the model's costs charge these, once an
+    iteration.
+    """
+    part = config.speculation
+    own = part.parameters.get("efficiencies") if part is not None else None
+    if not isinstance(own, Part):
+        return
+    software = config.software
+    usual = {"software": software.name if software else None}
+    for name in NO_SOFTWARE:
+        value = own.parameters.get(name)
+        of_system = usual.get(name, getattr(software, name, None))
+        if value and value != of_system:
+            raise InputError(
+                f"speculation.efficiencies.{name}={value}: nothing reads it, for software times "
+                "are the model's (leave it out)"
+            )
 
 
 def _check_run(config: RunConfig) -> None:

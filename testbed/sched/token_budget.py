@@ -29,7 +29,7 @@ class Prefills:
         state, waiting = self.state, self.state.waiting
         if (
             self.partial is None and (not waiting or waiting[0] is state.refused)
-        ) or plan.preempted_any:
+        ) or plan.preempted:
             return
         budget = self.budget_left(plan)
         if self.partial is not None:
@@ -38,7 +38,7 @@ class Prefills:
             group = waiting[0]
             if (state.swapped and state.returns_first()) or self.is_full_with(group):
                 return
-            if not (plan.is_idle or self.goes_into(budget, group)):
+            if not (self.goes_into(budget, group) or plan.is_idle):
                 return
             hit = state.lookup(group)
             num_tokens = self.first_tokens(group, budget, hit, plan)
@@ -53,7 +53,8 @@ class Prefills:
     def budget_left(self, plan: Plan) -> int:
         """Tokens that the plan may have on top."""
         budget = self.limits.max_num_batched_tokens - plan.decode_seqs
-        budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
+        if plan.drafts:
+            budget -= sum([1 + draft.num_drafts for draft in plan.drafts])
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
