@@ -20,7 +20,13 @@ from testbed.fleet.routers.round_robin import RoundRobin
 from testbed.fleet.routers.router import Router
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
-from testbed.run.build_checks import check_kinds, check_tiers, check_workload, checked
+from testbed.run.build_checks import (
+    check_kinds,
+    check_preemption,
+    check_tiers,
+    check_workload,
+    checked,
+)
 from testbed.run.config import RunConfig, Slo
 from testbed.run.description import contents_note, describe, samples_note, servers_of
 from testbed.run.machine import cost_of, make_pool
@@ -116,6 +122,7 @@ def build(config: RunConfig, workload: Workload | None = None) -> Setup:
     lengths = dict[int, int]()
     scheduler, cost, pool = _engine(config, lengths, speculation)
     workload = make_workload(config) if workload is None else workload
+    check_preemption(scheduler)
     check_workload(scheduler, workload)
     check_requests(scheduler, workload)
     _announce(workload, scheduler.memory)

@@ -214,23 +214,31 @@ class Scheduler(ABC):
         Args:
             plan: the one that is being made.
         """
+        while self.state.batch.sequences and not self.step(plan):
+            self.make_room(plan)
+
+    def step(self, plan: Plan) -> bool:
+        """Extend the batch, which is not empty, by one step; whether it has the slots.
+
+        Args:
+            plan: the one that is being made.
+        """
         state, policy = self.state, self.state.policy
         batch = state.batch
-        while num_seqs := len(batch.sequences):
-            answer = policy.extend(batch, 1)
-            if isinstance(answer, Grant):
-                plan.decode_seqs = num_seqs
-                plan.decode_context, plan.decode_max_context = batch.take_step()
-                if state.memory.drops_tokens is not None:
-                    stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
-                    plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
-                if answer.ops is not NO_OPS:
-                    state.order(answer.ops, plan)
-                if answer.ends_refusals:
-                    state.memory_released()
-                return
+        answer = policy.extend(batch, 1)
+        if not isinstance(answer, Grant):
             one_answer(policy, answer)
-            self.make_room(plan)
+            return False
+        plan.decode_seqs = len(batch.sequences)
+        plan.decode_context, plan.decode_max_context = batch.take_step()
+        if state.memory.drops_tokens is not None:
+            stored = [state.memory.num_stored(seq.num_slots) for seq in batch]
+            plan.decode_context, plan.decode_max_context = sum(stored), max(stored)
+        if answer.ops is not NO_OPS:
+            state.order(answer.ops, plan)
+        if answer.ends_refusals:
+            state.memory_released()
+        return True
 
     def make_room(self, plan: Plan) -> None:
         """Preempt, because the batch lacks slots for its next step.

@@ -212,13 +212,19 @@ class SchedulerState(Queues):
         """The next `new` tokens of the group's prefill run in this plan; a later admission may find
         them.
         """
+        chunk = self.cut_chunk(group, new, plan)
+        if self.memory.publishes is not None:
+            self.publish(chunk.seq, chunk.num_stored + new)
+
+    def cut_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> Chunk:
+        """The same, but nobody may find them yet."""
         todo = group.todo
         seq, left, num_stored = todo.pop(0)
         if new < left:
             todo.insert(0, Item(seq, left - new, num_stored + new))
-        plan.chunks.append(record(Chunk, (group, seq, new, num_stored, not todo, 0)))
-        if self.memory.publishes is not None:
-            self.publish(seq, num_stored + new)
+        chunk: Chunk = record(Chunk, (group, seq, new, num_stored, not todo, 0))
+        plan.chunks.append(chunk)
+        return chunk
 
     def publish(self, seq: Sequence, num_tokens: int) -> None:
         """The first num_tokens tokens of `seq` are in the cache once this iteration has run."""

@@ -20,6 +20,7 @@ from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.ranked import Fifo
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.memory.radix.radix import Radix
 from testbed.memory.served import Drafts
 from testbed.memory.tiers.store_rules import BeforeEviction, OnReuse, WriteBack, WriteThrough
 from testbed.memory.tiers.tiered_caching import TieredCaching
@@ -53,7 +54,8 @@ def policies(draw, classes=(Paged, Paged, Paged, *CONTIGUOUS), *, prefix=0):
     """A function that makes the policy; where it shares it may have registered a prefix."""
     policy, pool = draw(st.sampled_from(classes)), draw(pools())
     is_cache, is_paged = issubclass(policy, PrefixCaching), issubclass(policy, BlockMemory)
-    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if is_cache else [1, 3, 8, 16]))}
+    finds = is_cache or policy is Radix
+    options = {"block_size": draw(st.sampled_from([8, 1, 4, 16] if finds else [1, 3, 8, 16]))}
     if is_paged:
         options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.2]))
     if policy is OutputCaching:
