@@ -19,6 +19,7 @@ GROUPS = (
     "policy",
     "eviction",
     "scheduler",
+    "order",
     "preemption",
     "beams",
     "cost",

@@ -180,6 +180,9 @@ def _normalized(argument: str, groups: set[str], folders: Sequence[Path]) -> Ite
     elif match := GPU_OF_ENGINE.fullmatch(key):
         _check("gpu", value, folders)
         yield from _another_gpu(f"servers.{match['engine']}", value, groups)
+    elif key == "order":
+        _check("order", value, folders)
+        yield f"+order@scheduler.order={value}"
     elif key == "gpu":
         _check("gpu", value, folders)
         if "server" not in groups:

@@ -229,7 +229,9 @@ class Theirs:
         stop = None if self.options.ignore_eos else STOP
         self._requests[str(request.request_id)] = request
         self.scheduler.add_request(
-            vllm.make_request(request.request_id, tokens, most, stop, self._hasher)
+            vllm.make_request(
+                request.request_id, tokens, most, stop, self._hasher, request.priority
+            )
         )
 
     def _prompt(self, request: Request) -> list[int]:
@@ -302,5 +304,5 @@ def sides_of(
     setup = build(config)
     setup.check_alone("a lockstep")
     options = options_of(setup)
-    speculation = getattr(setup.scheduler, "speculation", None)
+    speculation = getattr(setup.scheduler, "drafter", None)
     return lambda: (Ours(build(config)), Theirs(options, speculation)), setup
