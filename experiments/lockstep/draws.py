@@ -6,7 +6,7 @@ from random import Random
 from testbed.core.request import Request
 from testbed.core.specs import GIB
 from testbed.experiments.lockstep.comparison import ITERATION_PS
-from testbed.experiments.runs.overrides import chosen
+from testbed.experiments.runs.words import chosen
 from testbed.experiments.vllm_server.release import DEFAULT, release_of_preset
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers

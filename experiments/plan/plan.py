@@ -16,7 +16,7 @@ from testbed.experiments.plan.simulations import Simulations
 from testbed.experiments.plan.space import Candidate, deployments
 from testbed.experiments.plan.verdicts import REFUSED, Dearer, Keeps, Misses, Pruned, Verdict
 from testbed.experiments.runs.launched import OF_LAUNCHERS
-from testbed.experiments.runs.overrides import WITH_MARKS, chosen
+from testbed.experiments.runs.words import WITH_MARKS, chosen
 
 RATE = "arrivals.rate"
 SEED = "seed"

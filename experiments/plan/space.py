@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from testbed.config import RunConfig
 from testbed.core.errors import InputError
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.overrides import WITH_MARKS
+from testbed.experiments.runs.words import WITH_MARKS
 from testbed.override_words import key_of
 
 SYSTEM = "system"

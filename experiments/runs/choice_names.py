@@ -4,6 +4,7 @@ plug-ins.
 This module does not import Hydra, so that lists, help and tab completion are fast.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ KEYS = {  # the words that select an option, where they are not the group's name
     "tier": "+tier@server.tiers.NAME",
 }
 CUSTOM = "custom"
+CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # MODULE:CLASS, as the command line names one
 # Of a model that ships and has no file, and with gpu=NAME: its other values suit any GPU
 ANY_SERVER = "h200"
 HIDDEN = "of-"  # server/of-NAME: the default server of a model

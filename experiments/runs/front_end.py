@@ -149,7 +149,7 @@ def _check_no_pool(overrides: Sequence[str], options: Mapping[str, Any]) -> None
 
 def _composed(requested: Requested) -> DictConfig:
     """The composed config with the caller's values; parts are classes by name."""
-    config = composed("run", tuple(requested.words)).copy()
+    config = composed("run", requested.words)
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
         if isinstance(size := _block_size(part), int):  # costs may depend on it

@@ -94,7 +94,7 @@ def server_config(overrides: Sequence[str], config_dir: str | None = None) -> Ru
     # Values of server and model are set last: a profile may replace both.
     late = [word for word in overrides if LATE.match(word)]
     early = [word for word in overrides if word not in late]
-    config = composed("run", (*folders, *early)).copy()
+    config = composed("run", (*folders, *early))
     if config.cost._target_ == PROFILE_COST:
         _set_machine(config, overrides)
     values = OmegaConf.from_dotlist([word.lstrip("+") for word in late])

@@ -17,7 +17,7 @@ from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.cost.sections import has
 from testbed.experiments.importers.imported import bench_link
-from testbed.experiments.runs.overrides import chosen
+from testbed.experiments.runs.words import chosen
 from testbed.experiments.validation.log_replay import PROFILE_COST
 from testbed.parts import Part, locate
 from testbed.traces.vllm_log import Times, VllmLog
